@@ -1,0 +1,129 @@
+"""Attention: scores of one query against its keys, and what is made of them.
+
+Letters: B batch, T queries, S positions of the memory, Q query width, M memory width, A width of a
+hidden layer, N heads, D width of a head.
+
+A score has two halves, like a cell: `prepare` turns the memory into keys once a sentence, and `score` is
+a pure function of one query [Q] and its keys [S, ...]. Batch, positions and heads come by `vmap`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Weights = Mapping[str, Array]
+
+
+def masked_softmax(scores: Array, mask: Array) -> Array:
+    """softmax over the positions where `mask` holds: [..., S]. A row without any gives zeros, with finite gradients."""
+    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, where=mask, initial=jnp.finfo(scores.dtype).min))
+    raised = jnp.where(mask, jnp.exp(jnp.where(mask, scores - top, 0)), 0)
+    total = raised.sum(-1, keepdims=True)
+    return raised / jnp.where(total > 0, total, 1)
+
+
+# ------------------------------------------------------------------------------ the scores
+
+
+class Score(NamedTuple):
+    """One row of the table of scores."""
+
+    shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
+    prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys
+    score: Callable[[Weights, Array, Array], Array]  # query [Q], keys [S, ...] -> [S]
+
+
+def _dot(weights: Weights, query: Array, keys: Array) -> Array:
+    """e_i = q . h_i (Luong et al. 2015)."""
+    return keys @ query
+
+
+def _scaled_dot(weights: Weights, query: Array, keys: Array) -> Array:
+    """e_i = q . k_i / sqrt(D) (Vaswani et al. 2017)."""
+    return keys @ query / query.shape[-1] ** 0.5
+
+
+def _additive(weights: Weights, query: Array, keys: Array) -> Array:
+    """e_i = v . tanh(W_1 h_i + W_2 q) (Bahdanau et al. 2014); the keys are W_1 h_i."""
+    return jnp.tanh(keys + query @ weights["query"]) @ weights["vector"]
+
+
+SCORES = {
+    "dot": Score(lambda q, m, a: {}, lambda weights, memory: memory, _dot),
+    "scaled_dot": Score(lambda q, m, a: {}, lambda weights, memory: memory, _scaled_dot),
+    # e_i = q W h_i (Luong et al. 2015): a dot with the keys W h_i.
+    "general": Score(lambda q, m, a: {"memory": (m, q)}, lambda weights, memory: memory @ weights["memory"], _dot),
+    "additive": Score(
+        lambda q, m, a: {"memory": (m, a), "query": (q, a), "vector": (a,)},
+        lambda weights, memory: memory @ weights["memory"],
+        _additive,
+    ),
+}
+
+
+def attend(score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32."""
+    scores = score.score(weights, query, keys)
+    alpha = masked_softmax(scores.astype(at_least_float32(scores.dtype)), mask)
+    return alpha.astype(values.dtype) @ values, alpha
+
+
+def attend_batch(score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array):
+    """`attend` over a batch: query [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    return jax.vmap(partial(attend, score, weights))(query, keys, values, mask)
+
+
+def attend_all(score: Score, weights: Weights, queries: Array, keys: Array, values: Array, mask: Array):
+    """`attend` over a batch and all its queries: queries [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
+    per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
+    return jax.vmap(per_query)(queries, keys, values, mask)
+
+
+def at_least_float32(dtype):
+    """Softmax, norms, logits and losses are computed in float32 at the least."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+# ------------------------------------------------------------------------------ many heads
+
+
+def multi_head(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+    """The definition: scaled dot attention of every query and head by itself.
+
+    queries [B, T, N, D], keys and values [B, S, N, D], mask [B, T, S] -> [B, T, N, D].
+    """
+    one = lambda *args: attend(SCORES["scaled_dot"], {}, *args)[0]
+    per_query = jax.vmap(one, in_axes=(0, None, None, 0))  # [T, D], [S, D] -> [T, D]
+    per_head = jax.vmap(per_query, in_axes=(1, 1, 1, None), out_axes=1)
+    return jax.vmap(per_head)(queries, keys, values, mask)
+
+
+def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False) -> Array:
+    """The same as `multi_head` in one fused kernel, for a memory whose padding stands at its end.
+
+    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t.
+    """
+    attended = jax.nn.dot_product_attention(
+        queries, keys, values,
+        is_causal=causal,
+        key_value_seq_lengths=jnp.maximum(lengths, 1),  # an empty row must stay finite; it is zeroed below
+        implementation=_kernel(queries),
+    )  # fmt: skip
+    return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
+
+
+def _kernel(queries: Array) -> str:
+    """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere."""
+    half = queries.dtype in (jnp.bfloat16, jnp.float16)
+    width = queries.shape[-1]
+    return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
+
+
+def attend_heads(query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    """One query of many heads, with its weights: [B, N, D], [B, S, N, D], mask [B, S] -> [B, N, D], alpha [B, N, S]."""
+    per_head = jax.vmap(partial(attend, SCORES["scaled_dot"], {}), in_axes=(0, 1, 1, None))
+    return jax.vmap(per_head)(query, keys, values, mask)

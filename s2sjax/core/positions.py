@@ -1,0 +1,14 @@
+"""Positions, for models that would otherwise not know the order of their input."""
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def sinusoidal(positions: Array, width: int) -> Array:
+    """sin and cos of pos / 10000^(2i / width): [...] -> [..., width], the sines first (Vaswani et al. 2017).
+
+    Example: position 0 gives width/2 zeros, then width/2 ones.
+    """
+    rates = 10000.0 ** (-jnp.arange(0, width, 2) / width)  # [width / 2]
+    angles = positions[..., None] * rates
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

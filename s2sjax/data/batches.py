@@ -1,0 +1,254 @@
+"""The law: the batch at step t is a pure function of (data, seed, t).
+
+    pairs = encode(examples, source_vocabulary, target_vocabulary, buckets)
+    plan = Plan(pairs.lengths, buckets, tokens=2048, seed=0, multiple=devices * micro_batches)
+    for step, batch in stream(pairs, plan, start=0, stop=10_000): ...
+
+To resume, start the stream at another step: nothing else is remembered. How many processes share a batch decides only
+which of its rows each of them makes.
+
+B rows of a batch, S and T the source and target length of its bucket, N pairs. All lengths count <eos>.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from s2sjax.data import Example
+from s2sjax.data.text import EOS, PAD, AnyVocabulary
+from s2sjax.errors import UserError
+
+Buckets = Sequence[tuple[int, int]]
+Batch = dict[str, np.ndarray]
+"""`source` int32 [B, S] and `target` int32 [B, T], filled with <pad>; `example` int32 [B], -1 in a row of padding"""
+
+
+# --------------------------------------------------------------------------------------- pairs
+
+
+class Ragged(NamedTuple):
+    """Sequences of unequal length without padding: sequence n is flat[offsets[n] : offsets[n + 1]]."""
+
+    flat: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        """[[7], [8, 9]] -> flat 7 <eos> 8 9 <eos>, offsets 0 2 5."""
+        offsets = np.zeros(len(sequences) + 1, np.int64)
+        np.cumsum([len(sequence) + 1 for sequence in sequences], out=offsets[1:])
+        tokens = chain.from_iterable(chain(sequence, (EOS,)) for sequence in sequences)
+        return cls(np.fromiter(tokens, np.int32, count=offsets[-1]), offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def padded(self, rows: np.ndarray, width: int) -> np.ndarray:
+        """int32 [B, width]: the sequences `rows` names, filled with <pad>; -1 names a row of padding alone."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts  # of row -1: first offset - last, below 0, so nothing is real
+        column = np.arange(width)  # [width]
+        real = column < lengths[:, None]  # [B, width]
+        return np.where(real, self.flat[np.where(real, starts[:, None] + column, 0)], np.int32(PAD))
+
+
+class Pairs(NamedTuple):
+    """Every (source, target) pair of the examples as ids, <eos> appended on both sides.
+
+    An example with several targets gives several pairs; `example[n]` is the index of the one that pair n came from.
+    `too_long` pairs fit in no bucket: no plan holds them, and whoever trains says so.
+    """
+
+    source: Ragged
+    target: Ragged
+    example: np.ndarray
+    too_long: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N, 2]: source and target."""
+        return np.stack([self.source.lengths, self.target.lengths], axis=1)
+
+
+def encode(
+    examples: Sequence[Example], source_vocabulary: AnyVocabulary, target_vocabulary: AnyVocabulary, buckets: Buckets
+) -> Pairs:
+    sources = [source_vocabulary.encode(example.source) for example in examples]
+    counts = [len(example.targets) for example in examples]
+    index = np.repeat(np.arange(len(examples), dtype=np.int32), counts)
+    source = Ragged.of([sources[n] for n in index])
+    target = Ragged.of([target_vocabulary.encode(text) for example in examples for text in example.targets])
+    pairs = Pairs(source, target, index, too_long=0)
+    return pairs._replace(too_long=int(np.sum(first_bucket(pairs.lengths, buckets) < 0)))
+
+
+def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
+    """[N, 2] -> [N]: the first bucket that holds both sides, -1 where none does.
+
+    lengths (3, 9), (3, 3), (99, 1) and buckets (4, 4), (8, 16) -> 1, 0, -1
+    """
+    bucket = np.full(len(lengths), -1)
+    for index, limits in reversed(list(enumerate(buckets))):
+        bucket[np.all(lengths <= np.asarray(limits), axis=1)] = index
+    return bucket
+
+
+# ---------------------------------------------------------------------------------------- plan
+
+
+class _Epoch(NamedTuple):
+    rows: list[np.ndarray]  # for each bucket: [its batches, its B] pairs, -1 where padded
+    order: np.ndarray  # [steps_per_epoch, 2]: bucket, and which of the bucket's batches
+
+
+class Plan:
+    """Which pairs make the batch of each step.
+
+    A batch of bucket (S, T) has tokens / (S + T) rows, rounded down to a multiple of `multiple` (and never fewer): the
+    work of a step is about constant, and its rows divide among devices and micro-batches. Each epoch shuffles the
+    pairs by (seed, epoch) alone, deals them to their buckets, cuts those into batches, and shuffles the batches.
+    The last batch of a bucket is filled with rows of padding, so every pair comes exactly once an epoch and every epoch
+    has as many steps.
+
+        Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps an epoch
+        step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1
+    """
+
+    def __init__(self, lengths: np.ndarray, buckets: Buckets, tokens: int, seed: int, multiple: int = 1):
+        lengths = np.asarray(lengths).reshape(-1, 2)
+        self.buckets = tuple(buckets)
+        self.seed = seed
+        self.rows = tuple(max(multiple, tokens // (S + T) // multiple * multiple) for S, T in self.buckets)
+        self._bucket = first_bucket(lengths, buckets)
+        if not np.any(self._bucket >= 0):
+            raise UserError(_nothing_to_plan(lengths, self.buckets))
+        counts = [int(np.sum(self._bucket == index)) for index in range(len(self.buckets))]
+        self._batches = [-(-count // rows) for count, rows in zip(counts, self.rows, strict=True)]
+        self.steps_per_epoch = sum(self._batches)
+        self._epochs: dict[int, _Epoch] = {}
+        self._lock = threading.Lock()
+
+    def at(self, step: int) -> tuple[int, np.ndarray]:
+        """The bucket of the global batch at `step`, and its pairs: int64 [B], -1 where padded."""
+        number, index = divmod(int(step), self.steps_per_epoch)
+        epoch = self._epoch(number)
+        bucket, batch = epoch.order[index]
+        return int(bucket), epoch.rows[bucket][batch]
+
+    def _epoch(self, number: int) -> _Epoch:
+        """Two epochs are kept: around the turn of an epoch, Grain's threads ask for the old and the new by turns."""
+        with self._lock:
+            if number not in self._epochs:
+                while len(self._epochs) >= 2:
+                    del self._epochs[next(iter(self._epochs))]
+                self._epochs[number] = self._deal(number)
+            return self._epochs[number]
+
+    def _deal(self, number: int) -> _Epoch:
+        # Sorting Philox's raw numbers is a shuffle that no release of NumPy may change; Generator.permutation is not.
+        philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, number]))
+        shuffled = np.argsort(philox.random_raw(len(self._bucket)), kind="stable")
+        rows = []
+        for bucket, batches in enumerate(self._batches):
+            table = np.full(batches * self.rows[bucket], -1)
+            chosen = shuffled[self._bucket[shuffled] == bucket]
+            table[: len(chosen)] = chosen
+            table.flags.writeable = False  # `at` hands out views of it
+            rows.append(table.reshape(batches, self.rows[bucket]))
+        order = np.array([(bucket, batch) for bucket, table in enumerate(rows) for batch in range(len(table))])
+        return _Epoch(rows, order[np.argsort(philox.random_raw(len(order)), kind="stable")])
+
+
+def _nothing_to_plan(lengths: np.ndarray, buckets: Buckets) -> str:
+    if len(lengths) == 0:
+        return "there are no examples to train on: check data.corpus"
+    shortest = lengths[np.argmin(lengths.sum(axis=1))]
+    return (
+        f"none of {len(lengths)} examples fits in data.buckets, the largest of which is {tuple(buckets[-1])}: the "
+        f"shortest has {shortest[0]} source and {shortest[1]} target tokens"
+    )
+
+
+# ------------------------------------------------------------------------------------- batches
+
+
+def make_batch(pairs: Pairs, plan: Plan, step: int, process_index: int = 0, process_count: int = 1) -> Batch:
+    """This process's share of the global batch at `step`: a contiguous slice of its rows."""
+    bucket, rows = plan.at(step)
+    if len(rows) % process_count:
+        raise UserError(
+            f"a batch of {len(rows)} rows does not divide among {process_count} processes: "
+            f"plan it with a multiple of {process_count}"
+        )
+    share = len(rows) // process_count
+    rows = rows[process_index * share : (process_index + 1) * share]
+    S, T = plan.buckets[bucket]
+    return {
+        "source": pairs.source.padded(rows, S),
+        "target": pairs.target.padded(rows, T),
+        "example": np.where(rows < 0, np.int32(-1), pairs.example[rows]),
+    }
+
+
+def stream(
+    pairs: Pairs,
+    plan: Plan,
+    start: int,
+    stop: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    prefetch: int = 4,
+) -> Iterator[tuple[int, Batch]]:
+    """(step, batch) for start <= step < stop, `prefetch` batches made ahead by Grain's threads; 0 makes none ahead.
+
+    What went before `start` is not read. The threads end with the stream, also when it is left half-way.
+    """
+    import grain  # takes a second and brings JAX: not for those who only read text
+
+    class Steps:
+        def __len__(self) -> int:
+            return max(0, stop - start)
+
+        def __getitem__(self, index: int) -> tuple[int, Batch]:
+            step = start + int(index)
+            return step, make_batch(pairs, plan, step, process_index, process_count)
+
+    # Two threads: gathering rows holds the interpreter's lock most of the time, and more would wait for it.
+    options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
+    batches = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
+    try:
+        yield from batches
+    finally:
+        batches.close()
+
+
+def evaluation_batches(
+    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Sources (ids without <eos>), short before long: indices int64 [rows] and source int32 [rows, S].
+
+    Each index comes exactly once. S is the first of `buckets` that holds the source and its <eos>; a source longer than
+    all of them is neither refused nor cut: it gets the next power of two. The last batch of each S is filled with rows
+    of <pad>, whose index is -1.
+    """
+    if rows < 1:
+        raise UserError(f"evaluate.rows is {rows}: it must be at least 1")
+    ragged = Ragged.of(sources)
+    limits = np.unique(np.asarray(buckets, np.int64))
+    place = np.searchsorted(limits, ragged.lengths)
+    powers = [1 << (int(length) - 1).bit_length() for length in ragged.lengths]
+    widths = np.where(place < len(limits), np.append(limits, 0)[place], powers)
+    for width in np.unique(widths):
+        members = np.flatnonzero(widths == width)
+        members = members[np.argsort(ragged.lengths[members], kind="stable")]
+        for first in range(0, len(members), rows):
+            indices = np.full(rows, -1)
+            chosen = members[first : first + rows]
+            indices[: len(chosen)] = chosen
+            yield indices, ragged.padded(indices, int(width))

@@ -1,0 +1,127 @@
+"""Tasks made on the fly, with answers known by arithmetic: the first thing that a new model should learn.
+
+copy       "dbca"     -> "dbca"
+reverse    "dbca"     -> "acbd"
+sort       "dbca"     -> "abcd"
+addition   "12+345"   -> "357"
+dates      "the 3rd of March 2021" -> "2021-03-03"
+"""
+
+import random
+from collections.abc import Callable
+from datetime import date
+
+from s2sjax import config
+from s2sjax.data import Example, Split, split_of
+from s2sjax.errors import UserError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+# No form can be read in two ways: the month is a name, or the year stands first. The tables above and not strftime,
+# whose names change with the locale. `a` in weekday_a and month_a is for abbreviated.
+DATE_FORMS = (
+    "{month} {day}, {year}",
+    "{month_a} {day}, {year}",
+    "{month} {nth}, {year}",
+    "{day} {month} {year}",
+    "{day} {month_a} {year}",
+    "{day:02}-{month_a}-{year}",
+    "the {nth} of {month} {year}",
+    "{weekday}, {month} {day}, {year}",
+    "{weekday} the {nth} of {month}, {year}",
+    "{weekday_a} {day} {month_a} {year}",
+    "{year} {month} {day}",
+    "{year}/{number:02}/{day:02}",
+)
+
+# Fixed, and no function of the numbers asked for: asking for more dev examples changes no train example.
+DEV_PERCENT = TEST_PERCENT = 10
+ATTEMPTS = 1000
+
+
+def make(corpus: config.Synthetic, split: Split) -> list[Example]:
+    """The first `corpus.train`, `corpus.dev` or `corpus.test` examples of a split.
+
+    Example i is a pure function of the task (with its length and alphabet), seed, split and i. A source belongs to one
+    split by its hash; a draw that belongs to another is drawn again. So no source is in two splits, while within a
+    split of a small task sources do repeat.
+    """
+    draw, answer = TASKS[corpus.task]
+    examples = []
+    for index in range(getattr(corpus, split)):
+        rng = random.Random(f"{corpus.task}/{corpus.seed}/{split}/{index}")
+        for _ in range(ATTEMPTS):
+            source, known = draw(rng, corpus)
+            if split_of(source, DEV_PERCENT, TEST_PERCENT) == split:
+                break
+        else:
+            raise UserError(
+                f"data.corpus: {corpus.task} of length {corpus.length} has too few different sources to give {split} "
+                f"its own {getattr(corpus, split)}: raise data.corpus.length"
+            )
+        examples.append(Example(source, (answer(known),)))
+    return examples
+
+
+# ------------------------------------------------------------------------------- letters, numbers
+
+
+def _draw_letters(rng: random.Random, corpus: config.Synthetic) -> tuple[str, str]:
+    """1 to `length` letters of the first `alphabet`, every length as likely."""
+    text = "".join(rng.choices(LETTERS[: corpus.alphabet], k=rng.randint(1, corpus.length)))
+    return text, text
+
+
+def _draw_sum(rng: random.Random, corpus: config.Synthetic) -> tuple[str, tuple[int, int]]:
+    """Two numbers of 1 to `length` digits, every number of digits as likely, no leading zeros."""
+    left, right = (_number(rng, rng.randint(1, corpus.length)) for _ in range(2))
+    return f"{left}+{right}", (left, right)
+
+
+def _number(rng: random.Random, digits: int) -> int:
+    return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+
+
+# ---------------------------------------------------------------------------------------- dates
+
+
+def _draw_date(rng: random.Random, corpus: config.Synthetic) -> tuple[str, date]:
+    """A day of the years 1900 to 2099, written in one of `DATE_FORMS`."""
+    day = date.fromordinal(rng.randint(date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()))
+    return write_date(day, rng.choice(DATE_FORMS)), day
+
+
+def write_date(day: date, form: str) -> str:
+    """date(2021, 3, 3), "the {nth} of {month} {year}" -> "the 3rd of March 2021"."""
+    month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
+    return form.format(
+        year=day.year,
+        number=day.month,
+        month=month,
+        month_a=month[:3],
+        day=day.day,
+        nth=_ordinal(day.day),
+        weekday=weekday,
+        weekday_a=weekday[:3],
+    )
+
+
+def _ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th ... 11th, 12th, 13th ... 21st."""
+    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+# task -> (draw: a source and what is known of it, answer: the target from what is known)
+TASKS: dict[str, tuple[Callable, Callable]] = {
+    "copy": (_draw_letters, lambda text: text),
+    "reverse": (_draw_letters, lambda text: text[::-1]),
+    "sort": (_draw_letters, lambda text: "".join(sorted(text))),
+    "addition": (_draw_sum, lambda numbers: str(sum(numbers))),
+    "dates": (_draw_date, date.isoformat),
+}

@@ -1,0 +1,240 @@
+"""Text to ids and back: characters, words, and SentencePiece subwords behind one interface.
+
+Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> ends a sequence, <pad> fills a batch.
+
+    vocabulary = build(config.Text("characters"), ["abba"])
+    vocabulary.encode("abc")           -> [4, 5, 3]       no <eos>: batches.py adds it
+    vocabulary.decode([4, 5, 2, 4])    -> "ab"            stops at <eos>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import sentencepiece
+
+from s2sjax import config
+from s2sjax.errors import UserError
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<sos>", "<eos>", "<unk>")
+
+
+class Vocabulary:
+    """Characters (Unicode code points) or words (separated by white space), one id each.
+
+    `pieces` are listed in id order, after the specials. Text that spells a special, as the word `<eos>` does, is
+    unknown text: no input can end a sequence.
+    """
+
+    def __init__(self, unit: Literal["characters", "words"], pieces: Iterable[str]):
+        self.unit = unit
+        self._pieces = [*SPECIALS, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
+
+    @property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        return hashlib.sha256(self._serialised()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        ids = self._ids
+        return [ids.get(piece, UNK) for piece in (text if self.unit == "characters" else text.split())]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
+        return ("" if self.unit == "characters" else " ").join(self._pieces[index] for index in _spoken(ids))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """One printable piece for each id, specials included: labels for an attention map."""
+        return [_printable(self._pieces[index]) for index in ids]
+
+    def save(self, folder: str | Path, name: str) -> None:
+        _write(Path(folder), name, ".json", self._serialised())
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str) -> Vocabulary:
+        path = Path(folder) / f"{name}.json"
+        try:
+            content = json.loads(_read(path).decode())
+            unit, pieces = content["unit"], content["pieces"]
+            whole = unit in ("characters", "words") and all(isinstance(piece, str) for piece in pieces)
+            whole = whole and content["size"] == len(SPECIALS) + len(pieces)
+        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or JSON of something else
+            whole = False
+        if not whole:
+            raise _damaged(path)
+        return cls(unit, pieces)
+
+    def _serialised(self) -> bytes:
+        content = {"unit": self.unit, "size": self.size, "pieces": self._pieces[len(SPECIALS) :]}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode()
+
+
+class Subwords:
+    """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
+
+    No normalisation: decode(encode(x)) == x for text of known characters. SentencePiece keeps three for itself: U+2581
+    reads back as a blank, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>.
+    """
+
+    def __init__(self, model: bytes):
+        """`model` is the content of a .model file; RuntimeError or ValueError where it is not a whole one of ours."""
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+        specials = tuple(self._processor.id_to_piece([PAD, BOS, EOS, UNK]))
+        known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
+        # A file cut short between two records still parses: without its last ones, blanks would be merged in silence.
+        if specials != SPECIALS or known != [PAD, BOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
+            raise ValueError("not a SentencePiece model with the special ids and the normalisation of s2sjax")
+
+    @classmethod
+    def train(cls, lines: Iterable[str], size: int, algorithm: Literal["unigram", "bpe"] = "unigram") -> Subwords:
+        """Learn `size` subwords, specials included. The same lines give the same model, byte for byte."""
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines),
+                model_writer=model,
+                model_type=algorithm,
+                vocab_size=size,
+                pad_id=PAD,
+                bos_id=BOS,
+                eos_id=EOS,
+                unk_id=UNK,
+                pad_piece=SPECIALS[PAD],
+                bos_piece=SPECIALS[BOS],
+                eos_piece=SPECIALS[EOS],
+                unk_piece=SPECIALS[UNK],
+                unk_surface=SPECIALS[UNK],
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                max_sentence_length=1 << 24,  # longer lines would be left out, and their characters with them
+                num_threads=4,  # sums of floats depend on it: a fixed number, whatever the machine
+                minloglevel=3,
+            )
+        except RuntimeError as error:
+            raise _training_error(str(error), size) from None
+        return cls(model.getvalue())
+
+    @property
+    def size(self) -> int:
+        return self._processor.get_piece_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        return hashlib.sha256(self._model).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
+        return self._processor.decode(_spoken(ids))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """One printable piece for each id, specials included: labels for an attention map."""
+        return [_printable(piece) for piece in self._processor.id_to_piece([int(index) for index in ids])]
+
+    def save(self, folder: str | Path, name: str) -> None:
+        _write(Path(folder), name, ".model", self._model)
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str) -> Subwords:
+        path = Path(folder) / f"{name}.model"
+        try:
+            return cls(_read(path))
+        except (RuntimeError, ValueError, IndexError):
+            raise _damaged(path) from None
+
+
+AnyVocabulary = Vocabulary | Subwords
+
+
+def build(text: config.Text, lines: Iterable[str]) -> AnyVocabulary:
+    """The vocabulary of `lines`: characters and words by falling frequency, ties in alphabetical order."""
+    if text.unit == "subwords":
+        return Subwords.train(lines, text.size)
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line if text.unit == "characters" else line.split())
+    kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in SPECIALS]
+    if not kept:
+        raise UserError(
+            f"no {text.unit} are left of {len(counts)} to make a vocabulary: is the training text empty, or min_count "
+            f"{text.min_count} too high?"
+        )
+    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)))
+
+
+def load(folder: str | Path, name: str) -> AnyVocabulary:
+    """The vocabulary that was saved under this name, of whichever kind."""
+    kind = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
+    return kind.load(folder, name)
+
+
+# ---------------------------------------------------------------------------------------- parts
+
+
+def _spoken(ids: Iterable[int]) -> list[int]:
+    """The ids that stand for text: up to the first <eos>, without <pad> and <sos>."""
+    spoken = []
+    for index in map(int, ids):  # SentencePiece refuses NumPy's integers
+        if index == EOS:
+            break
+        if index not in (PAD, BOS):
+            spoken.append(index)
+    return spoken
+
+
+def _printable(piece: str) -> str:
+    r"""A blank as SentencePiece draws it, "▁", and what has no shape as Python writes it: "\t"."""
+    return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in piece)
+
+
+def _training_error(message: str, size: int) -> UserError:
+    """SentencePiece's complaint, in our words: it knows which sizes would have worked."""
+    if found := re.search(r"value <= (\d+)", message):
+        return UserError(f"{size} subwords are too many for this text: set size to {found[1]} or less")
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(f"{size} subwords are fewer than the text's characters: set size to {found[1]} or more")
+    if "sentences_.empty()" in message:
+        return UserError("there is no text to learn subwords from: is the training text empty?")
+    return UserError(f"SentencePiece cannot learn {size} subwords from this text: {' '.join(message.split())}")
+
+
+def _write(folder: Path, name: str, suffix: str, content: bytes) -> None:
+    """Whole or not at all; a vocabulary of the other kind under the same name gives way to this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{name}{suffix}.partial"
+    partial.write_bytes(content)
+    os.replace(partial, folder / f"{name}{suffix}")
+    for other in {".json", ".model"} - {suffix}:
+        (folder / f"{name}{other}").unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"the vocabulary {path} cannot be read ({reason}): is this the folder of a run?") from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"the vocabulary {path} is damaged: copy it again from where the run was made")

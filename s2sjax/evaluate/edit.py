@@ -1,0 +1,123 @@
+"""Edit distance (Levenshtein 1966) by dynamic programming, with the alignment itself.
+
+The distance of two prefixes follows from the three distances one symbol back (Wagner and Fischer 1974):
+
+    D[i, 0] = i        D[0, j] = j
+    D[i, j] = min( D[i-1, j] + 1                                        delete a_i
+                   D[i, j-1] + 1                                        insert b_j
+                   D[i-1, j-1] + (0 if a_i == b_j else substitution) )  match or substitute
+
+Symbols are any hashables: the characters of a string, the words of a sentence, the phones of a word.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from rapidfuzz.distance import Levenshtein
+
+from s2sjax.errors import UserError
+
+
+class Edit(NamedTuple):
+    """One column of an alignment; `left` is None where a symbol is inserted, `right` where one is deleted."""
+
+    operation: Literal["match", "substitute", "insert", "delete"]
+    left: Hashable | None
+    right: Hashable | None
+
+
+def distance(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 1) -> int:
+    """The least cost of turning `a` into `b`: 1 for each insertion and deletion, `substitution` for each exchange.
+
+    >>> distance("intention", "execution"), distance("intention", "execution", substitution=2)
+    (5, 8)
+    """
+    _check(substitution)
+    if substitution > 1:
+        return _table(a, b, substitution)[-1][-1]
+    # RapidFuzz compares symbols by their hash, to which "a" and 97, or -1 and -2, are the same: number them first.
+    numbers: dict[Hashable, int] = {}
+    return Levenshtein.distance(*([numbers.setdefault(x, len(numbers)) for x in symbols] for symbols in (a, b)))
+
+
+def alignment(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 1) -> list[Edit]:
+    """A cheapest way to turn `a` into `b`, symbol by symbol, from left to right.
+
+    Of equally cheap ways it takes one, always the same: the path is traced from the end, and at each fork
+    a match or substitution goes before a deletion, a deletion before an insertion. So an insertion or a
+    deletion stands as far to the left as it can: of the two `o` in `gooal`, the first is the one too many.
+
+    >>> [edit.operation for edit in alignment("monkey", "money")]
+    ['match', 'match', 'match', 'delete', 'match', 'match']
+    """
+    _check(substitution)
+    table = _table(a, b, substitution)
+    path: list[Edit] = []
+    i, j = len(a), len(b)
+    while i or j:
+        here = table[i][j]
+        if i and j and a[i - 1] == b[j - 1]:
+            i, j, edit = i - 1, j - 1, Edit("match", a[i - 1], b[j - 1])
+        elif i and j and here == table[i - 1][j - 1] + substitution:
+            i, j, edit = i - 1, j - 1, Edit("substitute", a[i - 1], b[j - 1])
+        elif i and here == table[i - 1][j] + 1:
+            i, edit = i - 1, Edit("delete", a[i - 1], None)
+        else:
+            j, edit = j - 1, Edit("insert", None, b[j - 1])
+        path.append(edit)
+    return path[::-1]
+
+
+_MARKS = {"match": "|", "substitute": "s", "insert": "i", "delete": "d"}
+
+
+def show(alignment: Sequence[Edit]) -> str:
+    """Three lines: the left side, what happens, the right side. `*` is a gap and `␣` a blank.
+
+    >>> print(show(alignment("monkey", "money")))
+    m o n k e y
+    | | | d | |
+    m o n * e y
+    """
+    columns = [(visible(edit.left), _MARKS[edit.operation], visible(edit.right)) for edit in alignment]
+    widths = [max(map(_width, column)) for column in columns]
+    lines = (
+        " ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths)).rstrip()
+        for row in (zip(*columns) if columns else ((), (), ()))
+    )
+    return "\n".join(lines)
+
+
+def visible(symbol: Hashable | None) -> str:
+    """The symbol as a label on one line: a gap as `*`, a blank as `␣`, an empty text as `''`, a newline as `\\n`."""
+    if symbol is None:
+        return "*"
+    text = str(symbol).replace(" ", "␣") or "''"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _check(substitution: int) -> None:
+    if substitution < 1:
+        raise UserError(
+            f"substitution costs {substitution}: it must cost at least 1, else unequal texts have distance 0"
+        )
+
+
+def _table(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int) -> list[list[int]]:
+    """D of the module's equations, [len(a) + 1][len(b) + 1]."""
+    table = [list(range(len(b) + 1))]
+    for i, x in enumerate(a, start=1):
+        row = [i]
+        for y, (diagonal, above) in zip(b, pairwise(table[-1])):
+            row.append(min(above + 1, row[-1] + 1, diagonal + (0 if x == y else substitution)))
+        table.append(row)
+    return table
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal gives the text: two for a wide East Asian character, none for a combining mark."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,291 @@
+"""Pictures: where the model looked, how it learnt, how it fares on long sentences.
+
+Figures are plain `Figure` objects: no pyplot, no backend, no global style is touched, so a notebook's own plots
+stay as they are. The suffix of the path chooses the format (.png, .svg, .pdf).
+
+The sheet is one inch square, so that figure fractions are inches, and saving crops it to what was drawn: axes are
+placed in inches from the top left corner, as large as they need to be.
+
+Letters: S source pieces, T target pieces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from s2sjax.errors import UserError
+from s2sjax.evaluate.edit import visible
+from s2sjax.evaluate.metrics import METRICS
+
+DPI = 200
+INK, QUIET, RULE, PAPER = "#23272e", "#6b7280", "#e5e7eb", "#ffffff"
+SERIES = ("#1f5a96", "#d1603d", "#3f8f5b", "#8a5aa5", "#b58a1b", "#5f6b7a")
+SHADES = LinearSegmentedColormap.from_list("paper to ink", ["#f4f6f8", "#c9dbec", "#6fa3cf", "#1f5a96", "#0c2a4d"])
+FONTS = (
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Tamil",
+    "Noto Sans Bengali", "Noto Sans Ethiopic", "Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Microsoft YaHei",
+)  # fmt: skip
+
+PathLike = str | os.PathLike[str]
+
+
+class AttentionMap(NamedTuple):
+    """What the model looked at while it wrote: row t of `weights` [T, S] belongs to target piece t."""
+
+    source: Sequence[str]
+    target: Sequence[str]
+    weights: Any
+    title: str | None = None
+
+
+# ------------------------------------------------------------------------------------- attention
+
+
+def attention_map(
+    path: PathLike, source_pieces: Sequence[str], target_pieces: Sequence[str], weights: Any, title: str | None = None
+) -> None:
+    """Draws `weights` [T, S] as square cells: source along the top, target down the side, dark where it looks."""
+    attention_grid(path, [AttentionMap(source_pieces, target_pieces, weights, title)], columns=1)
+
+
+def attention_grid(path: PathLike, maps: Sequence[AttentionMap], columns: int = 3) -> None:
+    """Draws several maps, row by row, with one size of cells and one scale of colours: 0 to the largest weight."""
+    if not maps:
+        raise UserError("there are no attention maps to draw: give at least one")
+    if columns < 1:
+        raise UserError(f"columns is {columns}: a grid of attention maps needs at least 1")
+    tables = [_weights(one) for one in maps]
+    columns = min(columns, len(maps))
+    rows = -(-len(maps) // columns)
+    across, down = (columns * max(t.shape[1] for t in tables), rows * max(t.shape[0] for t in tables))
+    cell = _cell_inches(max(across, *(len(table) for table in tables)), max(across, down))
+    points = float(np.clip(36 * cell, 4, 11))  # half as tall as a cell
+    finite = np.concatenate([table[np.isfinite(table)] for table in tables])
+    top = float(finite.max(initial=0)) or 1.0
+
+    figure = _sheet()
+    panels = [_draw_map(figure, one, table, top, cell, points) for one, table in zip(maps, tables)]
+    right = _arrange(figure, panels, columns, gap=2.5 * points / 72)
+    _draw_scale(figure, panels[0], right + 1.5 * points / 72, top, points)
+    _save(figure, path)
+
+
+def _weights(one: AttentionMap) -> np.ndarray:
+    """The weights [T, S] of a map, checked; at least one pale cell where nothing was read or nothing written."""
+    weights = np.asarray(one.weights, dtype=np.float32)
+    T, S = len(one.target), len(one.source)
+    if weights.shape != (T, S) and (weights.size or T * S):
+        raise UserError(
+            f"attention weights have shape {weights.shape}, but there are {T} target and {S} source pieces: "
+            "give weights [target, source]"
+        )
+    return weights if weights.size else np.zeros((max(T, 1), max(S, 1)), np.float32)
+
+
+def _cell_inches(longest: int, total: int) -> float:
+    """The side of a cell: nine inches for `longest` cells in a row, within reason, and forty for all of `total`."""
+    return min(float(np.clip(9 / longest, 0.13, 0.40)), 40 / total)
+
+
+def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, cell: float, points: float) -> Axes:
+    T, S = table.shape
+    panel = figure.add_axes((0, -T * cell, S * cell, T * cell))
+    panel.imshow(table, cmap=SHADES, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
+    labels = [visible(piece) for piece in one.source]
+    turned = max(map(len, labels), default=0) > 2
+    panel.xaxis.tick_top()
+    panel.set_xticks(range(len(labels)), labels, rotation=90 if turned else 0, **_text(points))
+    panel.set_yticks(range(len(one.target)), [visible(piece) for piece in one.target], **_text(points))
+    panel.tick_params(length=0, pad=0.4 * points)
+    # Hairlines between the cells lead the eye from a dark cell to its two labels.
+    panel.set_xticks(np.arange(S + 1) - 0.5, minor=True)
+    panel.set_yticks(np.arange(T + 1) - 0.5, minor=True)
+    panel.tick_params(which="minor", length=0)
+    panel.grid(which="minor", color=PAPER, linewidth=0.1 * points)
+    panel.spines[:].set_visible(False)
+    if one.title:
+        panel.set_title(one.title, loc="left", pad=0.9 * points, fontweight="bold", **_text(1.1 * points))
+    return panel
+
+
+def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -> float:
+    """Moves the panels into a grid whose rows and columns leave room for their labels; returns its right edge."""
+    with _quietly():
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [
+            (panel.get_tightbbox(renderer) or panel.bbox).transformed(figure.transFigure.inverted()) for panel in panels
+        ]
+    places = [panel.get_position() for panel in panels]
+
+    def edges(before: Sequence[float], after: Sequence[float], lines: Sequence[int]) -> tuple[list[float], float]:
+        """Where each line of the grid begins, and where the last ends, if panel i is one of line `lines[i]` and
+        takes `before[i]` inches up to its first cell and `after[i]` from there on."""
+        at, begins = 0.0, []
+        for line in range(max(lines) + 1):
+            members = [i for i, of in enumerate(lines) if of == line]
+            begins.append(at + max(before[i] for i in members))
+            at = begins[-1] + max(after[i] for i in members) + gap
+        return begins, at - gap
+
+    xs, right = edges([-box.x0 for box in boxes], [box.x1 for box in boxes], [i % columns for i in range(len(boxes))])
+    ys, _ = edges([box.y1 for box in boxes], [-box.y0 for box in boxes], [i // columns for i in range(len(boxes))])
+    for i, (panel, place) in enumerate(zip(panels, places)):
+        panel.set_position((xs[i % columns], -ys[i // columns] - place.height, place.width, place.height))
+    return right
+
+
+def _draw_scale(figure: Figure, panel: Axes, left: float, top: float, points: float) -> None:
+    """A slim bar of the colours, level with the first panel."""
+    beside = panel.get_position()
+    height = min(beside.height, 1.5)
+    strip = figure.add_axes((left, beside.y1 - height, 0.9 * points / 72, height))
+    bar = figure.colorbar(panel.images[0], cax=strip)
+    bar.outline.set_visible(False)
+    bar.set_ticks([0, top], labels=["0", f"{top:.2g}"])
+    strip.tick_params(length=0, pad=0.3 * points, labelsize=0.8 * points, labelcolor=QUIET)
+
+
+# ---------------------------------------------------------------------------------------- curves
+
+
+def learning_curve(path: PathLike, metrics_jsonl_path: PathLike) -> None:
+    """Draws loss, and below it each score, against steps.
+
+    Each line of the file is a JSON object with a `step`. Any other number whose name has the part `loss`
+    (`loss`, `dev_loss`, `dev/loss`) is a loss, and one with the name of a metric (`dev/per`) is a score; objects
+    within objects are read as `outer/inner`. Steps done again after a resume are drawn as they were done last.
+    """
+    curves = _read_curves(Path(metrics_jsonl_path))
+    losses = {name: points for name, points in curves.items() if "loss" in _parts(name)}
+    scores = {name: points for name, points in curves.items() if _parts(name) & METRICS.keys() and name not in losses}
+    if not losses and not scores:
+        raise UserError(f"{metrics_jsonl_path} holds neither a loss nor a score: has the run logged a step yet?")
+    figure = _sheet()
+    panels = [(group, label) for group, label in ((losses, "loss"), (scores, "score")) if group]
+    last = max(x for curve in curves.values() for x, _ in curve)
+    for row, (group, label) in enumerate(panels):
+        panel = figure.add_axes((0, -2.6 - 3.3 * row, 6.4, 2.6))
+        _draw_lines(panel, group, "step" if row == len(panels) - 1 else "", label)
+        panel.set_xlim(0, max(last, 1))
+    _save(figure, path)
+
+
+def lengths(
+    path: PathLike,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    x_label: str = "source length",
+    y_label: str = "score",
+) -> None:
+    """Draws quality against source length: one line of (length, score) points for each label of `series`."""
+    if not series:
+        raise UserError("there is nothing to draw against length: give at least one labelled series")
+    figure = _sheet()
+    _draw_lines(figure.add_axes((0, -3.6, 6.4, 3.6)), series, x_label, y_label)
+    _save(figure, path)
+
+
+def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> None:
+    for number, (label, points) in enumerate(series.items()):
+        x, y = np.asarray(sorted(points), dtype=np.float64).reshape(-1, 2).T
+        panel.plot(
+            x, y, label=label, color=SERIES[number % len(SERIES)], linewidth=1.5, solid_capstyle="round",
+            linestyle=("-", "--", ":")[number // len(SERIES) % 3], clip_on=False, zorder=3,
+            marker="o" if len(points) <= 40 else "", markersize=4.5, markeredgecolor=PAPER, markeredgewidth=0.8,
+        )  # fmt: skip
+    panel.grid(axis="y", color=RULE, linewidth=0.8)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.spines["bottom"].set_color(QUIET)
+    panel.tick_params(length=0, pad=6, labelsize=9, labelcolor=QUIET)
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    panel.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    if panel.get_ylim()[0] > 0:
+        panel.set_ylim(bottom=0)  # so that twice as high is twice as much
+    panel.set_xlabel(x_label, labelpad=6, **_text(10))
+    panel.set_ylabel(y_label, labelpad=8, **_text(10))
+    legend = panel.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.4,
+        columnspacing=1.6, borderpad=0,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set(**_text(10))
+
+
+def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """{name: [(step, value), ...]} of every number in the file, steps rising, the last word on a step kept."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    curves: dict[str, dict[int, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            step = int(record["step"])
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                break  # a run that was killed may leave half a line
+            raise UserError(f"{path}, line {number}: not a JSON object with a step: delete the line") from None
+        for name, value in _numbers(record):
+            curves.setdefault(name, {})[step] = value
+    return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + name != "step":
+            yield prefix + name, float(value)
+
+
+def _parts(name: str) -> set[str]:
+    return {name, *re.split(r"[/._ ]", name.lower())}
+
+
+# ----------------------------------------------------------------------------------------- paper
+
+
+def _sheet() -> Figure:
+    return Figure(figsize=(1, 1), dpi=DPI, facecolor=PAPER)
+
+
+def _save(figure: Figure, path: PathLike) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with _quietly():
+        figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.15)
+
+
+def _text(points: float) -> dict[str, Any]:
+    """How any text of ours is set; `$` is a dollar, not mathematics."""
+    return {"fontsize": points, "color": INK, "fontfamily": _fonts(), "parse_math": False}
+
+
+@cache
+def _fonts() -> tuple[str, ...]:
+    """The fonts of FONTS that are installed; a glyph is taken from the first that has it."""
+    installed = set(font_manager.get_font_names())
+    return tuple(font for font in FONTS if font in installed)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """A glyph that no installed font has is drawn as a box, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield

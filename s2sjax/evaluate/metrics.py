@@ -1,0 +1,209 @@
+"""Scores of a decoded corpus. Every one is computed from corpus-wide sums, never as a mean of line scores.
+
+An error rate (PER over phones, WER over words, CER over characters) compares each line with its *closest*
+reference, the one at the least edit distance, the first of equals:
+
+    rate = 100 * sum_i distance(hypothesis_i, closest_i) / sum_i length(closest_i)
+
+References that are empty throughout count as one symbol together: the rate stays finite, and it is 0 if and
+only if every line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018); a score is nothing without its
+signature, so the signature travels with it. An empty line scores as sacreBLEU scores it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from s2sjax.config import to_json
+from s2sjax.errors import UserError
+from s2sjax.evaluate.edit import distance
+
+Line = Literal["sentence", "word"]
+References = Sequence[tuple[str, ...]]
+
+
+class Result(NamedTuple):
+    name: str
+    """lower case: the key in results.json"""
+    value: float
+    """in percent, or sacreBLEU's points"""
+    higher_is_better: bool
+    signature: str | None
+    """sacreBLEU's; None for the error rates, which have no options to record"""
+    examples: int
+    label: str
+    """as printed"""
+
+
+def score(
+    metrics: Sequence[str], hypotheses: Sequence[str], references: References, line: Line = "sentence"
+) -> dict[str, Result]:
+    """Scores `hypotheses` by each of `metrics`; `references[i]` holds the right answers for line i, one or more.
+
+    `line` says what a line is. Where it is one word, written as phones or letters, WER is the share of lines
+    that equal none of their references, blanks aside.
+
+    >>> results = score(["per", "wer"], ["K AE T", "D AO G"], [("K AE T",), ("D AA G", "D AO G Z")], line="word")
+    >>> {name: result.value for name, result in results.items()}  # 1 of 6 phones, 1 of 2 words
+    {'per': 16.666666666666668, 'wer': 50.0}
+    """
+    for name in metrics:
+        _check_name(name)
+    _check_lines(hypotheses, references)
+    return {name: METRICS[name](name, hypotheses, references, line) for name in metrics}
+
+
+def bucketed(
+    metric: str,
+    hypotheses: Sequence[str],
+    references: References,
+    lengths: Sequence[int],
+    highs: Sequence[int] = (10, 20, 30, 40, 50),
+    line: Line = "sentence",
+) -> list[tuple[int, int, Result]]:
+    """The metric against source length: (low, high, Result) for the lines with low <= length <= high.
+
+    `lengths[i]` is the source length of line i. Buckets end at `highs`; lines longer than the last share one more
+    bucket, which ends at the longest. A bucket without lines is left out.
+    With highs (10, 20) and lengths up to 37: 0 to 10, 11 to 20, 21 to 37.
+    """
+    _check_name(metric)
+    _check_lines(hypotheses, references)
+    if len(lengths) != len(hypotheses):
+        raise UserError(f"{len(lengths)} source lengths for {len(hypotheses)} hypotheses: give one length a line")
+    if list(highs) != sorted(set(highs)):
+        raise UserError(f"highs, where the buckets end, must rise from short to long, but is {tuple(highs)}")
+    buckets = []
+    low = 0
+    for high in (*highs, max(lengths)):
+        rows = [i for i, length in enumerate(lengths) if low <= length <= high]
+        if rows:
+            part = score([metric], [hypotheses[i] for i in rows], [references[i] for i in rows], line)
+            buckets.append((low, high, part[metric]))
+        low = high + 1
+    return buckets
+
+
+def summary(results: dict[str, Result], line: Line = "sentence") -> str:
+    """What to print: the error rates on one line, then a line with its signature for each score of sacreBLEU.
+
+    PER 7.93%  WER 33.10%  on 6,012 words
+    BLEU 27.31  on 3,003 sentences  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
+    """
+
+    def on(result: Result) -> str:
+        return f"on {result.examples:,} {line}{'' if result.examples == 1 else 's'}"
+
+    rates = [result for result in results.values() if result.signature is None]
+    signed = [result for result in results.values() if result.signature is not None]
+    lines = []
+    if rates:
+        lines.append("  ".join([*(f"{rate.label} {rate.value:.2f}%" for rate in rates), on(rates[0])]))
+    lines += [f"{result.label} {result.value:.2f}  {on(result)}  {result.signature}" for result in signed]
+    return "\n".join(lines)
+
+
+def write_results(path: str | os.PathLike[str], results: dict[str, Result], **extra: Any) -> None:
+    """Writes results.json: `{"per": {"value", "signature", "examples"}, ...}` beside `extra` (split, step, search).
+
+    Atomically: a reader sees the old file or the new one, never half of one. `extra` may hold configs.
+    """
+    clash = sorted(results.keys() & extra.keys())
+    if clash:
+        raise UserError(f"results.json would hold {clash[0]!r} twice, as a metric and as a field: rename the field")
+    page = {name: {"value": r.value, "signature": r.signature, "examples": r.examples} for name, r in results.items()}
+    page |= {name: to_json(value) for name, value in extra.items()}
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, for a rename is atomic only there
+    try:
+        draft.write_text(json.dumps(page, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------- checks of the input
+
+
+def _check_name(name: str) -> None:
+    if name not in METRICS:
+        nearest = difflib.get_close_matches(name.lower(), METRICS, n=1, cutoff=0.0)[0]
+        raise UserError(f"unknown metric {name!r}: did you mean {nearest!r}? There are {', '.join(METRICS)}")
+
+
+def _check_lines(hypotheses: Sequence[str], references: References) -> None:
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: decode and score the same lines"
+        )
+    if not hypotheses:
+        raise UserError("there are no lines to score: the split is empty, choose another")
+    for number, answers in enumerate(references, start=1):
+        if isinstance(answers, str):
+            raise UserError(f"the references of line {number} are one string: give a tuple of strings, even for one")
+        if not answers:
+            raise UserError(f"line {number} has no reference: drop it, or give it at least one")
+
+
+# --------------------------------------------------------------------------------------- the metrics
+
+
+def _errors(
+    symbols: Callable[[str], Sequence[str]], hypotheses: Sequence[str], references: References
+) -> list[tuple[int, int]]:
+    """For each line, the (distance, length) of its closest reference; of equally close ones, the first."""
+
+    def closest(hypothesis: str, answers: tuple[str, ...]) -> tuple[int, int]:
+        said = symbols(hypothesis)
+        pairs = [(distance(said, right), len(right)) for right in map(symbols, answers)]
+        return min(pairs, key=lambda pair: pair[0])  # min keeps the first of equals
+
+    return [closest(*pair) for pair in zip(hypotheses, references)]
+
+
+def _rate(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
+    lines = _errors(list if name == "cer" else str.split, hypotheses, references)
+    if name == "wer" and line == "word":  # the line is one word: right or wrong
+        lines = [(min(errors, 1), 1) for errors, _ in lines]
+    errors, length = (sum(column) for column in zip(*lines))
+    return Result(name, 100.0 * errors / max(length, 1), False, None, len(hypotheses), name.upper())
+
+
+def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
+    """100 * share of lines that equal one of their references, character by character."""
+    right = sum(hypothesis in answers for hypothesis, answers in zip(hypotheses, references))
+    return Result(name, 100.0 * right / len(hypotheses), True, None, len(hypotheses), "exact")
+
+
+def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
+    from sacrebleu.metrics import BLEU, CHRF, TER  # here, for the import is slow and most tasks do without
+
+    if name == "bleu_tokenized":
+        metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    else:
+        metric = {"bleu": BLEU, "chrf": CHRF, "ter": TER}[name]()
+    # sacreBLEU wants stream k to hold the k-th reference of every line, None where a line has fewer.
+    streams: list[list[Any]] = [
+        [answers[k] if k < len(answers) else None for answers in references] for k in range(max(map(len, references)))
+    ]
+    points = metric.corpus_score(hypotheses, streams)
+    label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
+    return Result(name, points.score, name != "ter", str(metric.get_signature()), len(hypotheses), label)
+
+
+METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {
+    "per": _rate,
+    "wer": _rate,
+    "cer": _rate,
+    "exact": _exact,
+    "bleu": _sacrebleu,
+    "chrf": _sacrebleu,
+    "ter": _sacrebleu,
+    "bleu_tokenized": _sacrebleu,
+}

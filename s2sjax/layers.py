@@ -1,0 +1,182 @@
+"""The shared Flax rim: modules that declare and name parameters, then call the core.
+
+Letters: B batch, T time, D input width, H state width, V vocabulary.
+"""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax.core import cells, recurrence
+from s2sjax.core.attention import at_least_float32
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Weights(nn.Module):
+    """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
+
+    Biases start at zero, an LSTM's forget gate at one (Gers et al. 2000); square blocks of a state-to-state
+    matrix start orthogonal, so that the gradient neither grows nor dies at first; the rest is Glorot's.
+    """
+
+    shapes: Shapes
+    dtype: jnp.dtype = jnp.float32
+    forget_gate: bool = False
+
+    def setup(self):
+        self.weights = {name: self.param(name, self._initial(name), shape) for name, shape in self.shapes.items()}
+
+    def _initial(self, name: str):
+        match name:
+            case "bias" if self.forget_gate:
+                return lambda key, shape: jnp.zeros(shape).at[: shape[0] // 4].set(1)
+            case "bias":
+                return nn.initializers.zeros
+            case "state" | "candidate":
+                return orthogonal_blocks
+            case "vector":
+                return nn.initializers.normal(self.shapes[name][0] ** -0.5)
+            case _:
+                return nn.initializers.glorot_uniform()
+
+    def __call__(self) -> dict[str, Array]:
+        return {name: value.astype(self.dtype) for name, value in self.weights.items()}
+
+
+def orthogonal_blocks(key: Array, shape: tuple[int, ...]) -> Array:
+    """[H, G*H]: one orthogonal matrix a gate."""
+    height, width = shape
+    keys = jax.random.split(key, width // height)
+    return jnp.concatenate([nn.initializers.orthogonal()(k, (height, height)) for k in keys], axis=1)
+
+
+def cell_weights(cell: str, inputs: int, width: int, dtype, **extra: tuple[int, ...]) -> Weights:
+    """The weights of a named cell; `extra` are further matrices that a decoder adds to its projection."""
+    return Weights(cells.CELLS[cell].shapes(inputs, width) | extra, dtype, forget_gate=cell == "lstm")
+
+
+class Recurrent(nn.Module):
+    """A stack of recurrent layers over a padded batch: xs [B, T, D] -> ys [B, T, H] and the last carry of each layer.
+
+    The first `bidirectional` layers read both ways; each direction then has half of `width`, and the two are
+    concatenated. With `residual`, a layer's input is added to its output from the second layer on.
+    """
+
+    cell: str
+    width: int
+    layers: int
+    inputs: int
+    bidirectional: int = 0
+    residual: bool = False
+    dropout: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        self.forward = [self._weights(i) for i in range(self.layers)]
+        self.backward = [self._weights(i) for i in range(self.bidirectional)]
+
+    def _weights(self, layer: int) -> Weights:
+        width = self.width // 2 if layer < self.bidirectional else self.width
+        return cell_weights(self.cell, self.inputs if layer == 0 else self.width, width, self.dtype)
+
+    def __call__(
+        self, xs: Array, mask: Array, carries: tuple[cells.Carry, ...] | None = None, train: bool = False
+    ) -> tuple[Array, tuple[cells.Carry, ...]]:
+        cell, final = cells.CELLS[self.cell], []
+        for layer in range(self.layers):
+            directions = (self.forward[layer], *self.backward[layer : layer + 1])
+            width = self.width // len(directions)
+            begin = carries[layer] if carries else cells.start(cell, width, xs.shape[:1], self.dtype)
+            passes = [
+                recurrence.run(cell, weights(), xs, mask, begin, reverse=reverse)
+                for weights, reverse in zip(directions, (False, True))
+            ]
+            ys = jnp.concatenate([ys for ys, _ in passes], axis=-1)
+            final.append(tuple(jnp.concatenate(parts, axis=-1) for parts in zip(*(carry for _, carry in passes))))
+            xs = xs + ys if self.residual and layer > 0 else ys
+            if layer < self.layers - 1:
+                xs = self.drop(xs, train)
+        return xs, tuple(final)
+
+    def drop(self, x: Array, train: bool) -> Array:
+        return dropout(self, x, self.dropout, train)
+
+
+def dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:
+    """x * keep / (1 - rate), keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
+
+    Sixteen random bits an element are enough for the rate, and cost half of what a float does.
+    """
+    if not train or rate == 0:
+        return x
+    return jnp.where(keep_mask(module.make_rng("dropout"), x.shape, rate), x / (1 - rate), 0)
+
+
+def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
+    return jax.random.bits(key, shape, jnp.uint16) >= round(rate * 2**16)
+
+
+class Embedding(nn.Module):
+    """A row of weights for each id: [...] -> [..., width]; `logits` is its transpose, for a tied output layer."""
+
+    size: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+    scale: float = 1.0
+    """rows are drawn with standard deviation width^-1/2 and multiplied by this when they are read"""
+
+    def setup(self):
+        self.table = self.param("table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
+
+    def __call__(self, ids: Array) -> Array:
+        return self.table.astype(self.dtype)[ids] * jnp.asarray(self.scale, self.dtype)
+
+    def logits(self, x: Array) -> Array:
+        return product_in_float32(x, self.table.astype(self.dtype).T)
+
+
+class Dense(nn.Module):
+    """x W + b: [..., inputs] -> [..., outputs]."""
+
+    inputs: int
+    outputs: int
+    dtype: jnp.dtype = jnp.float32
+    bias: bool = True
+
+    def setup(self):
+        self.kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.inputs, self.outputs))
+        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
+
+    def __call__(self, x: Array) -> Array:
+        y = x @ self.kernel.astype(self.dtype)
+        return y if self.offset is None else y + self.offset.astype(self.dtype)
+
+    def logits(self, x: Array) -> Array:
+        y = product_in_float32(x, self.kernel.astype(self.dtype))
+        return y if self.offset is None else y + self.offset
+
+
+def product_in_float32(x: Array, kernel: Array) -> Array:
+    """x W with float32 accumulation and result, whatever the type of its operands."""
+    return jnp.dot(x, kernel, preferred_element_type=at_least_float32(x.dtype))
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(var + 1e-6) * scale + bias, statistics in float32 (Ba et al. 2016)."""
+
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        self.scale = self.param("scale", nn.initializers.ones, (self.width,))
+        self.bias = self.param("bias", nn.initializers.zeros, (self.width,))
+
+    def __call__(self, x: Array) -> Array:
+        x = x.astype(at_least_float32(x.dtype))
+        centred = x - x.mean(-1, keepdims=True)
+        normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
+        return (normal * self.scale + self.bias).astype(self.dtype)

@@ -1,0 +1,27 @@
+"""Every model by name: a new one joins these two dicts, and with them the laws in tests/models/test_laws.py."""
+
+import jax.numpy as jnp
+
+from s2sjax import config
+from s2sjax.models.contract import EncoderDecoder
+from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
+from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
+
+FAMILIES = {
+    config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
+    config.Luong: (RecurrentEncoder, LuongDecoder),
+    config.Transformer: (TransformerEncoder, TransformerDecoder),
+}
+
+NAMED: dict[str, config.ModelConfig] = {
+    "rnnsearch": config.RNNsearch(width=1000, embedding=620, dropout=0.0),
+    "luong": config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
+    "transformer_base": config.Transformer(),
+    "transformer_big": config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+}
+
+
+def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32) -> EncoderDecoder:
+    """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
+    encoder, decoder = FAMILIES[type(model)]
+    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype))

@@ -1,0 +1,229 @@
+"""Recurrent encoder-decoders: RNNsearch (Bahdanau et al. 2014) and Luong et al. 2015.
+
+Letters: B batch, S source positions, T target positions, E embedding, H state width, M memory width, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax import config, layers
+from s2sjax.core import attention, cells, recurrence
+from s2sjax.models.contract import Memory
+
+
+class RecurrentEncoder(nn.Module):
+    """A stack of cells over the embedded source; see `layers.Recurrent`."""
+
+    config: config.RNNsearch | config.Luong
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        both_ways = isinstance(c, config.RNNsearch) or c.bidirectional
+        depth = c.encoder_layers if isinstance(c, config.RNNsearch) else c.layers
+        # RNNsearch gives each direction the full width, so its memory is twice as wide as its decoder.
+        width = 2 * c.width if isinstance(c, config.RNNsearch) else c.width
+        self.stack = layers.Recurrent(
+            c.cell, width, depth, c.embedding,
+            bidirectional=depth if both_ways else 0,
+            residual=getattr(c, "residual", False), dropout=c.dropout, dtype=self.dtype,
+        )  # fmt: skip
+
+    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
+        states, final = self.stack(embedded, mask, train=train)
+        return Memory(layers.dropout(self, states, self.config.dropout, train), mask, final)
+
+
+class Read(NamedTuple):
+    """A memory made ready for a recurrent decoder."""
+
+    states: Array  # [B, S, M]
+    keys: Array  # [B, S, ...] what the score compares queries with
+    mask: Array  # [B, S]
+    carry: tuple[cells.Carry, ...]  # where the decoder starts, one a layer
+
+
+# ---------------------------------------------------------------------------------- RNNsearch
+
+
+class RNNsearchDecoder(nn.Module):
+    """The previous state asks; the context enters the cell and the readout.
+
+    s_0 = tanh(W b_1), b_1 the last state of the backward reading
+    c_t = attend(s_{t-1});  s_t = cell(s_{t-1}, [y_{t-1}; c_t]);  t_t = readout(s_t, y_{t-1}, c_t);  logits = W_o t_t
+    """
+
+    config: config.RNNsearch
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        memory, cell = 2 * c.width, cells.CELLS[c.cell]
+        gates = cell.shapes(c.embedding, c.width)["input"][1]
+        self.score = attention.SCORES["additive"]
+        self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
+        self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
+        self.cell = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, context=(memory, gates))
+        halves = 2 if c.readout == "maxout" else 1
+        self.readout = layers.Dense(c.width + c.embedding + memory, halves * c.embedding, self.dtype)
+        self.output = layers.Dense(c.embedding, self.embedding.size, self.dtype)
+
+    def prepare(self, memory: Memory) -> Read:
+        backward = [part[:, self.config.width :] for part in memory.final[-1]]
+        carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, backward))
+        return Read(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
+
+    def start(self, memory: Read, steps: int) -> cells.Carry:
+        return memory.carry[0]
+
+    def step(self, memory: Read, carry: cells.Carry, token: Array):
+        embedded = self.embedding(token)
+        cell, ask = self.cell(), self.attention()
+        carry, context, alpha = self._move(memory, cell, ask, carry, cells.project(cell, embedded))
+        return carry, self._logits(carry[0], embedded, context), alpha
+
+    def _move(self, memory: Read, cell: cells.Weights, ask: cells.Weights, carry: cells.Carry, projected: Array):
+        """One step of the recurrence: projected [B, G*H] -> carry, context [B, M], alpha [B, S]."""
+        context, alpha = attention.attend_batch(self.score, ask, carry[0], memory.keys, memory.states, memory.mask)
+        carry, _ = cells.step(cells.CELLS[self.config.cell], cell, carry, projected + context @ cell["context"])
+        return carry, context, alpha
+
+    def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
+        hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
+        if self.config.readout == "maxout":
+            hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1))
+        else:
+            hidden = jnp.tanh(hidden)
+        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
+
+    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        cell, ask = self.cell(), self.attention()
+        projected = cells.project(cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
+
+        def body(carry, projected):
+            carry, context, _ = self._move(memory, cell, ask, carry, projected)
+            return carry, (carry[0], context)
+
+        _, (states, contexts) = lax.scan(body, memory.carry[0], projected, unroll=recurrence.unroll())
+        return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
+
+
+# -------------------------------------------------------------------------------------- Luong
+
+
+class LuongWeights(NamedTuple):
+    """All that a step of the decoder needs, read before the scan begins."""
+
+    cells: list[cells.Weights]
+    attention: cells.Weights
+    combine: Array  # [2H, H]
+
+
+class LuongState(NamedTuple):
+    carry: tuple[cells.Carry, ...]  # one a layer
+    fed: Array  # [B, H] the attentional vector of the step before; zeros at first
+
+
+class LuongDecoder(nn.Module):
+    """The current state asks: a_t = tanh(W_c [c_t; h_t]); with input feeding, a_{t-1} enters the first cell."""
+
+    config: config.Luong
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.kind = cells.CELLS[c.cell]
+        gates = self.kind.shapes(c.embedding, c.width)["input"][1]
+        fed = {"fed": (c.width, gates)} if c.input_feeding else {}
+        self.first = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, **fed)
+        self.upper = [layers.cell_weights(c.cell, c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
+        self.score = attention.SCORES[c.score]
+        self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
+        self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
+        self.output = layers.Dense(c.width, self.embedding.size, self.dtype)
+
+    def prepare(self, memory: Memory) -> Read:
+        keys = self.score.prepare(self.attention(), memory.states)
+        return Read(memory.states, keys, memory.mask, memory.final)
+
+    def start(self, memory: Read, steps: int) -> LuongState:
+        return LuongState(memory.carry, jnp.zeros_like(memory.carry[-1][0]))
+
+    def _weights(self) -> LuongWeights:
+        upper = [weights() for weights in self.upper]
+        return LuongWeights([self.first(), *upper], self.attention(), self.combine()["kernel"])
+
+    def step(self, memory: Read, state: LuongState, token: Array):
+        weights = self._weights()
+        projected = cells.project(weights.cells[0], self.embedding(token))
+        state, alpha = self._move(memory, weights, state, projected)
+        return state, self.output.logits(state.fed), alpha
+
+    def _move(self, memory: Read, weights: LuongWeights, state: LuongState, projected: Array, keep=None):
+        """One step of the recurrence: projected [B, G*H] -> state, alpha [B, S].
+
+        keep [layers, B, H]: dropout's masks, already divided by 1 - rate, for what each layer hands on.
+        """
+        if self.config.input_feeding:
+            projected = projected + state.fed @ weights.cells[0]["fed"]
+        carries, h = [], None
+        for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
+            below = h
+            if layer > 0:
+                projected = cells.project(cell, below)
+            carry, h = cells.step(self.kind, cell, carry, projected)
+            carries.append(carry)
+            h = h + below if self.config.residual and layer > 0 else h
+            h = h if keep is None else h * keep[layer]
+        attentional, alpha = self._attend(attention.attend_batch, memory, weights, h)
+        return LuongState(tuple(carries), attentional), alpha
+
+    def _attend(self, attend, memory: Read, weights: LuongWeights, queries: Array) -> tuple[Array, Array]:
+        context, alpha = attend(self.score, weights.attention, queries, memory.keys, memory.states, memory.mask)
+        return jnp.tanh(jnp.concatenate([context, queries], axis=-1) @ weights.combine), alpha
+
+    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        run = self._fed if self.config.input_feeding else self._unfed
+        attentional = run(memory, embedded, train)
+        return self.output.logits(layers.dropout(self, attentional, self.config.dropout, train))
+
+    def _fed(self, memory: Read, embedded: Array, train: bool) -> Array:
+        """Each step waits for the attention of the one before: one scan over everything."""
+        weights = self._weights()
+        projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
+        keep = self._keep_masks(projected.shape[:2], train)
+
+        def body(state, inputs):
+            state, _ = self._move(memory, weights, state, *inputs)
+            return state, state.fed
+
+        inputs = (projected,) if keep is None else (projected, keep)
+        _, attentional = lax.scan(body, self.start(memory, 0), inputs, unroll=recurrence.unroll())
+        return attentional.swapaxes(0, 1)
+
+    def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:
+        """No step waits for attention: the cells run first, then all queries ask at once."""
+        everywhere = jnp.ones(embedded.shape[:2], bool)
+        weights, xs = self._weights(), embedded
+        for layer, cell in enumerate(weights.cells):
+            ys, _ = recurrence.run(self.kind, cell, xs, everywhere, memory.carry[layer])
+            ys = ys + xs if self.config.residual and layer > 0 else ys
+            xs = layers.dropout(self, ys, self.config.dropout, train)
+        return self._attend(attention.attend_all, memory, weights, xs)[0]
+
+    def _keep_masks(self, time_and_batch: tuple[int, int], train: bool) -> Array | None:
+        rate = self.config.dropout
+        if not train or rate == 0:
+            return None
+        steps, rows = time_and_batch
+        keep = layers.keep_mask(self.make_rng("dropout"), (steps, self.config.layers, rows, self.config.width), rate)
+        return keep.astype(self.dtype) / (1 - rate)

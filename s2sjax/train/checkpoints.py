@@ -1,0 +1,319 @@
+"""Checkpoints that are saved whole or not at all, and checked when they are read. Orbax writes them.
+
+A checkpoint has three items of arrays, `params`, `ema` (where one is kept) and `rest` (step, optimizer, counters), and
+a small JSON item, `notes`, with the fingerprint of every array, the score, and whatever the loop wants to remember.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import absl.logging
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from s2sjax.errors import UserError
+from s2sjax.train.state import TrainState
+
+Tree = Any
+
+
+# -------------------------------------------------------------------------------- fingerprints
+
+
+@jax.jit
+def fingerprint(array: jax.Array) -> jax.Array:
+    """One uint32 for an array's bits: sum over i of mix(bits_i XOR mix(i)), modulo 2^32.
+
+    `mix` permutes the 32-bit words, so one changed word always shows; i is the position, so swapped words show too; and
+    a sum of integers has no order, so the fingerprint is the same however the array is spread over devices.
+    """
+    bits = (
+        jax.lax.bitcast_convert_type(array, _UNSIGNED[min(array.dtype.itemsize, 4)]) if array.dtype != bool else array
+    )
+    bits = bits.astype(jnp.uint32)
+    position = jnp.zeros(bits.shape, jnp.uint32)
+    for dimension, length in enumerate(bits.shape):
+        position = position * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dimension)
+    return jnp.sum(_mix(bits ^ _mix(position)), dtype=jnp.uint32)
+
+
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A permutation of the 32-bit words that spreads every bit (the finaliser of MurmurHash3, Appleby 2011)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _fingerprints(tree: Tree) -> dict[str, list]:
+    """{"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}"""
+    leaves = dict(_named(tree))
+    values = jax.device_get([fingerprint(leaf) for leaf in leaves.values()])
+    return {
+        name: [list(leaf.shape), str(leaf.dtype), int(value)]
+        for (name, leaf), value in zip(leaves.items(), values, strict=True)
+    }
+
+
+def _named(tree: Tree) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+
+
+class _Damaged(Exception):
+    """This checkpoint cannot be trusted; the message says why."""
+
+
+# --------------------------------------------------------------------------------- checkpoints
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest `keep` and, by `best`, the one with the lowest or highest score.
+
+    `read_only` is for decoding beside a running training: nothing is cleaned up or deleted.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        keep: int = 2,
+        best: Literal["min", "max"] | None = None,
+        read_only: bool = False,
+    ):
+        absl.logging.set_verbosity(absl.logging.FATAL)  # what the user must know is said here, in one line
+        self.folder = Path(folder).absolute()
+        self._best, self._read_only = best, read_only
+        self._scores: dict[int, float] = {}
+        self._damaged: set[int] = set()
+        self._last = 0
+        self._manager: Any = None
+        if self.folder.is_dir() or not read_only:
+            self._manager = ocp.CheckpointManager(self.folder, options=self._options(keep))
+        for step in self.steps():
+            self._read_score(step)
+
+    def _options(self, keep: int) -> ocp.CheckpointManagerOptions:
+        return ocp.CheckpointManagerOptions(
+            cleanup_tmp_directories=not self._read_only,  # what killed saves left
+            read_only=self._read_only,
+            create=not self._read_only,
+            preservation_policy=_NewestAndBest(keep, self.best_step),
+            lightweight_initialize=True,  # a damaged checkpoint must not keep the others from being found
+        )
+
+    # ------------------------------------------------------------------------------------ save
+
+    def save(self, state: TrainState, step: int, score: float | None = None, notes: dict | None = None) -> None:
+        """Copies the state off the devices and returns; it is written behind. An earlier failure to save shows here."""
+        self.wait()
+        self._last = step
+        try:
+            for old in sorted(self._damaged | {step} & set(self.steps())):
+                self._manager.delete(old)
+            self._damaged.clear()
+            body = json.dumps({"leaves": _fingerprints(_items(state)), "score": score, "notes": notes or {}})
+            arrays = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
+            sealed = ocp.args.JsonSave({"body": body, "crc32": zlib.crc32(body.encode())})
+            self._scores.pop(step, None)
+            if score is not None:
+                self._scores[step] = score
+            self._manager.save(step, args=ocp.args.Composite(notes=sealed, **arrays), force=True)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def wait(self) -> None:
+        """Returns when the last save is whole; raises if it is not going to be."""
+        if self._manager is None:
+            return
+        try:
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Waits and lets go of the threads."""
+        if self._manager is not None:
+            self.wait()
+            self._manager.close()
+
+    def _failed(self, error: BaseException) -> UserError:
+        text = f"{type(error).__name__}: {error} {error.__cause__ or ''}"
+        full = next((c for c in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(c) in text), None)
+        reason = os.strerror(full) if full else text.splitlines()[0].strip()
+        remedy = "free some space" if full else "mend it"
+        return UserError(
+            f"could not save checkpoint of step {self._last} in {self.folder}: {reason}: "
+            f"{remedy} and run the same command again"
+        )
+
+    # --------------------------------------------------------------------------------- look up
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, oldest first."""
+        return [] if self._manager is None else sorted(self._manager.all_steps())
+
+    def best_step(self) -> int | None:
+        """The step with the best score; of equals the earliest."""
+        scores = {step: score for step, score in self._scores.items() if score == score}  # not NaN
+        if self._best is None or not scores:
+            return None
+        sign = 1 if self._best == "min" else -1
+        return min(scores, key=lambda step: (sign * scores[step], step))
+
+    def notes(self, step: int) -> dict:
+        """What `save` was given as notes."""
+        return self._header(step)["notes"]
+
+    # --------------------------------------------------------------------------------- restore
+
+    def restore(self, template: TrainState, step: int | None = None) -> tuple[TrainState, int] | None:
+        """(state, step) of the newest whole checkpoint, or of a given step; None where there is no checkpoint.
+
+        The template (arrays, or only their shapes and shardings) says where each array shall lie: it need not be
+        where, or on as many devices as, it was saved. A damaged checkpoint is told and the next older one is taken.
+        """
+        found = self._newest_whole(_items(template), step)
+        if found is None:
+            return None
+        items, step = found
+        rest = {name: items["rest"][name] for name in ("step", "optimizer", "skipped", "skipped_total")}
+        return TrainState(params=items["params"], ema=items.get("ema"), **rest), step
+
+    def restore_best(self, template: TrainState) -> tuple[TrainState, int] | None:
+        """(state, step) with the best score; the newest where no score was kept."""
+        return self.restore(template, self.best_step())
+
+    def restore_params(self, template: Tree | None = None, step: int | None = None) -> tuple[Tree, int]:
+        """(the parameters to decode with, step): the average where one was kept. The optimizer need not be known.
+
+        By default the best checkpoint, else the newest. Without a template: nested dicts, on the first device.
+        """
+        step = self.best_step() if step is None else step
+        found = self._newest_whole({"params": template}, step, alone=True)
+        if found is None:
+            raise UserError(f"there is no checkpoint in {self.folder}: train first")
+        items, step = found
+        return items["params"], step
+
+    def _newest_whole(self, template: dict[str, Tree], step: int | None, alone: bool = False):
+        steps = self.steps()
+        if step is not None and step not in steps:
+            raise UserError(f"there is no checkpoint of step {step} in {self.folder}: there are {steps or 'none'}")
+        tries = steps[::-1] if step is None else [step, *(s for s in steps[::-1] if s != step)]
+        for candidate, following in zip_longest(tries, tries[1:]):
+            try:
+                return self._read(candidate, template, alone), candidate
+            except _Damaged as damage:
+                self._damaged.add(candidate)
+                self._scores.pop(candidate, None)
+                then = "no other is left" if following is None else f"falling back to step {following}"
+                print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
+        if tries:
+            raise UserError(f"every checkpoint in {self.folder} is damaged: delete that folder to start over")
+        return None
+
+    def _read(self, step: int, template: dict[str, Tree], alone: bool) -> dict[str, Tree]:
+        """The items named by the template, compared with their fingerprints; the average as `params` if `alone`."""
+        saved = self._header(step)["leaves"]
+        names = {name: name for name in template}
+        if alone and any(path.startswith("ema/") for path in saved):
+            names = {"params": "ema"}
+        wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in names.values()}
+        trees = {names[name]: _nested(wanted, names[name]) if tree is None else tree for name, tree in template.items()}
+        self._compare_shapes(step, wanted, dict(_named(trees)))
+        abstract = jax.tree.map(_abstract, trees)
+        try:
+            args = {name: ocp.args.StandardRestore(tree) for name, tree in abstract.items()}
+            found = self._manager.restore(step, args=ocp.args.Composite(**args))
+            found = {name: found[name] for name in args}
+            differing = [path for path, leaf in _fingerprints(found).items() if leaf != wanted[path]]
+        except Exception as error:
+            raise _Damaged((str(error).strip() or type(error).__name__).splitlines()[0][:120]) from error
+        if differing:
+            raise _Damaged(f"{differing[0]} is not what was saved")
+        return {name: found[names[name]] for name in names}
+
+    def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
+        where = f"the checkpoint of step {step} in {self.folder}"
+        remedy = "use the model and data it was trained with, or another run folder"
+        for path, leaf in wanted.items():
+            if path not in saved:
+                raise UserError(f"{where} has no {path}, shape {tuple(leaf.shape)}: {remedy}")
+            shape, dtype, _ = saved[path]
+            if (tuple(shape), dtype) != (tuple(leaf.shape), str(leaf.dtype)):
+                raise UserError(
+                    f"{where} has {path} as {dtype}{tuple(shape)}, but this model has it as "
+                    f"{leaf.dtype}{tuple(leaf.shape)}: {remedy}"
+                )
+        for path in saved:
+            if path not in wanted:
+                raise UserError(f"{where} has {path}, shape {tuple(saved[path][0])}, which this model lacks: {remedy}")
+
+    def _header(self, step: int) -> dict:
+        try:
+            sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
+            if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
+                raise _Damaged("its notes are not what was saved")
+            return json.loads(sealed["body"])
+        except _Damaged:
+            raise
+        except Exception as error:
+            raise _Damaged((str(error).strip() or type(error).__name__).splitlines()[0][:120]) from error
+
+    def _read_score(self, step: int) -> None:
+        try:
+            score = self._header(step)["score"]
+        except _Damaged:
+            return  # told when it is restored
+        if score is not None:
+            self._scores[step] = score
+
+
+class _NewestAndBest(NamedTuple):
+    """Orbax asks it what to keep."""
+
+    keep: int
+    best_step: Any
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        newest = sorted(c.step for c in checkpoints)[-self.keep :]
+        return [c.step in newest or c.step == self.best_step() for c in checkpoints]
+
+
+def _items(state: TrainState) -> dict[str, Tree]:
+    rest = {
+        "step": state.step,
+        "optimizer": state.optimizer,
+        "skipped": state.skipped,
+        "skipped_total": state.skipped_total,
+    }
+    return {"params": state.params, "rest": rest} | ({} if state.ema is None else {"ema": state.ema})
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _nested(leaves: dict[str, list], item: str) -> dict:
+    """{"params/a/b": [[2], "float32", ...]}, "params" -> {"a": {"b": ShapeDtypeStruct((2,), float32)}}"""
+    tree: dict = {}
+    for path, (shape, dtype, _) in leaves.items():
+        *folders, name = path.split("/")[1:]
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[name] = jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(dtype))
+    return tree

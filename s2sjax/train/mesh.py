@@ -1,0 +1,149 @@
+"""Named devices and where things live on them. Models never mention devices: a table of rules does.
+
+The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits them too and, besides, every large parameter
+(ZeRO, Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
+
+A rule is (regular expression on the parameter's path, axis names of its *last* dimensions); the first match holds:
+
+    (("feedforward/in/kernel", (None, "tensor")), ("feedforward/out/kernel", ("tensor", None)))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train.state import TrainState
+
+Tree = Any
+Rules = Sequence[tuple[str, tuple[str | None, ...]]]
+AXES = ("data", "fsdp", "tensor")
+ROWS = PartitionSpec(("data", "fsdp"))
+MIN_SIZE = 2**12
+"""parameters with fewer elements are not worth gathering: fsdp leaves them whole"""
+
+
+def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """All devices, data x fsdp x tensor of them; data = -1 takes what the other two leave.
+
+    `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1.
+    """
+    devices = jax.devices() if devices is None else devices
+    count, split = len(devices), mesh.fsdp * mesh.tensor
+    for name in AXES:
+        size = getattr(mesh, name)
+        if size < 1 and not (name == "data" and size == -1):
+            raise UserError(f"train.mesh.{name} is {size}: it must be at least 1")
+    if count % split:
+        raise UserError(
+            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split} ways, but there are {count} devices: "
+            f"the product must be one of {', '.join(str(n) for n in range(1, count + 1) if count % n == 0)}"
+        )
+    data = count // split if mesh.data == -1 else mesh.data
+    if data * split != count:
+        raise UserError(
+            f"train.mesh is {data} x {mesh.fsdp} x {mesh.tensor} = {data * split} devices, but there are {count}: "
+            f"set train.mesh.data to {count // split}, or to -1"
+        )
+    shape = (data, mesh.fsdp, mesh.tensor)
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def global_batch(batch: Tree, mesh: Mesh) -> Tree:
+    """This process's rows, numpy [rows, ...], as its share of global arrays with rows over data and fsdp."""
+    sharding = NamedSharding(mesh, ROWS)
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+
+    def put(leaf):
+        rows = leaf.shape[0] * jax.process_count()
+        if rows % ways:
+            raise UserError(
+                f"a batch of {rows} rows cannot be spread over {ways} devices: "
+                f"make its rows a multiple of train.mesh data x fsdp = {ways}"
+            )
+        return jax.make_array_from_process_local_data(sharding, leaf)
+
+    return jax.tree.map(put, batch)
+
+
+def shardings(tree: Tree, mesh: Mesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
+    """A NamedSharding for each leaf of a tree of parameters, or of a TrainState; arrays or only their shapes.
+
+    A parameter is split over `tensor` as the first matching rule says and, if it has at least min_size elements, over
+    `fsdp` along its largest free dimension that divides. Optimizer state and average lie where their parameter lies.
+    """
+    params = tree.params if isinstance(tree, TrainState) else tree
+    shapes = {_path(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    specs = {}
+    used = set()
+    for path, shape in shapes.items():
+        pattern, axes = next(((p, a) for p, a in rules if re.search(p, path)), ("", ()))
+        used.add(pattern)
+        specs[path] = _with_fsdp(shape, _checked(path, shape, axes, mesh), mesh, min_size)
+    for pattern, _ in rules:
+        if pattern not in used:
+            raise UserError(
+                f"the sharding rule {pattern!r} matches no parameter (left by the rules before it): mend or drop it"
+            )
+
+    def follow(path, leaf):
+        """The optimizer's mu/encoder/kernel lies where encoder/kernel lies: the longest end of its path that is one."""
+        names = _path(path).split("/")
+        ends = ("/".join(names[i:]) for i in range(len(names)))
+        owner = next((end for end in ends if shapes.get(end) == leaf.shape), None)
+        return NamedSharding(mesh, PartitionSpec(*specs[owner]) if owner is not None else PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(follow, tree)
+
+
+def place(tree: Tree, where: Tree) -> Tree:
+    """The tree, moved to its shardings. Arrays that already lie there are not copied."""
+    return jax.device_put(tree, where)
+
+
+def born_sharded(
+    init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
+) -> Tree:
+    """init(*arguments), each device computing only what it will hold: shapes, then shardings, then values."""
+    where = shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
+    return jax.jit(init, out_shardings=where)(*arguments)
+
+
+def _path(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> list[str | None]:
+    """The rule's axes, aligned to the last dimensions: shape (3, 4, 8), ("tensor",) -> [None, None, "tensor"]."""
+    if len(axes) > len(shape):
+        raise UserError(
+            f"the sharding rule {axes} names {len(axes)} dimensions, but {path} has shape {shape}: shorten it"
+        )
+    spec = [None] * (len(shape) - len(axes)) + list(axes)
+    for dimension, axis in enumerate(spec):
+        if axis is not None and axis not in mesh.shape:
+            raise UserError(f"the sharding rule of {path} names the axis {axis!r}: the axes are {', '.join(AXES)}")
+        if axis is not None and shape[dimension] % mesh.shape[axis]:
+            raise UserError(
+                f"{path} has shape {shape}: its dimension {dimension}, {shape[dimension]}, does not divide over "
+                f"train.mesh.{axis} {mesh.shape[axis]}: change that size or the mesh"
+            )
+    return spec
+
+
+def _with_fsdp(shape: tuple[int, ...], spec: list[str | None], mesh: Mesh, min_size: int) -> list[str | None]:
+    """Adds `fsdp` at the largest free dimension that divides: (32, 64), [None, None] -> [None, "fsdp"]."""
+    ways, size = mesh.shape["fsdp"], 1
+    for n in shape:
+        size *= n
+    free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % ways == 0]
+    if ways == 1 or size < min_size or "fsdp" in spec or not free:
+        return spec
+    largest = max(free, key=lambda d: shape[d])
+    return [*spec[:largest], "fsdp", *spec[largest + 1 :]]

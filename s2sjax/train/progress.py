@@ -1,0 +1,161 @@
+"""What a run tells: a live line on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events.
+
+Only process 0 speaks and writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+METRICS = "metrics.jsonl"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Log:
+    """Averages the numbers of `every` steps and tells them once. Without a folder it only speaks."""
+
+    def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
+        self._speaks = jax.process_index() == 0
+        self._folder = Path(folder) if folder is not None and self._speaks else None
+        self._steps, self._every, self._tensorboard = steps, every, tensorboard
+        self._events: Any = None
+        self._live: Progress | None = None
+        self._task: Any = None
+        self._clear()
+
+    # ------------------------------------------------------------------------------ life cycle
+
+    def start(self, step: int) -> None:
+        """Begins, or goes on, after `step`: lines of later steps, which will be run again, are cut off."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            cut_after(self._folder / METRICS, step)
+            if self._tensorboard:
+                from tensorboardX import SummaryWriter
+
+                self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
+        if self._speaks and sys.stdout.isatty():
+            self._live = Progress(
+                *(TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}")),
+                *(TextColumn("left"), TimeRemainingColumn()),
+                console=Console(),
+            )
+            self._task = self._live.add_task("", total=self._steps, completed=step)
+            self._live.start()
+        self._clear()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    # ----------------------------------------------------------------------------------- tell
+
+    def say(self, text: str) -> None:
+        """One line of text."""
+        if self._live is not None:
+            self._live.console.print(text, highlight=False, markup=False)
+        elif self._speaks:
+            print(text, flush=True)
+
+    def step(self, step: int, numbers: dict[str, Any]) -> None:
+        """The numbers of one step: (sum, weight) pairs, added up until they are told, and scalars, told as they are."""
+        for name, value in numbers.items():
+            if isinstance(value, tuple):
+                old = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = (old[0] + float(value[0]), old[1] + float(value[1]))
+            else:
+                self._scalars[name] = float(value)
+        if step % self._every == 0 or step == self._steps:
+            self._tell(step)
+        if self._live is not None:
+            self._live.update(self._task, completed=step)
+
+    def scores(
+        self, step: int, name: str, value: float, higher_is_better: bool = True, details: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """An evaluation."""
+        self._write({"step": step, "score": name, name: value, **details})
+        rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
+        self.say(f"step {step}  {name} {_short(value)}{rest}")
+
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Time that is not spent on steps (compiling, evaluating, saving); told as NAME_seconds with the next steps."""
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self._aside[f"{name}_seconds"] = self._aside.get(f"{name}_seconds", 0.0) + seconds
+
+    def _tell(self, step: int) -> None:
+        seconds = time.perf_counter() - self._begin - sum(self._aside.values())
+        means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
+        rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
+        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._aside}
+        self._write(line)
+        text = f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
+        if self._live is not None:
+            self._live.update(self._task, description=text)
+        else:
+            self.say(f"step {step}/{self._steps}  {text}")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+        self._scalars: dict[str, float] = {}
+        self._aside: dict[str, float] = {}
+        self._begin = time.perf_counter()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._folder is None:
+            return
+        safe = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+        with open(self._folder / METRICS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(safe, default=_plain) + "\n")
+        if self._events is not None:
+            for key, value in line.items():
+                if key != "step" and _is_number(value):
+                    self._events.add_scalar(key, value, line["step"])
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Drops the lines of steps after `step`, and a last line that a kill left unfinished."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text("".join(kept), encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,131 @@
+"""The state of training and the pure function that advances it by one step.
+
+Letters: B rows of the global batch, m micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train.schedules import schedule
+
+Tree = Any
+Pairs = dict[str, tuple[jax.Array, jax.Array]]
+"""Metrics as (sum, weight): added over micro-batches and devices, divided once."""
+Loss = Callable[[Tree, Tree, jax.Array], Pairs]
+"""loss(params, batch, key) -> pairs; the quotient of pairs["loss"] is minimised."""
+TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
+
+
+class TrainState(NamedTuple):
+    """All that a step reads and writes; with the data and the seed, all that resuming needs."""
+
+    step: jax.Array
+    """batches seen"""
+    params: Tree
+    optimizer: Tree
+    ema: Tree | None
+    """moving average of params, or None where none is kept"""
+    skipped: jax.Array
+    """non-finite steps in a row, up to now"""
+    skipped_total: jax.Array
+    """steps, since the start, that updated nothing: non-finite, or a batch of no weight"""
+
+
+def create(params: Tree, optimizer: optax.GradientTransformation, ema: bool = False) -> TrainState:
+    """The state before the first step. `ema` asks for an average, which starts at (a copy of) the parameters."""
+    average = jax.tree.map(jnp.copy, params) if ema else None
+    return TrainState(jnp.int32(0), params, optimizer.init(params), average, jnp.int32(0), jnp.int32(0))
+
+
+def evaluation_params(state: TrainState) -> Tree:
+    """The parameters to decode with: the average where one is kept."""
+    return state.params if state.ema is None else state.ema
+
+
+def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: config.Train, seed: int) -> TrainStep:
+    """train_step(state, batch) -> state, metrics: pure, to be jitted with the state donated.
+
+    The gradient is d(sum)/d(params) / weight, with sum and weight taken over the whole global batch.
+    A step whose loss or gradient is not finite changes nothing but the counters.
+    The metrics are the pairs of `loss` and the scalars grad_norm, learning_rate, skipped.
+    """
+    rate = schedule(train)
+
+    def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        pairs, gradient = _summed(loss, state.params, batch, key, train.micro_batches)
+        total, weight = pairs["loss"]
+        gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
+        norm = optax.global_norm(gradient)
+        finite = jnp.isfinite(total) & jnp.isfinite(norm)
+        updated = finite & (weight > 0)
+
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = None if state.ema is None else _average(state.ema, params, state.step, train.ema)
+        old = (state.params, state.optimizer, state.ema)
+        new = (params, optimizer_state, ema)
+        params, optimizer_state, ema = jax.tree.map(lambda n, o: jnp.where(updated, n, o), new, old)
+
+        skipped = jnp.where(updated, 0, state.skipped + ~finite)
+        metrics = {
+            **pairs,
+            "grad_norm": norm,
+            "learning_rate": rate(state.step - state.skipped_total),  # the optimizer counts its updates alone
+            "skipped": skipped,
+        }
+        idle = state.skipped_total + ~updated
+        return TrainState(state.step + 1, params, optimizer_state, ema, skipped, idle), metrics
+
+    return train_step
+
+
+def _summed(loss: Loss, params: Tree, batch: Tree, key: jax.Array, parts: int) -> tuple[Pairs, Tree]:
+    """The pairs of the batch and the gradient of the *sum* of its loss, added up over micro-batches."""
+
+    def sum_and_pairs(params, batch, key):
+        pairs = loss(params, batch, key)
+        return pairs["loss"][0], pairs
+
+    def part(index, micro_batch):
+        gradient, pairs = jax.grad(sum_and_pairs, has_aux=True)(params, micro_batch, jax.random.fold_in(key, index))
+        return pairs, gradient
+
+    if parts == 1:
+        return part(0, batch)
+    micro_batches = jax.tree.map(lambda leaf: _split(leaf, parts), batch)
+    first = jax.tree.map(lambda leaf: leaf[0], micro_batches)
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, first))
+
+    def add(total, xs):
+        return jax.tree.map(jnp.add, total, part(*xs)), None
+
+    return jax.lax.scan(add, zero, (jnp.arange(parts), micro_batches))[0]
+
+
+def _split(leaf: jax.Array, parts: int) -> jax.Array:
+    """[B, ...] -> [m, B/m, ...], micro-batch i taking the rows i, m+i, 2m+i, ...
+
+    Each device holds a run of neighbouring rows, so every micro-batch has an equal share of every device's rows
+    and none has to move: with B=4, m=2 on two devices, rows 01|23 become 0|2 and then 1|3.
+    """
+    rows = leaf.shape[0]
+    if rows % parts:
+        raise UserError(
+            f"a batch of {rows} rows cannot be split in train.micro_batches {parts}: use a divisor of {rows}"
+        )
+    return jnp.moveaxis(leaf.reshape(rows // parts, parts, *leaf.shape[1:]), 1, 0)
+
+
+def _average(ema: Tree, params: Tree, step: jax.Array, decay: float) -> Tree:
+    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)): early on it forgets quickly."""
+    d = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda e, p: d * e + (1 - d) * p, ema, params)

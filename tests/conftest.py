@@ -1,0 +1,13 @@
+"""Every test sees eight fake CPU devices, full float32 products, and a shared compilation cache."""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "s2sjax-test-cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -1,0 +1,308 @@
+"""The law: the batch at step t is a pure function of (data, seed, t). Nothing is lost, nothing comes twice."""
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s2sjax.data import Example, batches
+from s2sjax.data.batches import Plan, Ragged, encode, evaluation_batches, make_batch, stream
+from s2sjax.data.text import EOS, PAD, Vocabulary
+from s2sjax.errors import UserError
+
+BUCKETS = ((4, 6), (8, 8), (8, 16))
+unhurried = settings(deadline=None, max_examples=50)  # machines that test may be slow
+LETTERS = Vocabulary("characters", "abcdefghij")
+
+lengths_of = st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20)), min_size=1, max_size=80)
+plans = st.builds(
+    lambda lengths, tokens, seed, multiple: Plan(np.array([(1, 1), *lengths]), BUCKETS, tokens, seed, multiple),
+    lengths_of, st.integers(1, 200), st.integers(-3, 2**40), st.sampled_from([1, 2, 3, 8]),
+)  # fmt: skip
+
+
+def some_pairs(count=40):
+    """Pair n: n % 7 + 1 source letters, n % 5 + 1 target letters."""
+    return encode(
+        [Example("abcdefg"[: n % 7 + 1], ("jihgf"[: n % 5 + 1],)) for n in range(count)], LETTERS, LETTERS, BUCKETS
+    )
+
+
+def some_plan(pairs, **changes):
+    return Plan(pairs.lengths, BUCKETS, **{"tokens": 48, "seed": 3, "multiple": 2, **changes})
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+
+
+# ----------------------------------------------------------------------------------------- pairs
+
+
+def test_ragged_sequences_end_in_eos_and_pad_to_any_width():
+    ragged = Ragged.of([[7], [8, 9], []])
+    assert ragged.flat.tolist() == [7, EOS, 8, 9, EOS, EOS] and ragged.offsets.tolist() == [0, 2, 5, 6]
+    padded = ragged.padded(np.array([1, -1, 2, 0]), 4)
+    assert padded.dtype == np.int32
+    assert padded.tolist() == [[8, 9, EOS, PAD], [PAD] * 4, [EOS, PAD, PAD, PAD], [7, EOS, PAD, PAD]]
+
+
+def test_an_example_gives_a_pair_for_each_target():
+    pairs = encode([Example("ab", ("c", "dd")), Example("a", ("",))], LETTERS, LETTERS, BUCKETS)
+    assert pairs.example.tolist() == [0, 0, 1]
+    assert pairs.lengths.tolist() == [[3, 2], [3, 3], [2, 1]]
+    assert pairs.source.padded(np.arange(3), 3).tolist() == [[4, 5, EOS], [4, 5, EOS], [4, EOS, PAD]]
+    assert pairs.target.padded(np.arange(3), 3).tolist() == [[6, EOS, PAD], [7, 7, EOS], [EOS, PAD, PAD]]
+
+
+def test_pairs_too_long_are_counted_and_never_planned():
+    examples = [Example("a" * n, ("b",)) for n in (3, 7, 8, 40)]  # with <eos>: 4, 8, 9, 41
+    pairs = encode(examples, LETTERS, LETTERS, BUCKETS)
+    assert pairs.too_long == 2
+    plan = some_plan(pairs)
+    planned = {row for step in range(plan.steps_per_epoch) for row in plan.at(step)[1] if row >= 0}
+    assert planned == {0, 1}
+
+
+def test_the_first_bucket_that_holds_both_sides():
+    lengths = np.array([(4, 6), (5, 6), (4, 7), (8, 9), (9, 1), (1, 17)])
+    assert batches.first_bucket(lengths, BUCKETS).tolist() == [0, 1, 1, 2, -1, -1]
+
+
+# ------------------------------------------------------------------------------------------ plan
+
+
+@unhurried
+@given(plan=plans)
+def test_every_pair_once_an_epoch_and_every_epoch_as_long(plan):
+    fits = np.flatnonzero(plan._bucket >= 0).tolist()
+    for epoch in range(3):
+        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        rows = np.concatenate([plan.at(step)[1] for step in steps])
+        assert sorted(rows[rows >= 0].tolist()) == fits
+
+
+@unhurried
+@given(plan=plans)
+def test_a_batch_holds_its_bucket_only_and_some_real_row(plan):
+    for step in range(plan.steps_per_epoch):
+        bucket, rows = plan.at(step)
+        assert np.any(rows >= 0) and np.all(plan._bucket[rows[rows >= 0]] == bucket)
+        assert len(rows) == plan.rows[bucket]
+
+
+@unhurried
+@given(tokens=st.integers(1, 5000), multiple=st.integers(1, 16))
+def test_rows_keep_the_budget_and_the_multiple(tokens, multiple):
+    plan = Plan([(1, 1)], BUCKETS, tokens, seed=0, multiple=multiple)
+    for (source, target), rows in zip(BUCKETS, plan.rows, strict=True):
+        size = source + target
+        assert rows % multiple == 0 and rows > 0
+        assert rows * size <= tokens or rows == multiple  # within the budget, or as few rows as can be
+        assert (rows + multiple) * size > tokens  # and not one multiple fewer than fits
+
+
+@unhurried
+@given(plan=plans, steps=st.lists(st.integers(0, 10_000), min_size=1, max_size=6))
+def test_at_is_pure_in_whatever_order_it_is_asked(plan, steps):
+    first = [plan.at(step) for step in steps]
+    again = [plan.at(step) for step in reversed(steps)][::-1]
+    for (bucket, rows), (other_bucket, other_rows) in zip(first, again, strict=True):
+        assert bucket == other_bucket and np.array_equal(rows, other_rows)
+
+
+def test_the_worked_example_of_the_docstring_is_written_in_stone():
+    """A change here changes the order of the data in every recorded experiment; no release of NumPy may."""
+    plan = Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0)
+    assert plan.steps_per_epoch == 2
+    assert [plan.at(step)[1].tolist() for step in range(6)] == [[0, 1], [2, -1], [2, 1], [0, -1], [1, -1], [2, 0]]
+
+
+def test_epochs_and_seeds_have_their_own_order():
+    lengths = np.ones((50, 2), int)
+    orders = [
+        np.concatenate([plan.at(epoch * plan.steps_per_epoch + k)[1] for k in range(plan.steps_per_epoch)])
+        for plan in (Plan(lengths, [(1, 1)], 10, seed) for seed in (0, 1, -1))
+        for epoch in range(3)
+    ]
+    assert len({tuple(order.tolist()) for order in orders}) == 9
+
+
+def test_buckets_are_mixed_over_an_epoch():
+    lengths = np.array([(1, 1)] * 200 + [(8, 8)] * 200)
+    plan = Plan(lengths, [(1, 1), (8, 8)], 16, seed=0)
+    order = [plan.at(step)[0] for step in range(plan.steps_per_epoch)]
+    assert order.count(0) == 25 and order.count(1) == 200
+    assert 5 <= order[:112].count(0) <= 20
+
+
+def test_threads_may_ask_at_once():
+    lengths = np.ones((300, 2), int)
+    alone, shared = (Plan(lengths, [(1, 1)], 8, seed=5) for _ in range(2))
+    steps = [int(step) for step in np.random.default_rng(0).integers(0, 6 * alone.steps_per_epoch, 400)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(shared.at, steps))
+    assert all(np.array_equal(alone.at(step)[1], rows) for step, (_, rows) in zip(steps, found, strict=True))
+
+
+def test_threads_that_ask_for_one_epoch_deal_it_once(monkeypatch):
+    plan = Plan(np.ones((300, 2), int), [(1, 1)], 8, seed=5)
+    deal, dealt = plan._deal, []
+
+    def slow_deal(number):
+        dealt.append(number)
+        time.sleep(0.05)  # long enough for every thread to come in
+        return deal(number)
+
+    monkeypatch.setattr(plan, "_deal", slow_deal)
+    turn = plan.steps_per_epoch  # the turn of an epoch: steps of the old and the new by turns
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(plan.at, [turn - 1, turn] * 8))
+    assert sorted(dealt) == [0, 1]
+
+
+def test_a_plan_cannot_be_scribbled_on():
+    plan = some_plan(some_pairs())
+    with pytest.raises(ValueError, match="read-only"):
+        plan.at(0)[1][0] = 7
+
+
+def test_nothing_to_plan_is_refused():
+    with pytest.raises(UserError, match=r"^there are no examples to train on: check data\.corpus$"):
+        Plan(np.zeros((0, 2), int), BUCKETS, 48, 0)
+    with pytest.raises(UserError) as caught:
+        Plan([(30, 9), (9, 2)], BUCKETS, 48, 0)
+    assert str(caught.value) == (
+        "none of 2 examples fits in data.buckets, the largest of which is (8, 16): "
+        "the shortest has 9 source and 2 target tokens"
+    )
+
+
+# --------------------------------------------------------------------------------------- batches
+
+
+def test_a_batch_holds_what_the_plan_says():
+    pairs = some_pairs()
+    plan = some_plan(pairs)
+    for step in range(plan.steps_per_epoch):
+        bucket, rows = plan.at(step)
+        batch = make_batch(pairs, plan, step)
+        assert {name: value.dtype for name, value in batch.items()} == dict.fromkeys(
+            ("source", "target", "example"), np.int32
+        )
+        assert batch["source"].shape == (len(rows), BUCKETS[bucket][0])
+        assert batch["target"].shape == (len(rows), BUCKETS[bucket][1])
+        for row, source, target, example in zip(rows, batch["source"], batch["target"], batch["example"], strict=True):
+            if row < 0:
+                assert example == -1 and not source.any() and not target.any()
+            else:
+                assert example == row
+                assert LETTERS.decode(source) == "abcdefg"[: row % 7 + 1] and source.tolist().count(EOS) == 1
+                assert LETTERS.decode(target) == "jihgf"[: row % 5 + 1] and target.tolist().count(EOS) == 1
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_how_many_processes_share_a_batch_changes_no_row_of_it(count):
+    pairs = some_pairs()
+    plan = some_plan(pairs, multiple=4)
+    for step in range(plan.steps_per_epoch + 2):
+        shares = [make_batch(pairs, plan, step, index, count) for index in range(count)]
+        joined = {name: np.concatenate([share[name] for share in shares]) for name in shares[0]}
+        assert equal(joined, make_batch(pairs, plan, step))
+
+
+def test_rows_that_do_not_divide_are_refused():
+    pairs = some_pairs()
+    with pytest.raises(UserError, match="does not divide among 3 processes: plan it with a multiple of 3"):
+        make_batch(pairs, some_plan(pairs, tokens=1), 0, 0, 3)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_a_stream_started_half_way_goes_on_with_the_same_batches(prefetch):
+    pairs = some_pairs()
+    whole = list(stream(pairs, some_plan(pairs), 0, 23, prefetch=prefetch))
+    assert [step for step, _ in whole] == list(range(23)) and some_plan(pairs).steps_per_epoch < 23
+    resumed = list(stream(pairs, some_plan(pairs), 9, 23, prefetch=prefetch))
+    assert [step for step, _ in resumed] == list(range(9, 23))
+    assert all(equal(left, right) for (_, left), (_, right) in zip(whole[9:], resumed, strict=True))
+    assert all(equal(batch, make_batch(pairs, some_plan(pairs), step)) for step, batch in whole)
+    assert list(stream(pairs, some_plan(pairs), 5, 5)) == []
+
+
+def test_a_stream_gives_each_process_its_share():
+    pairs = some_pairs()
+    plan = some_plan(pairs)
+    for index in range(2):
+        for step, batch in stream(pairs, plan, 2, 6, index, 2):
+            assert equal(batch, make_batch(pairs, plan, step, index, 2))
+
+
+def test_a_mistake_in_a_thread_reaches_the_user():
+    pairs = some_pairs()
+    with pytest.raises(UserError, match="does not divide among 3 processes"):
+        next(stream(pairs, some_plan(pairs), 0, 5, 0, 3))
+
+
+def test_the_threads_end_with_the_stream():
+    pairs = some_pairs()
+    for step, _ in stream(pairs, some_plan(pairs), 0, 10**9):
+        if step == 5:
+            break
+    deadline = time.monotonic() + 10
+    while any("grain" in thread.name for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [thread.name for thread in threading.enumerate() if "grain" in thread.name]
+
+
+def test_a_program_that_leaves_a_stream_open_ends_in_peace():
+    program = (
+        "import numpy as np\n"
+        "from s2sjax.data import Example, batches, text\n"
+        "letters = text.Vocabulary('characters', 'ab')\n"
+        "pairs = batches.encode([Example('ab', ('b',))] * 9, letters, letters, [(4, 4)])\n"
+        "open_stream = batches.stream(pairs, batches.Plan(pairs.lengths, [(4, 4)], 16, 0), 0, 10**9)\n"
+        "print(next(open_stream)[0], next(open_stream)[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 1\n", "")
+
+
+# ------------------------------------------------------------------------------------ evaluation
+
+
+@unhurried
+@given(lengths=st.lists(st.integers(0, 40), max_size=40), rows=st.integers(1, 7))
+def test_every_source_is_decoded_once_and_whole(lengths, rows):
+    sources = [[4 + n % 10] * length for n, length in enumerate(lengths)]
+    seen = []
+    for indices, source in evaluation_batches(sources, buckets=(12, 6, 12), rows=rows):
+        assert source.shape[0] == len(indices) == rows and source.dtype == np.int32
+        assert source.shape[1] in (6, 12, 16, 32, 64)
+        for index, row in zip(indices, source, strict=True):
+            expected = [*sources[index], EOS] if index >= 0 else []
+            assert row.tolist() == expected + [PAD] * (source.shape[1] - len(expected))
+        seen += indices[indices >= 0].tolist()
+    assert sorted(seen) == list(range(len(sources)))
+
+
+def test_evaluation_goes_from_short_to_long_in_few_shapes():
+    sources = [[5] * length for length in (11, 5, 15, 0, 16, 2)]  # with <eos>: 12 6 16 1 17 3
+    found = [(indices.tolist(), source.shape) for indices, source in evaluation_batches(sources, (6, 12), rows=2)]
+    assert found == [
+        ([3, 5], (2, 6)),
+        ([1, -1], (2, 6)),
+        ([0, -1], (2, 12)),
+        ([2, -1], (2, 16)),  # longer than every bucket: the next power of two
+        ([4, -1], (2, 32)),
+    ]
+
+
+def test_no_rows_no_evaluation():
+    with pytest.raises(UserError, match=r"^evaluate\.rows is 0: it must be at least 1$"):
+        next(evaluation_batches([[4]], (8,), 0))

@@ -1,0 +1,168 @@
+"""Text becomes ids and comes back, and a vocabulary survives its run folder."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s2sjax import config
+from s2sjax.data import text
+from s2sjax.errors import UserError
+
+LINES = ["the cat sat on the mat", "the dog sat on the log", "a  cat, a dog!", " thé end "] * 2
+unhurried = settings(deadline=None, max_examples=50)  # machines that test may be slow
+KNOWN = "".join(sorted({c for line in LINES for c in line}))
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def subwords(request):
+    return text.Subwords.train(LINES, 28, request.param)
+
+
+def one_of_each():
+    return [
+        text.build(config.Text("characters"), LINES),
+        text.build(config.Text("words"), LINES),
+        text.build(config.Text("subwords", size=28), LINES),
+    ]
+
+
+def error_of(call, *arguments):
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_most_frequent_first_and_ties_in_alphabetical_order():
+    vocabulary = text.build(config.Text("words"), ["b d c", "b a", "c b <eos> <eos> <eos>"])
+    assert vocabulary.pieces(range(vocabulary.size)) == ["<pad>", "<sos>", "<eos>", "<unk>", "b", "c", "a", "d"]
+
+
+def test_a_piece_seen_too_seldom_is_unknown():
+    vocabulary = text.build(config.Text("characters", min_count=2), ["abba", "c"])
+    assert vocabulary.encode("abc") == [4, 5, text.UNK]
+    assert vocabulary.decode(vocabulary.encode("abc")) == "ab<unk>"
+
+
+def test_decoding_stops_at_eos_and_skips_pad_and_sos():
+    for vocabulary in one_of_each():
+        ids = vocabulary.encode("the cat")
+        row = np.array([text.BOS, *ids, text.PAD, text.EOS, *ids, text.PAD], np.int32)
+        assert vocabulary.decode(row) == "the cat"
+        assert vocabulary.decode([]) == "" and vocabulary.decode([text.EOS]) == ""
+
+
+def test_no_input_spells_a_special():
+    for vocabulary in one_of_each():
+        for special in text.SPECIALS:
+            assert not {text.PAD, text.BOS, text.EOS} & set(vocabulary.encode(f"the {special} cat"))
+
+
+def test_one_printable_piece_for_each_id(subwords):
+    characters = text.build(config.Text("characters"), ["a b\t"])
+    assert characters.pieces([*characters.encode("a b\t?"), text.EOS]) == ["a", "▁", "b", r"\t", "<unk>", "<eos>"]
+    for vocabulary in [*one_of_each(), subwords]:
+        pieces = vocabulary.pieces(np.arange(vocabulary.size))
+        assert len(pieces) == vocabulary.size and all(piece and piece.isprintable() for piece in pieces)
+        assert pieces[:4] == list(text.SPECIALS)
+
+
+@unhurried
+@given(line=st.text(KNOWN))
+def test_characters_and_subwords_round_trip(subwords, line):
+    for vocabulary in [text.build(config.Text("characters"), LINES), subwords]:
+        assert vocabulary.decode(vocabulary.encode(line)) == line
+
+
+@unhurried
+@given(words=st.lists(st.sampled_from(["the", "cat", "sat", "mat"])))
+def test_words_round_trip(words):
+    vocabulary = text.build(config.Text("words"), LINES)
+    assert vocabulary.decode(vocabulary.encode("  ".join(words))) == " ".join(words)
+
+
+def test_any_text_at_all_gives_known_ids(subwords):
+    for vocabulary in [*one_of_each(), subwords]:
+        ids = vocabulary.encode("Ωmega \u2028 日本語 \0 \t ▁ 🙂")
+        assert text.UNK in ids and set(ids) <= set(range(vocabulary.size))
+
+
+def test_training_subwords_is_deterministic_and_silent(capfd):
+    first, second = (text.Subwords.train(LINES, 28) for _ in range(2))
+    assert first.fingerprint == second.fingerprint and first.size == 28
+    assert first.fingerprint != text.Subwords.train(LINES, 27).fingerprint
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_the_size_that_the_error_names_works(algorithm, capfd):
+    message = error_of(text.Subwords.train, LINES, 5000, algorithm)
+    assert message.startswith("5000 subwords are too many for this text: set size to ")
+    largest = int(message.split("set size to ")[1].split()[0])
+    assert text.Subwords.train(LINES, largest, algorithm).size == largest
+    assert "too many" in error_of(text.Subwords.train, LINES, largest + 1, algorithm)
+
+    message = error_of(text.Subwords.train, LINES, 8, algorithm)
+    smallest = int(message.split("set size to ")[1].split()[0])
+    assert text.Subwords.train(LINES, smallest, algorithm).size == smallest
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_vocabulary_of_nothing_is_refused():
+    assert error_of(text.build, config.Text("subwords"), []).startswith("there is no text to learn subwords from")
+    assert error_of(text.build, config.Text("words"), []).startswith("no words are left of 0")
+    assert "min_count 9 too high" in error_of(text.build, config.Text("characters", min_count=9), ["abc"])
+
+
+# ------------------------------------------------------------------------------------ run folder
+
+
+def test_saved_and_loaded_is_the_same(tmp_path):
+    for vocabulary in one_of_each():  # one after the other under one name: the last one saved counts
+        vocabulary.save(tmp_path / "run", "source")
+        loaded = text.load(tmp_path / "run", "source")
+        assert type(loaded) is type(vocabulary) and loaded.fingerprint == vocabulary.fingerprint
+        assert loaded.encode("the mat ω") == vocabulary.encode("the mat ω") and loaded.size == vocabulary.size
+        assert len(list((tmp_path / "run").iterdir())) == 1
+
+
+def test_fingerprints_tell_vocabularies_apart():
+    prints = [vocabulary.fingerprint for vocabulary in one_of_each()]
+    prints += [text.Vocabulary("words", "ab").fingerprint, text.Vocabulary("characters", "ab").fingerprint]
+    prints += [text.Vocabulary("characters", "ba").fingerprint]
+    assert len(set(prints)) == len(prints)
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+    message = error_of(text.load, tmp_path, "source")
+    assert str(tmp_path / "source.json") in message and "No such file" in message
+    assert str(tmp_path / "source.model") in error_of(text.Subwords.load, tmp_path, "source")
+
+
+def test_a_damaged_vocabulary_is_named(tmp_path):
+    vocabulary = text.Vocabulary("words", ["a", "b"])
+    vocabulary.save(tmp_path, "v")
+    path = tmp_path / "v.json"
+    whole = path.read_text()
+    fewer = json.dumps({**json.loads(whole), "pieces": ["a"]})
+    for damage in ("", "[]", "null", "\ufeff", whole[:-3], fewer, whole.replace("words", "werds")):
+        path.write_text(damage)
+        assert error_of(text.load, tmp_path, "v") == (
+            f"the vocabulary {path} is damaged: copy it again from where the run was made"
+        )
+
+
+def test_a_subword_model_cut_short_anywhere_is_noticed(tmp_path, capfd):
+    path = tmp_path / "v.model"
+    text.Subwords.train(LINES, 28).save(tmp_path, "v")
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        assert f"{path} is damaged" in error_of(text.load, tmp_path, "v")
+    path.write_bytes(b"something else altogether")
+    assert f"{path} is damaged" in error_of(text.load, tmp_path, "v")
+    assert capfd.readouterr() == ("", "")

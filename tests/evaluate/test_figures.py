@@ -1,0 +1,188 @@
+"""Figures are looked at by people; these tests look at their pixels and, in SVG, at their words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+import s2sjax
+from s2sjax.errors import UserError
+from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curve, lengths
+
+DARKEST = (12, 42, 77)
+
+
+def pixels(path):
+    assert path.read_bytes().startswith(b"\x89PNG")
+    return (imread(path)[..., :3] * 255).round().astype(int)
+
+
+def dark_cell(path):
+    """(top, bottom, left, right) of the one cell in the darkest colour; the slim bar of colours is no cell."""
+    dark = (pixels(path) == DARKEST).all(-1)
+    rows, columns = (np.flatnonzero(dark.sum(axis) >= 40) for axis in (1, 0))
+    return rows[0], rows[-1], columns[0], columns[-1]
+
+
+def words_in(path):
+    """The SVG writer leaves each text as a comment beside its glyphs."""
+    svg = path.read_text(encoding="utf-8")
+    return [part.split(" -->")[0] for part in svg.split("<!-- ")[1:]]
+
+
+# ------------------------------------------------------------------------------------- attention
+
+
+def test_source_runs_along_the_top_target_down_the_side_in_square_cells(tmp_path):
+    def look(t, s):
+        weights = np.zeros((2, 3))
+        weights[t, s] = 1
+        attention_map(tmp_path / "map.png", ["a", "b", "c"], ["x", "y"], weights)
+        return dark_cell(tmp_path / "map.png")
+
+    top, bottom, left, right = look(0, 0)
+    assert abs((bottom - top) - (right - left)) <= 2  # square
+    side = 0.40 * 200  # inches x dots
+    assert np.subtract(look(0, 2), look(0, 0)) == pytest.approx([0, 0, 2 * side, 2 * side], abs=1)
+    assert np.subtract(look(1, 0), look(0, 0)) == pytest.approx([side, side, 0, 0], abs=1)
+
+
+def test_every_piece_and_the_title_are_written_out_and_a_dollar_is_a_dollar(tmp_path):
+    path = tmp_path / "map.svg"
+    bad = r"$\frac$"  # which matplotlib would refuse as mathematics
+    attention_map(path, ["for", bad, " ", ""], ["für", "a\nb"], np.full((2, 4), 0.25), title=f"title {bad}")
+    assert {"for", bad, "␣", "''", "für", r"a\nb", f"title {bad}", "0.25"} <= set(words_in(path))
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        (["a"], ["b"]),
+        ([f"source{i}" for i in range(60)], [f"target{i}" for i in range(60)]),
+        ([], []),
+        ([], ["b", "c"]),
+        (["日本語", "नमस्ते", "\x00"], ["שלום", "مرحبا", "🙂", "ไทย"]),
+    ],
+)
+def test_odd_sizes_and_scripts_are_drawn_at_a_sensible_size_without_warnings(tmp_path, source, target):
+    path = tmp_path / "figures" / "map.png"
+    attention_map(path, source, target, np.full((len(target), len(source)), 0.5), title="odd")
+    height, width, _ = pixels(path).shape
+    assert 100 <= height <= 2600 and 100 <= width <= 2600
+    assert height >= 25 * len(target) and width >= 25 * len(source)  # a label can be read
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_weights_that_are_all_zero_or_not_numbers_are_drawn_pale(tmp_path, value):
+    attention_map(tmp_path / "map.png", ["a", "b"], ["x"], [[value, value]])
+    with pytest.raises(IndexError):
+        dark_cell(tmp_path / "map.png")
+
+
+def test_a_grid_has_one_scale_and_one_size_of_cells(tmp_path):
+    path = tmp_path / "grid.png"
+    faint = AttentionMap(["a", "b"], ["x"], [[0.3, 0.3]], "faint")
+    sharp = AttentionMap(["a", "b"], ["x", "y", "z"], [[0, 0], [0, 0], [0, 0.9]], "sharp")
+    attention_grid(path, [faint, sharp, faint], columns=2)
+    top, bottom, left, right = dark_cell(path)  # one only: 0.3 is dark nowhere, for the scale reaches 0.9
+    width = pixels(path).shape[1]
+    assert left > width / 2
+    assert max(bottom - top, right - left) < 80
+    attention_grid(path, [sharp, faint, faint], columns=2)
+    assert dark_cell(path)[3] < width / 2
+    early = AttentionMap(["a", "b"], ["x", "y", "z"], [[0.9, 0], [0, 0], [0, 0]], "early")
+    attention_grid(path, [faint, faint, early], columns=2)
+    assert dark_cell(path)[0] > pixels(path).shape[0] / 2  # in the second row
+    attention_grid(path, [sharp] * 3, columns=8)  # more columns than maps
+    assert pixels(path).shape[1] > width
+
+
+def test_weights_of_another_shape_are_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match=r"shape \(2, 3\), but there are 3 target and 2 source"):
+        attention_map(tmp_path / "map.png", ["a", "b"], ["x", "y", "z"], np.zeros((2, 3)))
+    with pytest.raises(UserError, match="no attention maps"):
+        attention_grid(tmp_path / "map.png", [])
+    with pytest.raises(UserError, match="columns is 0"):
+        attention_grid(tmp_path / "map.png", [AttentionMap(["a"], ["b"], [[1.0]])], columns=0)
+
+
+# ---------------------------------------------------------------------------------------- curves
+
+
+def write_log(path, *records, tail=""):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+    return path
+
+
+def test_the_learning_curve_shows_losses_and_scores_and_nothing_else(tmp_path):
+    log = write_log(
+        tmp_path / "metrics.jsonl",
+        {"step": 1, "loss": 3.0, "learning_rate": 0.1, "wordy": 1.0},
+        {"step": 2, "loss": float("nan"), "dev": {"loss": 2.0, "per": 50.0}, "note": "first", "best": True},
+        {"step": 3, "loss": 1.0, "dev": {"loss": 1.5, "per": 40.0}},
+    )
+    learning_curve(tmp_path / "curve.svg", log)
+    words = words_in(tmp_path / "curve.svg")
+    assert [word for word in words if word in {"loss", "dev/loss", "dev/per"}] == [
+        "loss",
+        "loss",
+        "dev/loss",
+        "dev/per",
+    ]
+    assert not {"learning_rate", "wordy", "best"} & set(words)
+    assert "score" in words and "step" in words
+    learning_curve(tmp_path / "curve.png", log)
+    assert pixels(tmp_path / "curve.png").shape[:2] == pytest.approx((1350, 1480), abs=80)
+
+
+def test_a_run_without_evaluations_has_a_curve_of_its_loss_alone(tmp_path):
+    learning_curve(tmp_path / "curve.svg", write_log(tmp_path / "metrics.jsonl", {"step": 1, "loss": 3.0}))
+    words = words_in(tmp_path / "curve.svg")
+    assert "loss" in words and "score" not in words
+
+
+def test_steps_done_again_count_once_and_a_half_written_last_line_is_no_harm(tmp_path):
+    records = [{"step": step, "loss": loss} for step, loss in [(1, 3.0), (2, 9.0), (2, 2.0), (3, 1.0)]]
+    log = write_log(tmp_path / "metrics.jsonl", *records, tail='{"step": 4, "lo')
+    assert _read_curves(log) == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
+
+
+def test_logs_that_cannot_be_drawn_are_refused_with_their_place(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    with pytest.raises(UserError, match=r"metrics\.jsonl does not exist"):
+        learning_curve(tmp_path / "curve.png", log)
+    with pytest.raises(UserError, match="neither a loss nor a score"):
+        learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1, "seconds": 2.0}))
+    with pytest.raises(UserError, match="line 2: not a JSON object with a step"):
+        learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1}, {"loss": 2.0}, {"step": 3}))
+
+
+def test_quality_against_length_names_each_series(tmp_path):
+    series = {"with attention": [(10, 26.0), (20, 25.0)], "without": [(20, 11.0), (10, 24.0)], "one point": [(10, 3.0)]}
+    lengths(tmp_path / "lengths.svg", series, y_label="BLEU")
+    assert {*series, "BLEU", "source length"} <= set(words_in(tmp_path / "lengths.svg"))
+    lengths(tmp_path / "lengths.png", series)
+    assert pixels(tmp_path / "lengths.png").shape[:2] == pytest.approx((900, 1440), abs=80)
+    with pytest.raises(UserError, match="at least one labelled series"):
+        lengths(tmp_path / "lengths.png", {})
+
+
+# ------------------------------------------------------------------------------------ good manners
+
+
+def test_no_global_state_is_touched(tmp_path):
+    before = matplotlib.rcParams.copy()
+    attention_map(tmp_path / "map.png", ["a"], ["b"], [[1.0]])
+    assert matplotlib.rcParams.copy() == before
+    program = (
+        "import sys; from s2sjax.evaluate.figures import attention_map;"
+        f"attention_map({str(tmp_path / 'again.png')!r}, ['a'], ['b'], [[1.0]]);"
+        "sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    root = Path(s2sjax.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0

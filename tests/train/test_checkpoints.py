@@ -1,0 +1,290 @@
+"""Whatever happens to the files, what comes back is what was saved: of this step, or of an older one, told so."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train import mesh
+from s2sjax.train.checkpoints import Checkpoints, fingerprint
+from s2sjax.train.state import TrainState, create
+
+
+def state_at(step, shape=(16, 4), ema=False, optimizer=None) -> TrainState:
+    """A state whose every number tells its step."""
+    values = jnp.arange(shape[0] * shape[1], dtype=jnp.float32).reshape(shape) + 1000 * step
+    made = create({"net": {"kernel": values}}, optimizer or optax.sgd(0.1), ema)
+    return made._replace(step=jnp.int32(step), ema=None if made.ema is None else {"net": {"kernel": values + 0.5}})
+
+
+def assert_same(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.fixture
+def open_folder(tmp_path):
+    """Opens the checkpoints of one folder, again and again, and closes them all."""
+    opened = []
+
+    def open_again(**options):
+        opened.append(Checkpoints(tmp_path / "checkpoints", **options))
+        return opened[-1]
+
+    yield open_again
+    for checkpoints in opened:
+        checkpoints.close()
+
+
+# ------------------------------------------------------------------------------ the good days
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_a_state_comes_back_whole_also_in_another_process(open_folder, ema):
+    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
+    checkpoints = open_folder()
+    assert checkpoints.restore(state_at(0, ema=ema, optimizer=adam)) is None
+    saved = state_at(7, ema=ema, optimizer=adam)
+    checkpoints.save(saved, 7, notes={"best": 0.25})
+    checkpoints.wait()
+    restored, step = open_folder().restore(state_at(0, ema=ema, optimizer=adam))
+    assert step == 7 and checkpoints.notes(7) == {"best": 0.25}
+    assert_same(restored, saved)
+    params, step = open_folder(read_only=True).restore_params()
+    assert step == 7
+    assert_same(params, saved.ema if ema else saved.params)
+
+
+def test_a_donated_state_is_saved_as_it_was(open_folder):
+    """The step after a save overwrites the arrays that are still being written behind it."""
+    advance = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 - 1, s), donate_argnums=0)
+    checkpoints = open_folder(keep=9)
+    for step in (1, 2, 3):
+        current = state_at(step, shape=(512, 256))
+        checkpoints.save(current, step)
+        advance(current)
+    checkpoints.wait()
+    for step in (1, 2, 3):
+        assert_same(checkpoints.restore(state_at(0, shape=(512, 256)), step)[0], state_at(step, shape=(512, 256)))
+
+
+def test_the_newest_and_the_best_are_kept(open_folder):
+    scores = {10: 0.5, 20: 0.9, 30: None, 40: 0.9, 50: float("nan"), 60: 0.1}
+    checkpoints = open_folder(keep=2, best="max")
+    for step, score in scores.items():
+        checkpoints.save(state_at(step), step, score)
+    checkpoints.wait()
+    assert checkpoints.steps() == [20, 50, 60] and checkpoints.best_step() == 20
+    again = open_folder(keep=2, best="max")
+    assert again.best_step() == 20
+    assert_same(again.restore_best(state_at(0))[0], state_at(20))
+    assert again.restore_params()[1] == 20 and again.restore(state_at(0))[1] == 60
+    assert open_folder(keep=2, best="min").best_step() == 60
+
+
+def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwise(open_folder):
+    where = mesh.make_mesh(config.Mesh(data=1, fsdp=8))
+    saved = mesh.place(state_at(5), mesh.shardings(state_at(5), where, min_size=1))
+    assert len(saved.params["net"]["kernel"].sharding.device_set) == 8
+    checkpoints = open_folder()
+    checkpoints.save(saved, 5)
+    checkpoints.wait()
+    four = mesh.make_mesh(config.Mesh(data=2, tensor=2), jax.devices()[:4])
+    templates = [
+        state_at(0),
+        mesh.place(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))),
+        mesh.place(state_at(0), mesh.shardings(state_at(0), mesh.make_mesh(config.Mesh()))),
+    ]
+    for template in templates:
+        restored, _ = checkpoints.restore(template)
+        assert_same(restored, state_at(5))
+        assert restored.params["net"]["kernel"].sharding == template.params["net"]["kernel"].sharding
+
+
+def test_a_fingerprint_sees_every_bit_and_every_place_but_not_the_devices():
+    values = np.random.default_rng(0).normal(size=(16, 6)).astype(np.float32)
+    spread = NamedSharding(mesh.make_mesh(config.Mesh()), P("data"))
+    whole = int(fingerprint(jnp.array(values)))
+    assert whole == int(fingerprint(jax.device_put(values, spread)))
+    swapped = values.copy()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    last_bit = values.copy()
+    last_bit.view(np.uint32)[15, 5] ^= 1
+    zero = np.zeros((2, 2), np.float32)
+    for one, other in ((values, swapped), (values, last_bit), (zero, -zero)):
+        assert int(fingerprint(jnp.array(one))) != int(fingerprint(jnp.array(other)))
+    for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_, jnp.int32):
+        assert int(fingerprint(jnp.ones(3, dtype))) != int(fingerprint(jnp.zeros(3, dtype)))
+
+
+# ------------------------------------------------------------------------------- another model
+
+
+def test_another_model_is_told_by_its_first_differing_parameter(open_folder):
+    checkpoints = open_folder()
+    checkpoints.save(state_at(3), 3)
+    checkpoints.wait()
+    with pytest.raises(UserError, match=r"params/net/kernel as float32\(16, 4\), .* as float32\(8, 4\)"):
+        checkpoints.restore(state_at(0, shape=(8, 4)))
+    with pytest.raises(UserError, match=r"has no ema/net/kernel, shape \(16, 4\)"):
+        checkpoints.restore(state_at(0, ema=True))
+    with pytest.raises(UserError, match=r"has params/net/kernel, shape \(16, 4\), which this model lacks"):
+        checkpoints.restore_params({})
+    with pytest.raises(UserError, match=r"no checkpoint of step 4 .* there are \[3\]"):
+        checkpoints.restore(state_at(0), step=4)
+
+
+def test_decoding_without_a_checkpoint_says_train_first(tmp_path):
+    with pytest.raises(UserError, match="there is no checkpoint in .*nowhere: train first"):
+        Checkpoints(tmp_path / "nowhere", read_only=True).restore_params()
+    assert not (tmp_path / "nowhere").exists()
+
+
+# ------------------------------------------------------------------------------- the bad days
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+
+
+def test_a_flipped_byte_in_any_file_is_never_loaded(open_folder, tmp_path, capsys):
+    checkpoints = open_folder(keep=2)
+    for step in (20, 30):
+        checkpoints.save(state_at(step), step)
+    checkpoints.close()
+    newest = tmp_path / "checkpoints" / "30"
+    files = sorted(path for path in newest.rglob("*") if path.is_file() and path.stat().st_size > 0)
+    fell_back = set()
+    for path in files:
+        original = path.read_bytes()
+        flip(path)
+        restored, step = open_folder(read_only=True).restore(state_at(0))
+        assert_same(restored, state_at(step))
+        if step == 20:
+            assert "checkpoint of step 30 is damaged (" in capsys.readouterr().out
+            fell_back.add(path.relative_to(newest).parts[0])
+        path.write_bytes(original)
+    assert {"params", "rest", "notes"} <= fell_back
+    assert open_folder(read_only=True).restore(state_at(0))[1] == 30, "mended again"
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda path: os.truncate(path, path.stat().st_size // 2), os.remove], ids=["torn", "lost"]
+)
+def test_a_torn_or_lost_file_means_an_older_checkpoint_which_training_then_goes_on_from(
+    open_folder, tmp_path, capsys, harm
+):
+    checkpoints = open_folder(keep=2)
+    for step in (20, 30):
+        checkpoints.save(state_at(step), step, notes={"step": step})
+    checkpoints.close()
+    data = sorted((tmp_path / "checkpoints" / "30" / "params").rglob("d/*"))
+    assert data
+    for path in data:
+        harm(path)
+    checkpoints = open_folder(keep=2)
+    restored, step = checkpoints.restore(state_at(0))
+    assert step == 20 and checkpoints.notes(step) == {"step": 20}
+    assert_same(restored, state_at(20))
+    told = capsys.readouterr().out
+    assert told.startswith("checkpoint of step 30 is damaged (") and told.endswith("): falling back to step 20\n")
+    assert told.count("\n") == 1
+    for step in (25, 30):
+        checkpoints.save(state_at(step), step)
+    checkpoints.close()
+    again = open_folder()
+    assert again.steps() == [25, 30]
+    assert_same(again.restore(state_at(0))[0], state_at(30))
+
+
+def test_nothing_whole_left_is_an_error(open_folder, tmp_path):
+    checkpoints = open_folder()
+    checkpoints.save(state_at(1), 1)
+    checkpoints.close()
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "params")
+    with pytest.raises(UserError, match="every checkpoint in .* is damaged"):
+        open_folder().restore(state_at(0))
+
+
+SAVE_FOREVER = """
+import sys, itertools, jax.numpy as jnp, optax
+from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.train.state import create
+folder, = sys.argv[1:]
+checkpoints = Checkpoints(folder, keep=1)
+for step in itertools.count(1):
+    values = jnp.arange(64 * 4096, dtype=jnp.float32).reshape(64, 4096) + 1000 * step
+    checkpoints.save(create({"net": {"kernel": values}}, optax.sgd(0.1))._replace(step=jnp.int32(step)), step)
+    print(step, flush=True)
+"""
+
+
+def python(code, *arguments, **options):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, **options)
+
+
+def test_killed_in_the_middle_of_saving(tmp_path):
+    """Three trainings that do nothing but save, killed without warning at three moments."""
+    children = [python(SAVE_FOREVER, str(tmp_path / str(i)), stdout=subprocess.PIPE) for i in range(3)]
+    for index, child in enumerate(children):
+        last = int(child.stdout.readline())
+        while last < 3:
+            last = int(child.stdout.readline())
+        time.sleep(0.013 * index)
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read().split()
+        child.wait()
+        last = int(rest[-1]) if rest else last
+        checkpoints = Checkpoints(tmp_path / str(index), keep=1)
+        restored, step = checkpoints.restore(state_at(0, shape=(64, 4096)))
+        assert last - 1 <= step <= last + 1, "the save before the one that was cut short, at worst"
+        assert_same(restored, state_at(step, shape=(64, 4096)))
+        checkpoints.save(state_at(step + 2, shape=(64, 4096)), step + 2)
+        checkpoints.close()
+        assert [path.name for path in (tmp_path / str(index)).iterdir()] == [str(step + 2)], "the debris is gone"
+
+
+FULL_DISK = """
+import resource, sys, jax.numpy as jnp, optax
+from s2sjax.errors import UserError
+from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.train.state import create
+checkpoints = Checkpoints(sys.argv[1])
+def save(step, size):
+    checkpoints.save(create({"w": jnp.arange(size, dtype=jnp.float32) % 1.7}, optax.sgd(0.1)), step)
+save(1, 1000)
+checkpoints.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # no file may grow beyond 100 kB
+save(2, 1_000_000)
+try:
+    save(3, 1000)
+except UserError as error:
+    print(error)
+print(Checkpoints(sys.argv[1], read_only=True).steps())
+"""
+
+
+def test_a_full_disk_is_told_with_its_remedy_and_harms_no_older_checkpoint(tmp_path):
+    child = python(FULL_DISK, str(tmp_path / "run"), stdout=subprocess.PIPE)
+    lines = child.communicate(timeout=120)[0].splitlines()
+    assert lines == [
+        f"could not save checkpoint of step 2 in {tmp_path / 'run'}: File too large: "
+        "free some space and run the same command again",
+        "[1]",
+    ]

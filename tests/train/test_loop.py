@@ -1,0 +1,272 @@
+"""A toy that learns y = x . w with dropout, through the whole loop: interrupted, resumed, stopped, broken."""
+
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train import loop, mesh, progress, schedules, state
+from s2sjax.train.checkpoints import Checkpoints
+
+ROWS = (8, 16)
+TRAIN = config.Train(steps=10, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=4, log_every=1, clip=0.0)
+
+
+def make_batch(step):
+    rng = np.random.default_rng(step)
+    rows = ROWS[step % 2]
+    x = rng.normal(size=(rows, 4)).astype(np.float32)
+    return {"x": x, "y": x @ np.arange(4, dtype=np.float32), "example": np.arange(rows, dtype=np.int32) + 100 * step}
+
+
+def batches(start):
+    while True:
+        yield start, make_batch(start)
+        start += 1
+
+
+def loss(params, batch, key):
+    x = batch["x"] * jax.random.bernoulli(key, 0.9, batch["x"].shape)
+    return {"loss": (((x @ params["w"] - batch["y"]) ** 2).sum(), jnp.float32(len(x)))}
+
+
+class Lab:
+    """One run folder; `fit` is what a command does: build everything anew, then train."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def fit(self, train=TRAIN, batches=batches, evaluate=None, best="min", saving=True, **options):
+        optimizer = schedules.optimizer(train)
+        start = state.create({"w": jnp.zeros(4)}, optimizer, ema=train.ema > 0)
+        step = state.make_train_step(loss, optimizer, train, seed=7)
+        log = progress.Log(self.folder, train.steps, train.log_every, tensorboard=False)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", train.keep, best) if saving else None
+        try:
+            return loop.fit(start, step, batches, train, self.checkpoints, evaluate, log, **options)
+        finally:
+            if saving:
+                self.checkpoints.close()
+
+    def lines(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_program_is_compiled_once():
+    """Many fits of one toy: let even what compiles quickly come from the cache."""
+    option = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, option)
+    jax.config.update(option, 0.0)
+    yield
+    jax.config.update(option, before)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path / "run")
+
+
+@pytest.fixture
+def other(tmp_path):
+    return Lab(tmp_path / "other")
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def preempted_at(last):
+    """Batches that bring a SIGTERM with the batch of step `last`."""
+
+    def preempted(start):
+        for step, batch in batches(start):
+            if step == last:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield step, batch
+
+    return preempted
+
+
+def scores(*values):
+    """An evaluation that finds these errors, one after the other."""
+    remaining = list(values)
+    return lambda state, step: loop.Scores("error", remaining.pop(0), higher_is_better=False)
+
+
+def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
+    train = config.replace(TRAIN, ema=0.5, micro_batches=2)
+    whole = lab.fit(train)
+    assert whole.status == "done" and int(whole.state.step) == 10
+
+    cut = other.fit(train, batches=preempted_at(5))
+    assert cut.status == "interrupted" and int(cut.state.step) == 6
+    assert other.checkpoints.steps() == [4, 6], "6 is no multiple of save_every"
+    resumed = other.fit(train)
+    assert resumed.status == "done"
+    assert_same(resumed.state, whole.state)
+    numbers = [[(line["step"], line["loss"], line["grad_norm"]) for line in a.lines()] for a in (lab, other)]
+    assert numbers[0] == numbers[1] and [step for step, *_ in numbers[0]] == list(range(1, 11))
+
+
+def test_lines_of_steps_that_are_run_again_are_cut(lab):
+    """The run dies at step 7; its newest checkpoint is that of step 4: steps 5 and 6 are made, and told, once more."""
+
+    def dying(start):
+        for step, batch in batches(start):
+            if step == 7:
+                raise ConnectionError("the data went away")
+            yield step, batch
+
+    with pytest.raises(ConnectionError):
+        lab.fit(batches=dying)
+    before = lab.lines()
+    assert [line["step"] for line in before] == [1, 2, 3, 4, 5, 6]
+    with open(lab.folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 7, "lo')
+    lab.fit()
+    assert [line["step"] for line in lab.lines()] == list(range(1, 11))
+    assert [line["loss"] for line in lab.lines()[:6]] == [line["loss"] for line in before]
+
+
+def test_a_finished_run_returns_at_once_with_its_state(lab, capsys):
+    def untouchable(start):
+        raise AssertionError("a finished run needs no data")
+
+    first = lab.fit()
+    again = lab.fit(batches=untouchable)
+    assert again.status == "done" and "already done: 10 steps" in capsys.readouterr().out
+    assert_same(again.state, first.state)
+
+
+def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys):
+    """Step t is sent off before the numbers of t - 1 are read, except where an evaluation or a save needs the device."""
+    events = []
+
+    def told(start):
+        for step, batch in batches(start):
+            events.append(f"batch {step}")
+            yield step, batch
+
+    def evaluate(state, step):
+        events.append(f"evaluate {int(state.step)}")
+        return loop.Scores("error", 1.0 / step, higher_is_better=False)
+
+    save, log = Checkpoints.save, progress.Log.step
+    monkeypatch.setattr(Checkpoints, "save", lambda *a, **k: (events.append(f"save {a[2]}"), save(*a, **k))[1])
+    monkeypatch.setattr(progress.Log, "step", lambda *a: (events.append(f"log {a[1]}"), log(*a))[1])
+    train = config.replace(TRAIN, steps=5, save_every=2, evaluate_every=4)
+    lab.fit(train, batches=told, evaluate=evaluate, shapes=[make_batch(0), make_batch(1)])
+    assert events == [
+        *("batch 0", "batch 1", "log 1", "log 2", "save 2"),
+        *("batch 2", "batch 3", "log 3", "log 4", "evaluate 4", "save 4"),
+        *("batch 4", "log 5", "evaluate 5", "save 5"),
+    ]
+    lines = lab.lines()
+    assert capsys.readouterr().out.count("compiled train step") == len(ROWS)
+    assert lines[0]["compile_seconds"] > 0 and "compile_seconds" not in lines[1]
+    assert lab.checkpoints.best_step() == 5
+
+
+def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
+    optimizer = schedules.optimizer(TRAIN)
+    log = progress.Log(None, 10, 10)
+    current = state.create({"w": jnp.zeros(4)}, optimizer)
+    programs = loop.Programs(state.make_train_step(loss, optimizer, TRAIN, seed=7), current)
+    programs.prepare([make_batch(0)], log)
+    for step in range(4):
+        current, _ = programs(current, make_batch(step), log)
+    assert len(programs.seconds) == 2 and all(seconds > 0 for seconds in programs.seconds.values())
+
+
+def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_done(lab, other):
+    def fit(lab, devices, steps, shape):
+        train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)
+        optimizer = schedules.optimizer(train)
+        where = mesh.make_mesh(shape, jax.devices()[:devices])
+        start = mesh.born_sharded(lambda: state.create({"w": jnp.zeros(4)}, optimizer), where, min_size=1)
+        step = state.make_train_step(loss, optimizer, train, seed=7)
+        checkpoints = Checkpoints(lab.folder)
+        result = loop.fit(start, step, batches, train, checkpoints, mesh=where, shapes=[make_batch(0)])
+        checkpoints.close()
+        return result.state
+
+    alone = fit(other, 1, 4, config.Mesh())
+    fit(lab, 4, 2, config.Mesh(fsdp=2))
+    spread = fit(lab, 2, 4, config.Mesh())
+    assert len(spread.params["w"].sharding.device_set) == 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), spread, alone)
+
+
+def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
+    train = config.replace(TRAIN, steps=40, save_every=2, evaluate_every=2, patience=3, keep=1)
+
+    cut = lab.fit(train, batches=preempted_at(7), evaluate=scores(5.0, 3.0, 4.0, 9.9))
+    # step 2: 5, step 4: 3 (best), step 6: 4; the SIGTERM before step 8 leaves its evaluation to the next run
+    assert cut.status == "interrupted" and cut.best == loop.Best(3.0, 4, 1, 6)
+    assert lab.checkpoints.steps() == [4, 8]
+    stopped = lab.fit(train, evaluate=scores(3.0, float("nan"), 0.0))
+    assert stopped.status == "stopped" and stopped.best == loop.Best(3.0, 4, 3, 10)
+    assert lab.checkpoints.steps() == [4, 10] and lab.checkpoints.best_step() == 4
+    capsys.readouterr()
+    again = lab.fit(train, evaluate=scores())
+    assert again.status == "stopped" and "already done: 10 steps" in capsys.readouterr().out
+    evaluations = [(line["step"], line["error"]) for line in lab.lines() if "score" in line]
+    assert evaluations == [(2, 5.0), (4, 3.0), (6, 4.0), (8, 3.0), (10, None)]
+
+
+def test_an_evaluation_put_off_by_a_sigterm_can_still_be_the_best(lab):
+    train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
+
+    assert lab.fit(train, batches=preempted_at(3), evaluate=scores()).status == "interrupted"
+    done = lab.fit(train, evaluate=scores(1.0, 2.0))
+    assert done.status == "done" and done.best == loop.Best(1.0, 4, 1, 8)
+    assert lab.checkpoints.best_step() == 4 and lab.checkpoints.steps() == [4, 8]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_better_means_strictly_better_and_never_nan(higher):
+    sign = 1 if higher else -1
+    best = loop.Best()
+    for step, value in enumerate([float("nan"), 1.0, 1.0, float("nan"), 2.0], start=1):
+        best = loop.judge(best, loop.Scores("score", sign * value, higher), step)
+        assert best.step == (0, 2, 2, 2, 5)[step - 1] and best.waited == (1, 0, 1, 2, 0)[step - 1]
+
+
+def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys):
+    def poisoned(*bad):
+        def poisoned_batches(start):
+            for step, batch in batches(start):
+                yield step, batch | {"y": batch["y"] * np.float32("nan")} if step in bad else batch
+
+        return poisoned_batches
+
+    train = config.replace(TRAIN, max_skipped=3)
+    done = lab.fit(train, batches=poisoned(2, 3, 5), saving=False)
+    assert int(done.state.skipped_total) == 3 and int(done.state.skipped) == 0
+    assert "step 4: the loss or its gradient is not finite: skipped, 2 in a row" in capsys.readouterr().out
+    assert all(line["loss"] is None for line in lab.lines() if line["step"] in (3, 4, 6))
+    examples = ", ".join(str(400 + row) for row in range(8))
+    with pytest.raises(UserError, match=rf"3 non-finite steps in a row, the last one step 5 with examples {examples}:"):
+        lab.fit(train, batches=poisoned(2, 3, 4), saving=False)
+
+
+def test_signals_are_as_before_after_the_loop_and_a_second_one_is_not_caught(lab):
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def preempted(start):
+        for step, batch in batches(start):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                seen.append(signal.getsignal(signal.SIGTERM))
+            yield step, batch
+
+    assert lab.fit(batches=preempted).status == "interrupted"
+    assert seen == [signal.SIG_DFL] and signal.getsignal(signal.SIGTERM) == before

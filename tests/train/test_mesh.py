@@ -1,0 +1,150 @@
+"""One device equals eight: the same toy Transformer block's worth of matrices, split in every way."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train import mesh, schedules, state
+
+TRAIN = config.Train(warmup=0, learning_rate=0.01, schedule="constant", ema=0.9, weight_decay=0.01)
+OPTIMIZER = schedules.optimizer(TRAIN)
+RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/kernel", ("tensor", None)))
+
+
+def init():
+    keys = jax.random.split(jax.random.key(0))
+    params = {
+        "in": {"kernel": jax.random.normal(keys[0], (16, 64)) / 4, "bias": jnp.zeros(64)},
+        "out": {"kernel": jax.random.normal(keys[1], (64, 16)) / 8},
+    }
+    return state.create(params, OPTIMIZER, ema=True)
+
+
+def loss(params, batch, key):
+    hidden = jax.nn.relu(batch["x"] @ params["in"]["kernel"] + params["in"]["bias"])
+    hidden = hidden * jax.random.bernoulli(key, 0.8, hidden.shape)
+    error = (hidden @ params["out"]["kernel"] - batch["x"]) ** 2 * batch["weight"][:, None]
+    return {"loss": (error.sum(), batch["weight"].sum())}
+
+
+def batch(index):
+    rng = np.random.default_rng(index)
+    return {"x": rng.normal(size=(16, 16)).astype(np.float32), "weight": np.arange(16, dtype=np.float32)}
+
+
+def train(devices, shape, rules, micro_batches=1):
+    where = mesh.make_mesh(shape, devices)
+    current = mesh.born_sharded(init, where, rules, min_size=1)
+    options = config.replace(TRAIN, micro_batches=micro_batches)
+    step = jax.jit(state.make_train_step(loss, OPTIMIZER, options, seed=3))
+    for index in range(3):
+        current, metrics = step(current, mesh.global_batch(batch(index), where))
+    return current, metrics
+
+
+@functools.cache
+def one_device(micro_batches):
+    return train(jax.devices()[:1], config.Mesh(), (), micro_batches)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(
+    "shape, rules",
+    [
+        (config.Mesh(), ()),
+        (config.Mesh(fsdp=8), ()),
+        (config.Mesh(tensor=8), RULES),
+        (config.Mesh(data=2, fsdp=2, tensor=2), RULES),
+    ],
+    ids=["data", "fsdp", "tensor", "all three"],
+)
+def test_one_device_equals_eight(shape, rules, micro_batches):
+    one, numbers = one_device(micro_batches)
+    eight, eight_numbers = train(jax.devices(), shape, rules, micro_batches)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=0), eight, one)
+    np.testing.assert_allclose(eight_numbers["loss"], numbers["loss"], rtol=1e-5)
+
+
+def test_micro_batches_leave_every_row_on_its_device():
+    where = mesh.make_mesh(config.Mesh())
+    rows = mesh.global_batch(np.arange(16, dtype=np.int32), where)
+    program = jax.jit(lambda x: state._split(x, 2)).lower(rows).compile()
+    assert not re.search("all-to-all|all-gather|collective-permute", program.as_text())
+    np.testing.assert_array_equal(program(rows), [range(0, 16, 2), range(1, 16, 2)])
+
+
+def test_parameters_are_born_where_the_table_says_and_the_optimizer_follows():
+    where = mesh.make_mesh(config.Mesh(data=2, fsdp=2, tensor=2))
+    table = mesh.shardings(jax.eval_shape(init), where, RULES, min_size=128)
+    expected = {"in": {"kernel": P("fsdp", "tensor"), "bias": P("tensor")}, "out": {"kernel": P("tensor", "fsdp")}}
+    moments = table.optimizer[1][0]
+    for tree in (table.params, table.ema, moments.mu, moments.nu):
+        assert jax.tree.map(lambda s: s.spec, tree) == expected
+    assert table.step.spec == P() and moments.count.spec == P()
+    born = jax.jit(init, out_shardings=table)()
+    assert born.params["in"]["kernel"].addressable_shards[0].data.shape == (8, 32)
+    placed = mesh.place(init(), table)
+    jax.tree.map(np.testing.assert_array_equal, placed, born)
+    assert placed.ema["out"]["kernel"].sharding == table.ema["out"]["kernel"]
+
+
+def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_parameters_whole():
+    where = mesh.make_mesh(config.Mesh(fsdp=8))
+    shapes = {"wide": (16, 64), "odd": (63, 16), "small": (8,), "none": (3, 500)}
+    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    specs = jax.tree.map(lambda s: s.spec, mesh.shardings(shapes, where, min_size=100))
+    assert specs["wide"] == P(None, "fsdp") and specs["odd"] == P(None, "fsdp")
+    assert not any(specs["small"]) and not any(specs["none"])
+
+
+def test_state_can_be_donated_from_the_first_step_on():
+    where = mesh.make_mesh(config.Mesh())
+    step = jax.jit(state.make_train_step(loss, OPTIMIZER, TRAIN, seed=3), donate_argnums=0)
+    current, _ = step(mesh.born_sharded(init, where), mesh.global_batch(batch(0), where))
+    assert int(current.step) == 1
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        (config.Mesh(fsdp=3), "fsdp 3 x tensor 1 = 3 ways, but there are 8 devices: .* 1, 2, 4, 8"),
+        (config.Mesh(data=2, tensor=2), "= 4 devices, but there are 8: set train.mesh.data to 4"),
+        (config.Mesh(data=0), "train.mesh.data is 0"),
+        (config.Mesh(tensor=-1), "train.mesh.tensor is -1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_says_what_would(shape, words):
+    with pytest.raises(UserError, match=words):
+        mesh.make_mesh(shape)
+
+
+@pytest.mark.parametrize(
+    "rules, words",
+    [
+        ((("in/kernal", (None, "tensor")),), "'in/kernal' matches no parameter"),
+        (((".*", ()), ("in/bias", ("tensor",))), "'in/bias' matches no parameter"),
+        ((("in/bias", (None, "tensor")),), r"names 2 dimensions, but in/bias has shape \(64,\)"),
+        ((("in/bias", ("model",)),), "in/bias names the axis 'model': the axes are data, fsdp, tensor"),
+    ],
+)
+def test_a_rule_that_cannot_hold_is_named(rules, words):
+    with pytest.raises(UserError, match=words):
+        mesh.shardings(jax.eval_shape(init), mesh.make_mesh(config.Mesh(tensor=2)), rules)
+
+
+def test_a_dimension_that_does_not_divide_is_named():
+    shapes = {"out": {"kernel": jax.ShapeDtypeStruct((64, 10), jnp.float32)}}
+    with pytest.raises(UserError, match=r"out/kernel .* dimension 1, 10, .* train.mesh.tensor 4"):
+        mesh.shardings(shapes, mesh.make_mesh(config.Mesh(tensor=4)), (("out", ("tensor",)),))
+
+
+def test_rows_that_do_not_divide_are_an_error():
+    with pytest.raises(UserError, match="12 rows cannot be spread over 8 devices"):
+        mesh.global_batch({"x": np.zeros((12, 3))}, mesh.make_mesh(config.Mesh()))

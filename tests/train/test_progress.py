@@ -1,0 +1,88 @@
+"""What is written can be read back: a mean over tokens, not over batches; a step at most once."""
+
+import json
+import sys
+
+import pytest
+
+from s2sjax.train.progress import Log, cut_after
+
+
+def numbers(total, weight, norm=1.0):
+    return {"loss": (total, weight), "grad_norm": norm, "skipped": 0}
+
+
+def test_the_mean_is_over_tokens_and_told_every_so_many_steps(tmp_path, capsys):
+    log = Log(tmp_path, steps=3, every=2, tensorboard=False)
+    log.start(0)
+    log.step(1, numbers(30.0, 10.0))
+    log.step(2, numbers(10.0, 30.0, norm=2.0))
+    log.step(3, numbers(5.0, 1.0))
+    log.close()
+    first, last = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (first["step"], first["loss"], first["grad_norm"]) == (2, 1.0, 2.0)
+    assert first["tokens_per_second"] == pytest.approx(40 / first["seconds"])
+    assert (last["step"], last["loss"]) == (3, 5.0), "the last step is told though 3 is odd"
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[:2] for line in told] == [["step 2/3", "loss 1"], ["step 3/3", "loss 5"]]
+
+
+def test_time_set_aside_does_not_slow_the_steps(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    log = Log(tmp_path, steps=9, every=1, tensorboard=False)
+    log.start(0)
+    with log.aside("compile"):
+        clock[0] += 50
+    clock[0] += 2
+    log.step(1, numbers(1.0, 10.0))
+    log.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (line["seconds"], line["tokens_per_second"], line["compile_seconds"]) == (2, 5, 50)
+
+
+def test_cutting_keeps_the_past_and_drops_the_future_and_torn_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "loss": 3.0}\n{"step": 3}\n{"step": 2, "score": "per"}\n{"st')
+    cut_after(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2, "loss": 3.0}\n{"step": 2, "score": "per"}\n'
+    cut_after(tmp_path / "absent.jsonl", 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_tensorboard_events_and_scores(tmp_path, capsys):
+    log = Log(tmp_path, steps=5, every=1)
+    log.start(0)
+    log.step(1, numbers(1.0, 2.0))
+    log.scores(1, "per", 12.5, False, {"exact": 70.0, "samples": ["a", "b"]})
+    log.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert events.stat().st_size > 100
+    assert "step 1  per 12.5  exact 70\n" in capsys.readouterr().out
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1])
+    assert line == {"step": 1, "score": "per", "per": 12.5, "exact": 70.0, "samples": ["a", "b"]}
+
+
+def test_on_a_terminal_one_line_lives(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    log = Log(None, steps=4, every=1)
+    log.start(2)
+    log.step(3, numbers(3.0, 2.0))
+    log.say("hello [there]")
+    log.step(4, numbers(2.0, 2.0))
+    log.close()
+    told = capsys.readouterr().out
+    assert "hello [there]" in told and "4/4" in told and "loss 1 " in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    log = Log(tmp_path, steps=1, every=1)
+    log.start(0)
+    log.step(1, numbers(1.0, 1.0))
+    log.say("hello")
+    log.scores(1, "per", 1.0)
+    log.close()
+    assert capsys.readouterr().out == "" and not list(tmp_path.iterdir())

@@ -1,0 +1,71 @@
+"""The list that a model joins to be held to every law of the contract."""
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from s2sjax import config, models
+from s2sjax.core.tokens import EOS, PAD, SOS
+
+TINY = dict(width=8, embedding=6, dropout=0.2)
+TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
+
+MODELS: dict[str, config.ModelConfig] = {
+    "rnnsearch": config.RNNsearch(**TINY),
+    "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
+    "luong": config.Luong(**TINY),
+    "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
+    "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
+    "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "transformer-post": config.Transformer(**TINY_TRANSFORMER),
+    "transformer-pre-learned": config.Transformer(
+        **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
+    ),
+    "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+}
+
+VOCABULARY = 7  # the four specials and three words
+
+
+class Pure:
+    """A model as the pure functions that everything else uses, compiled, with random parameters."""
+
+    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, seed: int = 0, dtype="float32"):
+        self.vocabulary = vocabulary
+        self.module = models.build(MODELS[name], vocabulary, vocabulary, dtype)
+        source, target = batch(np.random.default_rng(0), vocabulary=vocabulary)
+        self.params = jax.jit(self.module.init)(jax.random.key(seed), source, target)
+        # An untrained model is nearly indifferent between tokens; larger weights give it opinions.
+        self.params = jax.tree.map(lambda p: (p * sharp).astype(dtype), self.params)
+        method = lambda name: partial(self.module.apply, method=name)
+        self.logits = jax.jit(self.module.apply)
+        self.encode = jax.jit(method("encode"))
+        self.start = jax.jit(method("start"), static_argnums=2)
+        self.step = jax.jit(method("step"))
+
+
+def batch(rng: np.random.Generator, rows=3, source=5, target=4, vocabulary=VOCABULARY):
+    """Random ids [rows, source], [rows, target]: lengths differ, <eos> ends each row, <pad> fills the rest."""
+
+    def side(length):
+        ids = rng.integers(4, vocabulary, (rows, length))
+        ends = rng.integers(0, length, rows)
+        position = np.arange(length)
+        ids = np.where(position < ends[:, None], ids, PAD)
+        ids[np.arange(rows), ends] = EOS
+        return ids.astype(np.int32)
+
+    return side(source), side(target)
+
+
+def step_by_step(model: Pure, source, target):
+    """The logits of `target` [B, T, V] by T single steps."""
+    memory = model.encode(model.params, source)
+    state = model.start(model.params, memory, target.shape[1])
+    previous, logits = np.full(len(source), SOS), []
+    for t in range(target.shape[1]):
+        state, now, _ = model.step(model.params, memory, state, previous)
+        logits.append(now)
+        previous = target[:, t]
+    return np.stack(logits, 1)
