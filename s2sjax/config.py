@@ -72,6 +72,9 @@ class Synthetic:
     seed: int = 0
 
     def __post_init__(self):
+        for name in ("train", "dev", "test"):
+            count = getattr(self, name)
+            _require(count >= 0, f"data.corpus.{name} is {count}: it must be 0 or more")
         _require(self.length >= 1, f"data.corpus.length is {self.length}: it must be at least 1")
         _require(
             1 <= self.alphabet <= 26,
@@ -91,6 +94,12 @@ class Text:
     """words and characters seen less often become <unk>"""
     size: int = 8000
     """number of subwords"""
+    algorithm: Literal["unigram", "bpe"] = "unigram"
+    """how subwords are found"""
+
+    def __post_init__(self):
+        _require(self.min_count >= 1, f"min_count of a vocabulary is {self.min_count}: it must be at least 1")
+        _require(self.size >= 5, f"size of a subword vocabulary is {self.size}: it must be at least 5")
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,10 @@ class Data:
             list(self.buckets) == sorted(self.buckets),
             f"data.buckets must rise from short to long, but is {self.buckets}",
         )
+        _require(
+            all(S >= 1 and T >= 1 for S, T in self.buckets), f"data.buckets must be at least 1 long, but is {self.buckets}"
+        )
+        _require(self.prefetch >= 0, f"data.prefetch is {self.prefetch}: it must be 0 or more")
         _require(self.tokens >= 1, f"data.tokens is {self.tokens}: it must be at least 1")
         _require(
             not self.shared or self.source == self.target,
@@ -287,7 +300,7 @@ class Search:
     """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
     nbest: int = 1
     max_length: int = 0
-    """longest output in tokens; 0 takes the bucket's target length"""
+    """most tokens an output may have, <eos> included; 0 takes 2 x source + 10"""
 
     def __post_init__(self):
         _require(self.beam >= 1, f"search.beam is {self.beam}: it must be at least 1")
@@ -295,15 +308,18 @@ class Search:
             1 <= self.nbest <= self.beam,
             f"search.nbest {self.nbest} is not from 1 to search.beam {self.beam}: raise the beam or lower nbest",
         )
+        _require(self.max_length >= 0, f"search.max_length is {self.max_length}: it must be 0 or more")
 
 
-Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf"]
+Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]
 
 
 @dataclass(frozen=True)
 class Evaluate:
     metrics: tuple[Metric, ...] = ("exact",)
     """the first one decides which checkpoint is best"""
+    line: Literal["sentence", "word"] = "sentence"
+    """what a line of the target is; where it is one word (spelt, or as phones), WER is the share of wrong lines"""
     lines: int = 500
     """dev lines decoded at each evaluation while training"""
     samples: int = 4
@@ -312,6 +328,7 @@ class Evaluate:
     """sentences decoded at once"""
 
     def __post_init__(self):
+        _require(self.rows >= 1, f"evaluate.rows is {self.rows}: it must be at least 1")
         _require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
 
 

@@ -9,5 +9,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "s2sjax-test-cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -69,7 +69,9 @@ def token_log_probs(logits: Array, last: Array) -> Array:
     return jnp.where(allowed, log_probs, DEAD)
 
 
-def greedy(step: Step, state: State, limit: Array, length: int) -> Hypotheses:
+def greedy(
+    step: Step, state: State, limit: Array, length: int, *, penalty: Penalty = "none", alpha: float = 0.6
+) -> Hypotheses:
     """The likeliest token at every step, until <eos>: limit [B] <= length -> one hypothesis a sentence."""
     (rows,) = limit.shape
 
@@ -84,12 +86,13 @@ def greedy(step: Step, state: State, limit: Array, length: int) -> Hypotheses:
         return t + 1, state, token, tokens, lengths + live, log_probs
 
     first = (
-        jnp.int32(0), state, jnp.full(rows, SOS, jnp.int32), jnp.full((rows, length), PAD, jnp.int32),
+        jnp.int32(0), state, jnp.where(limit > 0, SOS, EOS), jnp.full((rows, length), PAD, jnp.int32),
         jnp.zeros(rows, jnp.int32), jnp.zeros(rows),
     )  # fmt: skip
     unfinished = lambda loop: (loop[0] < length) & jnp.any(loop[2] != EOS)
     _, _, _, tokens, lengths, log_probs = lax.while_loop(unfinished, body, first)
-    return Hypotheses(tokens[:, None], lengths[:, None], log_probs[:, None], log_probs[:, None])
+    scores = log_probs / length_penalty(penalty, alpha, lengths)
+    return jax.tree.map(lambda leaf: leaf[:, None], Hypotheses(tokens, lengths, scores, log_probs))
 
 
 class Beam(NamedTuple):

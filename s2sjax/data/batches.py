@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sjax.core.tokens import EOS, PAD
 from s2sjax.data import Example
-from s2sjax.data.text import EOS, PAD, AnyVocabulary
+from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 
 Buckets = Sequence[tuple[int, int]]
@@ -133,6 +134,11 @@ class Plan:
         self.steps_per_epoch = sum(self._batches)
         self._epochs: dict[int, _Epoch] = {}
         self._lock = threading.Lock()
+
+    @property
+    def used_buckets(self) -> list[int]:
+        """The buckets that hold any pair: the shapes a run will see."""
+        return [bucket for bucket, batches in enumerate(self._batches) if batches]
 
     def at(self, step: int) -> tuple[int, np.ndarray]:
         """The bucket of the global batch at `step`, and its pairs: int64 [B], -1 where padded."""

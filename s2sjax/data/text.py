@@ -22,10 +22,8 @@ from typing import Literal
 import sentencepiece
 
 from s2sjax import config
+from s2sjax.core.tokens import EOS, PAD, SOS, SPECIALS, UNK
 from s2sjax.errors import UserError
-
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
-SPECIALS = ("<pad>", "<sos>", "<eos>", "<unk>")
 
 
 class Vocabulary:
@@ -95,10 +93,10 @@ class Subwords:
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
-        specials = tuple(self._processor.id_to_piece([PAD, BOS, EOS, UNK]))
+        specials = tuple(self._processor.id_to_piece([PAD, SOS, EOS, UNK]))
         known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
         # A file cut short between two records still parses: without its last ones, blanks would be merged in silence.
-        if specials != SPECIALS or known != [PAD, BOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
+        if specials != SPECIALS or known != [PAD, SOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
             raise ValueError("not a SentencePiece model with the special ids and the normalisation of s2sjax")
 
     @classmethod
@@ -112,11 +110,11 @@ class Subwords:
                 model_type=algorithm,
                 vocab_size=size,
                 pad_id=PAD,
-                bos_id=BOS,
+                bos_id=SOS,
                 eos_id=EOS,
                 unk_id=UNK,
                 pad_piece=SPECIALS[PAD],
-                bos_piece=SPECIALS[BOS],
+                bos_piece=SPECIALS[SOS],
                 eos_piece=SPECIALS[EOS],
                 unk_piece=SPECIALS[UNK],
                 unk_surface=SPECIALS[UNK],
@@ -169,7 +167,7 @@ AnyVocabulary = Vocabulary | Subwords
 def build(text: config.Text, lines: Iterable[str]) -> AnyVocabulary:
     """The vocabulary of `lines`: characters and words by falling frequency, ties in alphabetical order."""
     if text.unit == "subwords":
-        return Subwords.train(lines, text.size)
+        return Subwords.train(lines, text.size, text.algorithm)
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line if text.unit == "characters" else line.split())
@@ -197,7 +195,7 @@ def _spoken(ids: Iterable[int]) -> list[int]:
     for index in map(int, ids):  # SentencePiece refuses NumPy's integers
         if index == EOS:
             break
-        if index not in (PAD, BOS):
+        if index not in (PAD, SOS):
             spoken.append(index)
     return spoken
 

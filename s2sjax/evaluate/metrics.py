@@ -128,6 +128,12 @@ def write_results(path: str | os.PathLike[str], results: dict[str, Result], **ex
         draft.unlink(missing_ok=True)
 
 
+def higher_is_better(name: str) -> bool:
+    """Of a metric by name: an error rate falls as a model improves, a score rises."""
+    _check_name(name)
+    return METRICS[name] is not _rate and name != "ter"
+
+
 # ------------------------------------------------------------------------------- checks of the input
 
 
@@ -172,13 +178,13 @@ def _rate(name: str, hypotheses: Sequence[str], references: References, line: Li
     if name == "wer" and line == "word":  # the line is one word: right or wrong
         lines = [(min(errors, 1), 1) for errors, _ in lines]
     errors, length = (sum(column) for column in zip(*lines))
-    return Result(name, 100.0 * errors / max(length, 1), False, None, len(hypotheses), name.upper())
+    return Result(name, 100.0 * errors / max(length, 1), higher_is_better(name), None, len(hypotheses), name.upper())
 
 
 def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
     """100 * share of lines that equal one of their references, character by character."""
     right = sum(hypothesis in answers for hypothesis, answers in zip(hypotheses, references))
-    return Result(name, 100.0 * right / len(hypotheses), True, None, len(hypotheses), "exact")
+    return Result(name, 100.0 * right / len(hypotheses), higher_is_better(name), None, len(hypotheses), "exact")
 
 
 def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
@@ -194,7 +200,7 @@ def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, lin
     ]
     points = metric.corpus_score(hypotheses, streams)
     label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
-    return Result(name, points.score, name != "ter", str(metric.get_signature()), len(hypotheses), label)
+    return Result(name, points.score, higher_is_better(name), str(metric.get_signature()), len(hypotheses), label)
 
 
 METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {

@@ -1,4 +1,4 @@
-"""Every model by name: a new one joins these two dicts, and with them the laws in tests/models/test_laws.py."""
+"""Every model by name: a new one joins these dicts, and tests/zoo.py for the laws."""
 
 import jax.numpy as jnp
 
@@ -18,6 +18,23 @@ NAMED: dict[str, config.ModelConfig] = {
     "luong": config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
     "transformer_base": config.Transformer(),
     "transformer_big": config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+}
+
+# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py.
+_RECURRENT_RULES = (
+    (r"(forward|backward)_\d+/(input|state)$", (None, "tensor")),
+    (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
+    (r"decoder/(readout|combine)/kernel$", (None, "tensor")),
+)
+TENSOR_RULES = {
+    config.RNNsearch: _RECURRENT_RULES,
+    config.Luong: _RECURRENT_RULES,
+    config.Transformer: (
+        (r"(query|key_value|inner)/kernel$", (None, "tensor")),
+        (r"(query|key_value|inner)/bias$", ("tensor",)),
+        (r"blocks_\d+/(attention|cross)/output/kernel$", ("tensor", None)),
+        (r"outer/kernel$", ("tensor", None)),
+    ),
 }
 
 

@@ -6,11 +6,17 @@ a small JSON item, `notes`, with the fingerprint of every array, the score, and 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
+import logging
 import os
+import sys
+import time
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -233,17 +239,17 @@ class Checkpoints:
         wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in names.values()}
         trees = {names[name]: _nested(wanted, names[name]) if tree is None else tree for name, tree in template.items()}
         self._compare_shapes(step, wanted, dict(_named(trees)))
-        abstract = jax.tree.map(_abstract, trees)
-        try:
-            args = {name: ocp.args.StandardRestore(tree) for name, tree in abstract.items()}
+        args = {name: ocp.args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in trees.items()}
+
+        def read() -> dict[str, Tree]:
             found = self._manager.restore(step, args=ocp.args.Composite(**args))
             found = {name: found[name] for name in args}
-            differing = [path for path, leaf in _fingerprints(found).items() if leaf != wanted[path]]
-        except Exception as error:
-            raise _Damaged((str(error).strip() or type(error).__name__).splitlines()[0][:120]) from error
-        if differing:
-            raise _Damaged(f"{differing[0]} is not what was saved")
-        return {name: found[names[name]] for name in names}
+            for path, leaf in _fingerprints(found).items():
+                if leaf != wanted[path]:
+                    raise _Damaged(f"{path} is not what was saved")
+            return {name: found[names[name]] for name in names}
+
+        return _attempt(read)
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"
@@ -262,15 +268,13 @@ class Checkpoints:
                 raise UserError(f"{where} has {path}, shape {tuple(saved[path][0])}, which this model lacks: {remedy}")
 
     def _header(self, step: int) -> dict:
-        try:
+        def read() -> dict:
             sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
             if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
                 raise _Damaged("its notes are not what was saved")
             return json.loads(sealed["body"])
-        except _Damaged:
-            raise
-        except Exception as error:
-            raise _Damaged((str(error).strip() or type(error).__name__).splitlines()[0][:120]) from error
+
+        return _attempt(read)
 
     def _read_score(self, step: int) -> None:
         try:
@@ -279,6 +283,34 @@ class Checkpoints:
             return  # told when it is restored
         if score is not None:
             self._scores[step] = score
+
+
+def _attempt(read: Callable[[], dict]) -> dict:
+    """read(), or _Damaged with the reason in a few words."""
+    with _unheard():
+        try:
+            return read()
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        time.sleep(0.2)  # for the other reads of this checkpoint, still under way
+        gc.collect()
+    raise _Damaged(reason)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """A failed read leaves tasks behind, which complain on standard error when they end or are collected."""
+    asyncio_log = logging.getLogger("asyncio")
+    level, hook = asyncio_log.level, sys.unraisablehook
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asyncio_log.setLevel(logging.CRITICAL + 1)
+        sys.unraisablehook = lambda _: None
+        try:
+            yield
+        finally:
+            sys.unraisablehook = hook
+            asyncio_log.setLevel(level)
 
 
 class _NewestAndBest(NamedTuple):

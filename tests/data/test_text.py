@@ -51,7 +51,7 @@ def test_a_piece_seen_too_seldom_is_unknown():
 def test_decoding_stops_at_eos_and_skips_pad_and_sos():
     for vocabulary in one_of_each():
         ids = vocabulary.encode("the cat")
-        row = np.array([text.BOS, *ids, text.PAD, text.EOS, *ids, text.PAD], np.int32)
+        row = np.array([text.SOS, *ids, text.PAD, text.EOS, *ids, text.PAD], np.int32)
         assert vocabulary.decode(row) == "the cat"
         assert vocabulary.decode([]) == "" and vocabulary.decode([text.EOS]) == ""
 
@@ -59,7 +59,7 @@ def test_decoding_stops_at_eos_and_skips_pad_and_sos():
 def test_no_input_spells_a_special():
     for vocabulary in one_of_each():
         for special in text.SPECIALS:
-            assert not {text.PAD, text.BOS, text.EOS} & set(vocabulary.encode(f"the {special} cat"))
+            assert not {text.PAD, text.SOS, text.EOS} & set(vocabulary.encode(f"the {special} cat"))
 
 
 def test_one_printable_piece_for_each_id(subwords):

@@ -146,7 +146,7 @@ def test_a_finished_run_returns_at_once_with_its_state(lab, capsys):
 
 
 def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys):
-    """Step t is sent off before the numbers of t - 1 are read, except where an evaluation or a save needs the device."""
+    """Step t is sent off before the numbers of t - 1 are read, except where an evaluation or a save needs it."""
     events = []
 
     def told(start):

@@ -1,0 +1,327 @@
+"""An experiment and its folder: everything the commands share.
+
+A run folder holds config.json, vocabulary/, checkpoints/, metrics.jsonl, tensorboard/, samples.txt and, once it was
+evaluated, results.json and attention.png: all that decoding needs, and nothing else.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from s2sjax import __version__, config, models
+from s2sjax.core import losses
+from s2sjax.core.tokens import PAD
+from s2sjax.data import Example, batches, sources, text
+from s2sjax.errors import UserError
+from s2sjax.evaluate import figures, metrics
+from s2sjax.evaluate.decoding import Translator
+from s2sjax.models.contract import EncoderDecoder
+from s2sjax.train import mesh as meshes
+from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.train.loop import Result, Scores, fit
+from s2sjax.train.progress import Log
+from s2sjax.train.schedules import optimizer
+from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
+
+# Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is.
+FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
+        "train.max_skipped", "train.mesh", "data.prefetch", "search", "evaluate", "show")  # fmt: skip
+
+
+class Run(NamedTuple):
+    folder: Path
+    experiment: config.Experiment
+    source: text.AnyVocabulary
+    target: text.AnyVocabulary
+
+    @property
+    def module(self) -> EncoderDecoder:
+        e = self.experiment
+        return models.build(e.model, self.source.size, self.target.size, e.train.dtype)
+
+    def translator(self, options: config.Search | None = None, mesh: jax.sharding.Mesh | None = None) -> Translator:
+        e = self.experiment
+        sharding = mesh and jax.sharding.NamedSharding(mesh, meshes.ROWS)
+        ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
+        return Translator(
+            self.module, self.source, self.target, options or e.search,
+            buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
+            batch_sharding=sharding,
+        )  # fmt: skip
+
+    def checkpoints(self, read_only: bool = False) -> Checkpoints:
+        first = metrics.higher_is_better(self.experiment.evaluate.metrics[0])
+        keep = self.experiment.train.keep
+        return Checkpoints(self.folder / "checkpoints", keep, "max" if first else "min", read_only)
+
+
+# ------------------------------------------------------------------------------- opening a run
+
+
+def load_experiment(file: str) -> config.Experiment:
+    """The `experiment` that a Python file defines."""
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"there is no experiment file {file}: name a Python file such as experiments/g2p.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file: name one such as experiments/g2p.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+    experiment = getattr(module, "experiment", None)
+    if not isinstance(experiment, config.Experiment):
+        raise UserError(f"{file} defines no `experiment`: it must build an s2sjax.config.Experiment of that name")
+    return experiment
+
+
+def open_run(folder: str | Path) -> Run:
+    """A run that was trained before."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is no run folder (it has no config.json): train first, or name another")
+    page = _read_page(folder)
+    return Run(folder, config.from_json(page["experiment"]), *_load_vocabularies(folder, page))
+
+
+def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence[Example]) -> Run:
+    """A new run in `folder`, or the one that is there, if it is the same experiment on the same data."""
+    folder = Path(folder)
+    data = _fingerprint(train)
+    if (folder / "config.json").is_file():
+        page = _read_page(folder)
+        _same_experiment(folder, page["experiment"], config.to_json(experiment))
+        if page["data"] != data:
+            raise UserError(f"the training data has changed since {folder} was started: give another --out")
+        run = Run(folder, experiment, *_load_vocabularies(folder, page))
+    else:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{folder} holds something that is not a run: give another --out")
+        run = Run(folder, experiment, *build_vocabularies(experiment.data, train))
+        for name in ("source", "target"):
+            getattr(run, name).save(folder / "vocabulary", name)
+    # Last, so that a folder with a config.json has all that it names.
+    page = {
+        "s2sjax": __version__,
+        "data": data,
+        "vocabulary": {"source": run.source.fingerprint, "target": run.target.fingerprint},
+        "experiment": config.to_json(experiment),
+    }
+    _write(folder / "config.json", json.dumps(page, indent=2) + "\n")
+    return run
+
+
+def build_vocabularies(data: config.Data, train: Sequence[Example]) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
+    source_lines = [example.source for example in train]
+    target_lines = [line for example in train for line in example.targets]
+    if data.shared:
+        both = text.build(data.source, source_lines + target_lines)
+        return both, both
+    return text.build(data.source, source_lines), text.build(data.target, target_lines)
+
+
+def _load_vocabularies(folder: Path, page: dict) -> list[text.AnyVocabulary]:
+    vocabularies = [text.load(folder / "vocabulary", name) for name in ("source", "target")]
+    for name, vocabulary in zip(("source", "target"), vocabularies):
+        if vocabulary.fingerprint != page["vocabulary"][name]:
+            raise UserError(
+                f"the {name} vocabulary in {folder / 'vocabulary'} is not the one this run was trained with: "
+                "copy it again from where the run was made"
+            )
+    return vocabularies
+
+
+def _read_page(folder: Path) -> dict:
+    try:
+        page = json.loads((folder / "config.json").read_text())
+        return {name: page[name] for name in ("data", "vocabulary", "experiment")}
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder / 'config.json'} cannot be read ({error}): give another folder") from None
+
+
+def _same_experiment(folder: Path, old: dict, new: dict) -> None:
+    for name in sorted(flat(old).keys() | flat(new).keys()):
+        before, now = flat(old).get(name), flat(new).get(name)
+        if before != now and not any(name == free or name.startswith(free + ".") for free in FREE):
+            raise UserError(
+                f"{folder} holds another experiment: its {name} is {before}, not {now}: give another --out, or delete it"
+            )
+
+
+def flat(page: Any, prefix: str = "") -> dict[str, Any]:
+    """{"train": {"steps": 5}} -> {"train.steps": 5}"""
+    if not isinstance(page, dict):
+        return {prefix: page}
+    parts = [flat(value, f"{prefix}.{name}" if prefix else name) for name, value in page.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _fingerprint(examples: Sequence[Example]) -> str:
+    """SHA-256 of the examples' text."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update("\t".join([example.source, *example.targets, "\n"]).encode())
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: str) -> None:
+    """Whole or not at all."""
+    draft = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(content, encoding="utf-8")
+    os.replace(draft, path)
+
+
+# ------------------------------------------------------------------------------------ training
+
+
+def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Result]:
+    """Trains, from where it stood if it ran before; the returned state lets a notebook go on from it."""
+    e = experiment
+    mesh = meshes.make_mesh(e.train.mesh)
+    examples = sources.load(e.data.corpus, "train")
+    dev = sources.load(e.data.corpus, "dev") if e.train.evaluate_every else []
+    run = start_run(e, folder, examples)
+    log = Log(run.folder, e.train.steps, e.train.log_every)
+
+    pairs = batches.encode(examples, run.source, run.target, e.data.buckets)
+    ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
+    plan = batches.Plan(pairs.lengths, e.data.buckets, e.data.tokens, e.seed, multiple=ways)
+    stream = partial(
+        batches.stream, pairs, plan, stop=e.train.steps, prefetch=e.data.prefetch,
+        process_index=jax.process_index(), process_count=jax.process_count(),
+    )  # fmt: skip
+
+    state = initial_state(run, mesh)
+    log.say(_describe(run, state, pairs, plan, mesh))
+    result = fit(
+        state,
+        make_train_step(partial(loss, run.module, e.train.label_smoothing), optimizer(e.train), e.train, e.seed),
+        stream,
+        e.train,
+        run.checkpoints(),
+        DevEvaluation(run, dev[: e.evaluate.lines], mesh, log) if dev else None,
+        log,
+        mesh=mesh,
+        shapes=[_shapes(plan, bucket) for bucket in plan.used_buckets],
+    )
+    return run, result
+
+
+def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
+    """The cross-entropy of a batch with dropout on."""
+    logits = module.apply({"params": params}, batch["source"], batch["target"], True, rngs={"dropout": key})
+    return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
+
+
+def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
+    """The state before the first step, each device computing only what it will hold."""
+    e = run.experiment
+
+    def init(key: jax.Array) -> TrainState:
+        one = jnp.ones((1, 1), jnp.int32)
+        return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
+
+    rules = models.TENSOR_RULES[type(e.model)] if e.train.mesh.tensor > 1 else ()
+    return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
+
+
+def _shapes(plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
+    rows, (source, target) = plan.rows[bucket], plan.buckets[bucket]
+    ids = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
+    return {"source": ids(rows, source), "target": ids(rows, target), "example": ids(rows)}
+
+
+def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
+    e = run.experiment
+    weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    device = jax.devices()[0]
+    lines = [
+        f"{e.name}: {type(e.model).__name__} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
+        + ("s" if mesh.size > 1 else ""),
+        f"{len(pairs.lengths):,} training pairs, vocabulary {run.source.size} -> {run.target.size}, "
+        f"{plan.steps_per_epoch:,} steps an epoch",
+    ]
+    if pairs.too_long:
+        longest = e.data.buckets[-1]
+        lines.append(f"{pairs.too_long:,} pairs are longer than the last of data.buckets, {longest}, and are left out")
+    return "\n".join(lines)
+
+
+class DevEvaluation:
+    """Decodes the dev lines with the parameters of the moment and shows a few."""
+
+    def __init__(self, run: Run, dev: Sequence[Example], mesh: jax.sharding.Mesh, log: Log):
+        self.run, self.dev, self.log = run, dev, log
+        self.translator = run.translator(mesh=mesh)
+
+    def __call__(self, state: TrainState, step: int) -> Scores:
+        options = self.run.experiment.evaluate
+        outputs = self.translator.decode(evaluation_params(state), [example.source for example in self.dev])
+        results = metrics.score(
+            options.metrics, [best[0].text for best in outputs], [e.targets for e in self.dev], options.line
+        )
+        samples = [
+            f"  {example.source}  ->  {best[0].text}  {'✓' if best[0].text in example.targets else f'({example.targets[0]})'}"
+            for example, best in zip(self.dev[: options.samples], outputs)
+        ]
+        for line in samples:
+            self.log.say(line)
+        with open(self.run.folder / "samples.txt", "a", encoding="utf-8") as file:
+            file.write("\n".join([f"step {step}", *samples, ""]))
+        first, *others = results.values()
+        details = {other.name: other.value for other in others}
+        return Scores(first.name, first.value, first.higher_is_better, details)
+
+
+# ---------------------------------------------------------------------------------- evaluation
+
+
+def evaluate(run: Run, split: str | None = None, options: config.Search | None = None) -> dict[str, metrics.Result]:
+    """Decodes a whole split with the best checkpoint, prints the scores and writes results.json."""
+    e = run.experiment
+    options = options or e.search
+    split = split or ("test" if _has(e.data.corpus, "test") else "dev")
+    examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
+    params, step = run.checkpoints(read_only=True).restore_params()
+    outputs = run.translator(options).decode(params, [example.source for example in examples])
+    results = metrics.score(
+        e.evaluate.metrics, [best[0].text for best in outputs], [x.targets for x in examples], e.evaluate.line
+    )
+    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
+    print(f"{split}, checkpoint of step {step}, beam {options.beam}:")
+    print(metrics.summary(results, e.evaluate.line))
+    return results
+
+
+def _has(corpus: config.Corpus, split: str) -> bool:
+    return bool(getattr(corpus, split, None) or getattr(corpus, f"{split}_percent", None))
+
+
+def show(run: Run) -> list[Path]:
+    """Decodes the texts that the experiment wants to see, and draws what the model looked at."""
+    lines = run.experiment.show
+    if not lines:
+        return []
+    params, _ = run.checkpoints(read_only=True).restore_params()
+    translator = run.translator()
+    outputs = [best[0] for best in translator.decode(params, lines)]
+    width = max(map(len, lines))
+    for line, output in zip(lines, outputs):
+        print(f"  {line:{width}}  ->  {output.text}")
+    maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
+    path = run.folder / "attention.png"
+    figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
+    return [path]
