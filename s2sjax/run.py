@@ -5,9 +5,10 @@ evaluated, results.json and attention.png: all that decoding needs, and nothing 
 """
 
 import hashlib
-import importlib.util
 import json
 import os
+import runpy
+import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,10 @@ from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
 
 # Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is.
+# The metrics are not among them: the scores of two of them cannot tell which checkpoint is best.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
-        "train.max_skipped", "train.mesh", "data.prefetch", "search", "evaluate", "show")  # fmt: skip
+        "train.max_skipped", "train.mesh", "data.prefetch", "search", "evaluate.lines",
+        "evaluate.samples", "evaluate.rows", "show")  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -49,7 +52,7 @@ class Run(NamedTuple):
 
     def translator(self, options: config.Search | None = None, mesh: jax.sharding.Mesh | None = None) -> Translator:
         e = self.experiment
-        sharding = mesh and jax.sharding.NamedSharding(mesh, meshes.ROWS)
+        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh else None
         ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
         return Translator(
             self.module, self.source, self.target, options or e.search,
@@ -62,6 +65,12 @@ class Run(NamedTuple):
         keep = self.experiment.train.keep
         return Checkpoints(self.folder / "checkpoints", keep, "max" if first else "min", read_only)
 
+    def params(self) -> tuple[Any, int]:
+        """(the parameters of the best checkpoint, its step); refused where they are not this model's."""
+        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
+        return self.checkpoints(read_only=True).restore_params(template)
+
 
 # ------------------------------------------------------------------------------- opening a run
 
@@ -71,20 +80,25 @@ def load_experiment(file: str) -> config.Experiment:
     path = Path(file)
     if not path.is_file():
         raise UserError(f"there is no experiment file {file}: name a Python file such as experiments/g2p.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} is not a Python file: name one such as experiments/g2p.py")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except UserError:
-        raise
+        page = runpy.run_path(str(path), run_name=path.stem)
+    except UserError as error:
+        raise UserError(f"{_place(path, error)}: {error}") from error
     except Exception as error:
-        raise UserError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-    experiment = getattr(module, "experiment", None)
+        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        raise UserError(f"{_place(path, error)}: {type(error).__name__}: {reason}: correct it") from error
+    experiment = page.get("experiment")
     if not isinstance(experiment, config.Experiment):
         raise UserError(f"{file} defines no `experiment`: it must build an s2sjax.config.Experiment of that name")
     return experiment
+
+
+def _place(path: Path, error: Exception) -> str:
+    """Where in an experiment file an error arose: "experiments/g2p.py, line 12"."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}, line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
 def open_run(folder: str | Path) -> Run:
@@ -93,7 +107,13 @@ def open_run(folder: str | Path) -> Run:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no run folder (it has no config.json): train first, or name another")
     page = _read_page(folder)
-    return Run(folder, config.from_json(page["experiment"]), *_load_vocabularies(folder, page))
+    try:
+        experiment = config.from_json(page["experiment"])
+    except (UserError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    if not isinstance(experiment, config.Experiment):
+        raise _unreadable(folder, "it holds no experiment")
+    return Run(folder, experiment, *_load_vocabularies(folder, page))
 
 
 def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence[Example]) -> Run:
@@ -107,7 +127,10 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence
             raise UserError(f"the training data has changed since {folder} was started: give another --out")
         run = Run(folder, experiment, *_load_vocabularies(folder, page))
     else:
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file, not a folder: give another --out")
+        # What a start that was killed before its config.json may have left, is written again.
+        if folder.is_dir() and {path.name for path in folder.iterdir()} - {"vocabulary", ".config.json.partial"}:
             raise UserError(f"{folder} holds something that is not a run: give another --out")
         run = Run(folder, experiment, *build_vocabularies(experiment.data, train))
         for name in ("source", "target"):
@@ -145,10 +168,21 @@ def _load_vocabularies(folder: Path, page: dict) -> list[text.AnyVocabulary]:
 
 def _read_page(folder: Path) -> dict:
     try:
-        page = json.loads((folder / "config.json").read_text())
-        return {name: page[name] for name in ("data", "vocabulary", "experiment")}
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({error}): give another folder") from None
+        page = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = {name: page[name] for name in ("data", "vocabulary", "experiment")}
+        found["vocabulary"]["source"], found["vocabulary"]["target"]
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    except KeyError as error:
+        raise _unreadable(folder, f"it has no {error}") from None
+    return found
+
+
+def _unreadable(folder: Path, reason: object) -> UserError:
+    return UserError(
+        f"{folder / 'config.json'} cannot be read ({reason}): copy it again from where the run was made, "
+        "or name another folder"
+    )
 
 
 def _same_experiment(folder: Path, old: dict, new: dict) -> None:
@@ -156,7 +190,7 @@ def _same_experiment(folder: Path, old: dict, new: dict) -> None:
         before, now = flat(old).get(name), flat(new).get(name)
         if before != now and not any(name == free or name.startswith(free + ".") for free in FREE):
             raise UserError(
-                f"{folder} holds another experiment: its {name} is {before}, not {now}: give another --out, or delete it"
+                f"{folder} holds another experiment: its {name} is {before!r}, not {now!r}: give another --out"
             )
 
 
@@ -192,8 +226,11 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     e = experiment
     mesh = meshes.make_mesh(e.train.mesh)
     examples = sources.load(e.data.corpus, "train")
+    if e.train.evaluate_every and not _has(e.data.corpus, "dev"):
+        raise UserError("data.corpus has no dev examples to evaluate: give it some, or set train.evaluate_every 0")
     dev = sources.load(e.data.corpus, "dev") if e.train.evaluate_every else []
     run = start_run(e, folder, examples)
+    translator = run.translator(mesh=mesh)  # also where it is needed only later: a search that cannot work ends here
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
     pairs = batches.encode(examples, run.source, run.target, e.data.buckets)
@@ -212,7 +249,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
         stream,
         e.train,
         run.checkpoints(),
-        DevEvaluation(run, dev[: e.evaluate.lines], mesh, log) if dev else None,
+        DevEvaluation(run, dev[: e.evaluate.lines], translator, log) if dev else None,
         log,
         mesh=mesh,
         shapes=[_shapes(plan, bucket) for bucket in plan.used_buckets],
@@ -222,7 +259,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
 
 def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
     """The cross-entropy of a batch with dropout on."""
-    logits = module.apply({"params": params}, batch["source"], batch["target"], True, rngs={"dropout": key})
+    logits: Any = module.apply({"params": params}, batch["source"], batch["target"], True, rngs={"dropout": key})
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
 
 
@@ -263,9 +300,8 @@ def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.P
 class DevEvaluation:
     """Decodes the dev lines with the parameters of the moment and shows a few."""
 
-    def __init__(self, run: Run, dev: Sequence[Example], mesh: jax.sharding.Mesh, log: Log):
-        self.run, self.dev, self.log = run, dev, log
-        self.translator = run.translator(mesh=mesh)
+    def __init__(self, run: Run, dev: Sequence[Example], translator: Translator, log: Log):
+        self.run, self.dev, self.translator, self.log = run, dev, translator, log
 
     def __call__(self, state: TrainState, step: int) -> Scores:
         options = self.run.experiment.evaluate
@@ -273,10 +309,10 @@ class DevEvaluation:
         results = metrics.score(
             options.metrics, [best[0].text for best in outputs], [e.targets for e in self.dev], options.line
         )
-        samples = [
-            f"  {example.source}  ->  {best[0].text}  {'✓' if best[0].text in example.targets else f'({example.targets[0]})'}"
-            for example, best in zip(self.dev[: options.samples], outputs)
-        ]
+        samples = []
+        for example, best in zip(self.dev[: options.samples], outputs):
+            verdict = "✓" if best[0].text in example.targets else f"({example.targets[0]})"
+            samples.append(f"  {example.source}  ->  {best[0].text}  {verdict}")
         for line in samples:
             self.log.say(line)
         with open(self.run.folder / "samples.txt", "a", encoding="utf-8") as file:
@@ -289,21 +325,30 @@ class DevEvaluation:
 # ---------------------------------------------------------------------------------- evaluation
 
 
-def evaluate(run: Run, split: str | None = None, options: config.Search | None = None) -> dict[str, metrics.Result]:
+def evaluate(
+    run: Run, split: str | None = None, options: config.Search | None = None, judge: config.Evaluate | None = None
+) -> dict[str, metrics.Result]:
     """Decodes a whole split with the best checkpoint, prints the scores and writes results.json."""
     e = run.experiment
-    options = options or e.search
-    split = split or ("test" if _has(e.data.corpus, "test") else "dev")
+    options, judge = options or e.search, judge or e.evaluate
+    split = split or default_split(e.data.corpus)
+    if split is None:
+        raise UserError("data.corpus has neither test nor dev examples: name another --split")
     examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
-    params, step = run.checkpoints(read_only=True).restore_params()
+    params, step = run.params()
     outputs = run.translator(options).decode(params, [example.source for example in examples])
     results = metrics.score(
-        e.evaluate.metrics, [best[0].text for best in outputs], [x.targets for x in examples], e.evaluate.line
+        judge.metrics, [best[0].text for best in outputs], [x.targets for x in examples], judge.line
     )
-    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
     print(f"{split}, checkpoint of step {step}, beam {options.beam}:")
-    print(metrics.summary(results, e.evaluate.line))
+    print(metrics.summary(results, judge.line), flush=True)
+    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
     return results
+
+
+def default_split(corpus: config.Corpus) -> str | None:
+    """The split that is evaluated if none is named: test, or dev where there is no test."""
+    return next((split for split in ("test", "dev") if _has(corpus, split)), None)
 
 
 def _has(corpus: config.Corpus, split: str) -> bool:
@@ -315,7 +360,7 @@ def show(run: Run) -> list[Path]:
     lines = run.experiment.show
     if not lines:
         return []
-    params, _ = run.checkpoints(read_only=True).restore_params()
+    params, _ = run.params()
     translator = run.translator()
     outputs = [best[0] for best in translator.decode(params, lines)]
     width = max(map(len, lines))

@@ -80,19 +80,23 @@ def greedy(
         state, logits, _ = step(state, token)
         candidates = token_log_probs(logits, t + 1 >= limit)  # [B, V]
         live = token != EOS
-        token = jnp.where(live, jnp.argmax(candidates, axis=-1), EOS)
+        token = jnp.where(live, jnp.argmax(candidates, axis=-1), EOS).astype(jnp.int32)
         log_probs += jnp.where(live, jnp.max(candidates, axis=-1), 0)
         tokens = tokens.at[:, t].set(jnp.where(live, token, PAD))
         return t + 1, state, token, tokens, lengths + live, log_probs
 
     first = (
-        jnp.int32(0), state, jnp.where(limit > 0, SOS, EOS), jnp.full((rows, length), PAD, jnp.int32),
-        jnp.zeros(rows, jnp.int32), jnp.zeros(rows),
+        jnp.int32(0), state, jnp.where(limit > 0, SOS, EOS).astype(jnp.int32),
+        jnp.full((rows, length), PAD, jnp.int32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows),
     )  # fmt: skip
     unfinished = lambda loop: (loop[0] < length) & jnp.any(loop[2] != EOS)
     _, _, _, tokens, lengths, log_probs = lax.while_loop(unfinished, body, first)
     scores = log_probs / length_penalty(penalty, alpha, lengths)
-    return jax.tree.map(lambda leaf: leaf[:, None], Hypotheses(tokens, lengths, scores, log_probs))
+    found = Hypotheses(tokens, lengths, scores, log_probs)
+    # As in `put_aside`: what the model holds impossible is no hypothesis.
+    exists = (lengths > 0) & (log_probs > DEAD / 2)
+    found = keep_rows(exists, found, Hypotheses(PAD, 0, -jnp.inf, -jnp.inf))
+    return jax.tree.map(lambda leaf: leaf[:, None], found)
 
 
 class Beam(NamedTuple):

@@ -32,7 +32,7 @@ TENSOR_RULES = {
     config.Transformer: (
         (r"(query|key_value|inner)/kernel$", (None, "tensor")),
         (r"(query|key_value|inner)/bias$", ("tensor",)),
-        (r"blocks_\d+/(attention|cross)/output/kernel$", ("tensor", None)),
+        (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
 }

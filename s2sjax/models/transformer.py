@@ -128,12 +128,12 @@ class TransformerEncoder(nn.Module):
 
     def setup(self):
         self.positioned = Positioned(self.config, self.dtype)
-        self.blocks = [EncoderBlock(self.config, self.dtype) for _ in range(self.config.encoder_layers)]
+        block = EncoderBlock(self.config, self.dtype, parent=None)
+        self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
 
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
         x = self.positioned(self.embedding(source), jnp.arange(source.shape[1]), train)
-        for block in self.blocks:
-            x = block(x, mask.sum(1), train)
+        x = self.blocks(x, mask.sum(1), train=train)
         return Memory(self.positioned.last(x), mask, ())
 
 
@@ -141,10 +141,11 @@ class TransformerEncoder(nn.Module):
 
 
 class Read(NamedTuple):
-    """A memory made ready for the decoder: keys and values of every layer's attention over it."""
+    """A memory made ready for the decoder."""
 
+    states: Array  # [B, S, W], for all positions at once
     mask: Array  # [B, S]
-    layers: tuple[tuple[Array, Array], ...]  # keys and values [B, S, N, D], one pair a layer
+    layers: tuple[tuple[Array, Array], ...]  # for one position: keys and values [B, S, N, D] of each layer
 
 
 class State(NamedTuple):
@@ -164,15 +165,18 @@ class DecoderBlock(nn.Module):
         self.around_cross = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, read: tuple[Array, Array], source_lengths: Array, train: bool) -> Array:
+    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool) -> Array:
         """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices."""
         everything = jnp.full(x.shape[:1], x.shape[1])
         h = self.around_attention.before(x)
         x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), everything, causal=True), train)
         h = self.around_cross.before(x)
-        x = self.around_cross.after(x, self.cross(h, *read, source_lengths), train)
+        x = self.around_cross.after(x, self.cross(h, *self.cross.read(states), source_lengths), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
+
+    def read(self, states: Array) -> tuple[Array, Array]:
+        return self.cross.read(states)
 
     def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position: Array):
         """One position, x [B, W]: the same with a cache -> x, cache, alpha over the source [B, S]."""
@@ -195,23 +199,25 @@ class TransformerDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.positioned = Positioned(c, self.dtype)
-        self.blocks = [DecoderBlock(c, self.dtype) for _ in range(c.decoder_layers)]
+        block = DecoderBlock(c, self.dtype, parent=None)
+        self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
         self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
 
     def prepare(self, memory: Memory) -> Read:
-        return Read(memory.mask, tuple(block.cross.read(memory.states) for block in self.blocks))
+        layers = tuple(block(memory.states, method="read") for block in self.blocks.each())
+        return Read(memory.states, memory.mask, layers)
 
     def start(self, memory: Read, steps: int) -> State:
         rows = memory.mask.shape[0]
         shape = (rows, steps, self.config.heads, self.config.width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
-        return State(jnp.zeros(rows, jnp.int32), tuple((empty, empty) for _ in self.blocks))
+        return State(jnp.zeros(rows, jnp.int32), ((empty, empty),) * self.config.decoder_layers)
 
     def step(self, memory: Read, state: State, token: Array):
         x = self.positioned(self.embedding(token), state.position)
         caches, alphas = [], []
-        for block, read, cache in zip(self.blocks, memory.layers, state.layers):
-            x, cache, alpha = block.one(x, read, memory.mask, cache, state.position)
+        for block, read, cache in zip(self.blocks.each(), memory.layers, state.layers):
+            x, cache, alpha = block(x, read, memory.mask, cache, state.position, method="one")
             caches.append(cache)
             alphas.append(alpha)
         logits = self.output.logits(self.positioned.last(x))
@@ -219,6 +225,5 @@ class TransformerDecoder(nn.Module):
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         x = self.positioned(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
-        for block, read in zip(self.blocks, memory.layers):
-            x = block(x, read, memory.mask.sum(1), train)
+        x = self.blocks(x, memory.states, memory.mask.sum(1), train=train)
         return self.output.logits(self.positioned.last(x))

@@ -1,0 +1,93 @@
+"""Frozen dataclasses that refuse, when they are built, a misspelt field and a value of another type.
+
+    @settings
+    class Train:
+        steps: int = 10_000
+
+    Train(stepz=5)        error: Train has no field 'stepz': did you mean 'steps'?
+    Train(steps="5")      error: Train.steps is '5': it must be a whole number
+
+A list is taken as the tuple it stands for, so that settings stay hashable and equal after a journey through JSON.
+"""
+
+import difflib
+import functools
+import typing
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar
+
+from s2sjax.errors import UserError
+
+T = TypeVar("T")
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuses what cannot work."""
+    if not condition:
+        raise UserError(message)
+
+
+def at_least(low: int, config: Any, where: str, *names: str) -> None:
+    """Refuses any of these fields that is below `low`."""
+    for name in names:
+        value = getattr(config, name)
+        require(value >= low, f"{where}.{name} is {value}: it must be at least {low}")
+
+
+@typing.dataclass_transform(frozen_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """A frozen dataclass that looks at what it is given: see above."""
+    build = dataclass(frozen=True)(cls).__init__
+    names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+
+    @functools.wraps(build)
+    def __init__(self, *values, **named):
+        for name in named.keys() - set(names):
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+            raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
+        types = typing.get_type_hints(cls)
+        first = [_fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(names, values)]
+        rest = {name: _fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
+        build(self, *first, *values[len(names) :], **rest)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    return cls
+
+
+def _fitting(name: str, value: Any, kind: Any) -> Any:
+    value = _tuples(value)
+    require(_fits(value, kind), f"{name} is {value!r}: it must be {_words(kind)}")
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type; True is no number here, and 1 is a float."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return value in parts
+    if isinstance(kind, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if parts:  # tuple[int, int] or tuple[str, ...]
+        parts = parts[:1] * len(value) if parts[-1] is ... and isinstance(value, tuple) else parts
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:
+    """tuple[tuple[int, int], ...] -> "a tuple of (a whole number, a whole number)"."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, parts))
+    if isinstance(kind, UnionType):
+        return " or ".join(map(_words, parts))
+    if parts:
+        return f"a tuple of {_words(parts[0])}" if parts[-1] is ... else f"({', '.join(map(_words, parts))})"
+    plain = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    return plain.get(kind) or f"a config.{kind.__name__}"

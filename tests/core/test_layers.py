@@ -1,0 +1,157 @@
+"""The shared Flax rim: how weights begin, what a stack of layers computes, what each small layer is."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax import layers
+from s2sjax.core import cells, recurrence
+
+ROWS, TIME, INPUTS, WIDTH = 3, 5, 4, 6
+MASK = np.arange(TIME) < np.array([5, 3, 1])[:, None]
+BAR = 1e-5
+
+
+def draw(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def variables_of(module: nn.Module, *args):
+    """Random variables for a module; its own are orthogonal, and slow to compile."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *args)
+    return jax.tree.map(lambda leaf: draw(leaf.size, *leaf.shape) / 2, shapes)
+
+
+# --------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_how_the_weights_of_a_cell_begin(cell):
+    """State matrices orthogonal gate by gate, biases zero, an LSTM's forget gate (the first) one."""
+    weights = jax.jit(layers.cell_weights(cell, INPUTS, WIDTH, jnp.float32).init)(jax.random.key(0))["params"]
+    assert {name: value.shape for name, value in weights.items()} == cells.CELLS[cell].shapes(INPUTS, WIDTH)
+    blocks = [weights[name] for name in ("state", "candidate") if name in weights]
+    for block in np.split(np.concatenate(blocks, axis=1), sum(b.shape[1] for b in blocks) // WIDTH, axis=1):
+        np.testing.assert_allclose(block @ block.T, np.eye(WIDTH), atol=BAR)
+    forget = WIDTH if cell == "lstm" else 0
+    np.testing.assert_array_equal(weights["bias"], np.arange(len(weights["bias"])) < forget)
+
+
+def test_weights_are_read_in_the_computing_type_and_kept_in_float32():
+    module = layers.cell_weights("gru", INPUTS, WIDTH, jnp.bfloat16, context=(2, 3))
+    read, variables = jax.eval_shape(module.init_with_output, jax.random.key(0))
+    assert {value.dtype for value in variables["params"].values()} == {np.dtype(np.float32)}
+    assert {value.dtype for value in read.values()} == {np.dtype(jnp.bfloat16)}
+    assert read["context"].shape == (2, 3)
+
+
+# ----------------------------------------------------------------------------------------- stacks
+
+
+def test_a_bidirectional_lstm_stack_equals_pytorch():
+    """Two layers, each direction half of the width, on padded sentences: outputs and last states."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    stack = layers.Recurrent("lstm", WIDTH, 2, INPUTS, bidirectional=2)
+    xs = draw(0, ROWS, TIME, INPUTS)
+    variables = variables_of(stack, xs, MASK)
+    ys, final = jax.jit(stack.apply)(variables, xs, MASK)
+
+    def theirs(name, layer):
+        """PyTorch's gates lie in the order i, f, c~, o, ours in the order f, i, o, c~."""
+        f, i, o, candidate = np.split(np.asarray(variables["params"][layer][name]).T, 4)
+        return torch.tensor(np.concatenate([i, f, candidate, o]))
+
+    module = torch.nn.LSTM(INPUTS, WIDTH // 2, num_layers=2, batch_first=True, bidirectional=True)
+    with torch.no_grad():
+        for layer in range(2):
+            for ours, suffix in ((f"forward_{layer}", ""), (f"backward_{layer}", "_reverse")):
+                for name, part in (("input", "weight_ih"), ("state", "weight_hh"), ("bias", "bias_ih")):
+                    getattr(module, f"{part}_l{layer}{suffix}").copy_(theirs(name, ours))
+                getattr(module, f"bias_hh_l{layer}{suffix}").zero_()
+        packed = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(xs), torch.tensor(MASK.sum(1)), batch_first=True)
+        outputs, last = module(packed)
+        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
+    np.testing.assert_allclose(np.where(MASK[..., None], ys, 0), outputs.numpy(), atol=BAR)
+    for layer in range(2):
+        for ours, part in zip(final[layer], last):  # [2 layers x 2 directions, B, H/2]
+            np.testing.assert_allclose(ours, np.concatenate(part[2 * layer : 2 * layer + 2].numpy(), axis=1), atol=BAR)
+
+
+def test_residual_stacks_add_from_the_second_layer_on():
+    """y1 = L1(x); y2 = y1 + L2(y1); y3 = y2 + L3(y2). The first layer reads both ways."""
+    stack = layers.Recurrent("gru", WIDTH, 3, INPUTS, bidirectional=1, residual=True)
+    xs = draw(2, ROWS, TIME, INPUTS)
+    variables = variables_of(stack, xs, MASK)
+    ys, final = jax.jit(stack.apply)(variables, xs, MASK)
+    weights, cell = variables["params"], cells.CELLS["gru"]
+    run = jax.jit(partial(recurrence.run, cell), static_argnames="reverse")
+    zeros = lambda width: cells.start(cell, width, (ROWS,), np.float32)
+    there, there_last = run(weights["forward_0"], xs, MASK, zeros(WIDTH // 2))
+    back, back_last = run(weights["backward_0"], xs, MASK, zeros(WIDTH // 2), reverse=True)
+    first = np.concatenate([there, back], axis=-1)
+    second = first + run(weights["forward_1"], first, MASK, zeros(WIDTH))[0]
+    above, above_last = run(weights["forward_2"], second, MASK, zeros(WIDTH))
+    np.testing.assert_allclose(ys, second + above, atol=BAR)
+    np.testing.assert_allclose(final[0][0], np.concatenate([there_last[0], back_last[0]], axis=-1), atol=BAR)
+    np.testing.assert_allclose(final[2][0], above_last[0], atol=BAR)
+
+
+def test_a_stack_can_begin_where_another_ended():
+    """The first half of a sentence, then the second from its carries, is the whole sentence."""
+    stack = layers.Recurrent("rnn", WIDTH, 2, INPUTS)
+    xs, everywhere = draw(3, ROWS, 6, INPUTS), np.ones((ROWS, 6), bool)
+    variables, apply = variables_of(stack, xs, everywhere), jax.jit(stack.apply)
+    ys, final = apply(variables, xs, everywhere)
+    first, carries = apply(variables, xs[:, :3], everywhere[:, :3])
+    second, last = apply(variables, xs[:, 3:], everywhere[:, 3:], carries)
+    np.testing.assert_allclose(np.concatenate([first, second], axis=1), ys, atol=BAR)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=BAR), last, final)
+
+
+# ------------------------------------------------------------------------------------ small layers
+
+
+def test_layer_norm_equals_flax():
+    x, scale, bias = draw(4, ROWS, WIDTH) * 5 + 3, draw(5, WIDTH), draw(6, WIDTH)
+    params = {"params": {"scale": scale, "bias": bias}}
+    ours = jax.jit(layers.LayerNorm(WIDTH).apply)(params, x)
+    np.testing.assert_allclose(ours, jax.jit(nn.LayerNorm().apply)(params, x), atol=BAR)
+
+
+def test_an_embedding_is_a_scaled_row_and_its_transpose_gives_logits():
+    module, table = layers.Embedding(7, WIDTH, scale=3.0), draw(7, 7, WIDTH)
+    read = jax.jit(module.apply)({"params": {"table": table}}, np.array([[4, 0], [6, 6]]))
+    np.testing.assert_allclose(read, 3 * table[[[4, 0], [6, 6]]], rtol=1e-6)
+    x = draw(8, ROWS, WIDTH)
+    logits = jax.jit(partial(module.apply, method="logits"))({"params": {"table": table}}, x)
+    np.testing.assert_allclose(logits, x @ table.T, atol=BAR)
+
+
+def test_logits_of_half_precision_are_summed_in_float32():
+    """257 ones make 257, which bfloat16 does not hold, and a bias that it would lose."""
+    x = jnp.ones((1, 257), jnp.bfloat16)
+    kernel, bias = np.ones((257, 1), np.float32), np.array([0.001], np.float32)
+    logits = jax.jit(partial(layers.Dense(257, 1, jnp.bfloat16).apply, method="logits"))
+    found = logits({"params": {"kernel": kernel, "bias": bias}}, x)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [[257.001]], rtol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_mean(rate):
+    """A share of `rate` is zero and the rest is divided by what is left; without training nothing changes."""
+
+    class Drop(nn.Module):
+        def __call__(self, x, train):
+            return layers.dropout(self, x, rate, train)
+
+    x, key = np.ones((100, 1000), np.float32), {"dropout": jax.random.key(4)}
+    dropped = np.asarray(jax.jit(lambda x: Drop().apply({}, x, True, rngs=key))(x))
+    np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - rate)], rtol=1e-6)
+    # Of 100,000 draws: four standard deviations of the share.
+    np.testing.assert_allclose((dropped == 0).mean(), rate, atol=4 * (rate * (1 - rate) / 1e5) ** 0.5)
+    assert Drop().apply({}, x, False) is x

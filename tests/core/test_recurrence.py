@@ -1,0 +1,200 @@
+"""A cell over time: padding, both directions, and the late weight gradient against plain autodiff."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax.core import cells, recurrence
+
+ROWS, TIME, INPUTS, WIDTH = 4, 6, 2, 3
+LENGTHS = np.array([6, 4, 1, 0])  # whole, padded, nearly and wholly empty
+MASK = np.arange(TIME) < LENGTHS[:, None]
+HOLES = np.random.default_rng(9).random((ROWS, TIME)) < 0.6  # a mask need not be a prefix
+
+every_cell = pytest.mark.parametrize("name", cells.CELLS)
+late_cells = pytest.mark.parametrize("name", ["rnn", "lstm"])  # those that take the road of the late gradient
+both_ways = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+
+run = jax.jit(recurrence.run, static_argnames=("cell", "reverse"))
+
+
+def example(name: str, dtype=np.float32, seed: int = 0, batch: tuple[int, ...] = ()):
+    """weights, xs [..., B, T, D], and a carry that is not zero; `batch` are axes in front of them all."""
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.normal(size=(*batch, *shape)).astype(dtype)
+    cell = cells.CELLS[name]
+    weights = {key: draw(*shape) for key, shape in cell.shapes(INPUTS, WIDTH).items()}
+    return weights, draw(ROWS, TIME, INPUTS), tuple(draw(ROWS, WIDTH) for _ in range(cell.carries))
+
+
+def assert_close(left, right, **bar):
+    jax.tree.map(partial(np.testing.assert_allclose, **bar), left, right)
+
+
+# ----------------------------------------------------------------------------------------- masks
+
+
+@every_cell
+@both_ways
+def test_padded_steps_leave_the_carry_as_it_was(name, reverse):
+    """What padding holds changes nothing, and a row without a real step returns the carry it was given."""
+    weights, xs, carry = example(name)
+    ys, last = run(cells.CELLS[name], weights, xs, HOLES, carry, reverse=reverse)
+    other, other_last = run(
+        cells.CELLS[name], weights, np.where(HOLES[..., None], xs, np.float32(1e3)), HOLES, carry, reverse=reverse
+    )
+    jax.tree.map(np.testing.assert_array_equal, (ys, last), (other, other_last))
+
+    before = np.concatenate([ys[:, 1:], carry[0][:, None]] if reverse else [carry[0][:, None], ys[:, :-1]], axis=1)
+    changed = (np.asarray(ys) != before).any(-1)
+    np.testing.assert_array_equal(changed, HOLES)
+
+    _, untouched = run(cells.CELLS[name], weights, xs, np.zeros_like(MASK), carry, reverse=reverse)
+    jax.tree.map(np.testing.assert_array_equal, untouched, carry)
+
+
+@every_cell
+@both_ways
+def test_a_mask_takes_its_steps_out_of_time(name, reverse):
+    """The real steps alone, moved to the front, give the same outputs and the same last carry."""
+    weights, xs, carry = example(name)
+    ys, last = run(cells.CELLS[name], weights, xs, HOLES, carry, reverse=reverse)
+    real_first = np.argsort(~HOLES, axis=1, kind="stable")
+    packed = np.take_along_axis(np.asarray(xs), real_first[..., None], axis=1)
+    packed_mask = np.arange(TIME) < HOLES.sum(1)[:, None]
+    packed_ys, packed_last = run(cells.CELLS[name], weights, packed, packed_mask, carry, reverse=reverse)
+    jax.tree.map(np.testing.assert_array_equal, last, packed_last)
+    np.testing.assert_array_equal(np.asarray(ys)[HOLES], np.asarray(packed_ys)[packed_mask])
+
+
+@every_cell
+def test_reverse_is_forward_on_the_flipped_sentence(name):
+    weights, xs, carry = example(name)
+    xs = np.asarray(xs)
+    flipped = np.stack([np.concatenate([row[:n][::-1], row[n:]]) for row, n in zip(xs, LENGTHS)])
+    ys, last = run(cells.CELLS[name], weights, xs, MASK, carry, reverse=True)
+    flipped_ys, flipped_last = run(cells.CELLS[name], weights, flipped, MASK, carry)
+    jax.tree.map(np.testing.assert_array_equal, last, flipped_last)
+    for row, n in enumerate(LENGTHS):
+        np.testing.assert_array_equal(ys[row, :n], flipped_ys[row, :n][::-1])
+
+
+@late_cells
+def test_both_directions_equal_pytorch_on_packed_sentences(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    lengths, rows = np.maximum(LENGTHS[:3], 1), slice(0, 3)  # PyTorch refuses an empty sentence
+    forward, backward = example(name, seed=1), example(name, seed=2)
+    xs = forward[1][rows]
+    carries = [tuple(part[rows] for part in carry) for _, _, carry in (forward, backward)]
+
+    module = getattr(torch.nn, name.upper())(INPUTS, WIDTH, batch_first=True, bidirectional=True)
+    tensor = lambda x: torch.tensor(np.asarray(x))
+    with torch.no_grad():
+        for suffix, (weights, _, _) in zip(("", "_reverse"), (forward, backward)):
+            parts = {"weight_ih": weights["input"].T, "weight_hh": weights["state"].T, "bias_ih": weights["bias"]}
+            for key, value in parts.items():
+                getattr(module, f"{key}_l0{suffix}").copy_(tensor(in_pytorchs_order(name, value)))
+            getattr(module, f"bias_hh_l0{suffix}").zero_()
+        begin = [torch.stack([tensor(part) for part in parts]) for parts in zip(*carries)]
+        packed = torch.nn.utils.rnn.pack_padded_sequence(tensor(xs), torch.tensor(lengths), batch_first=True)
+        outputs, last = module(packed, tuple(begin) if name == "lstm" else begin[0])
+        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
+    last = last if name == "lstm" else (last,)
+
+    for direction, (weights, _, _) in enumerate((forward, backward)):
+        ys, carry = run(cells.CELLS[name], weights, xs, MASK[rows], carries[direction], reverse=direction == 1)
+        theirs = outputs[..., direction * WIDTH : (direction + 1) * WIDTH].numpy()
+        np.testing.assert_allclose(np.where(MASK[rows, :, None], ys, 0), theirs, atol=1e-5)
+        for ours, part in zip(carry, last):
+            np.testing.assert_allclose(ours, part[direction].numpy(), atol=1e-5)
+
+
+def in_pytorchs_order(name: str, value) -> np.ndarray:
+    """PyTorch's gates lie in the order i, f, c~, o, ours in the order f, i, o, c~."""
+    if name == "rnn":
+        return value
+    f, i, o, candidate = np.split(np.asarray(value), 4)
+    return np.concatenate([i, f, candidate, o])
+
+
+# ---------------------------------------------------------------------- the late weight gradient
+
+
+def plain_run(cell, weights, xs, mask, carry, reverse=False):
+    """`run` without the late weight gradient."""
+    projected = cells.project(weights, xs.swapaxes(0, 1))
+    ys, carry = recurrence._scan(cell, reverse, weights, projected, mask.swapaxes(0, 1), carry)
+    return ys.swapaxes(0, 1), carry
+
+
+def gradients(runner, name: str, reverse: bool, weights, xs, mask, carry, cotangents):
+    """Cotangents of ys and of the last carry -> gradients of weights, xs, carry."""
+    outputs = lambda weights, xs, carry: runner(cells.CELLS[name], weights, xs, mask, carry, reverse=reverse)
+    return jax.vjp(outputs, weights, xs, carry)[1](cotangents)
+
+
+late_gradients = jax.jit(partial(gradients, recurrence.run), static_argnums=(0, 1))
+
+
+def cotangents_like(xs, carry, seed: int = 3):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.normal(size=shape).astype(xs.dtype)
+    return draw(*xs.shape[:-1], WIDTH), tuple(draw(*part.shape) for part in carry)
+
+
+@late_cells
+@both_ways
+def test_the_late_weight_gradient_is_the_plain_one(name, reverse):
+    """For every weight, input and carry, to 1e-10 in float64; two problems at once, by `vmap`."""
+
+    @jax.jit
+    def late_and_plain(*arguments):
+        return [jax.vmap(partial(gradients, r, name, reverse))(*arguments) for r in (recurrence.run, plain_run)]
+
+    with jax.enable_x64(True):
+        weights, xs, carry = example(name, np.float64, batch=(2,))
+        late, plain = late_and_plain(weights, xs, np.stack([MASK, HOLES]), carry, cotangents_like(xs, carry))
+    assert_close(late, plain, rtol=1e-10, atol=1e-12)
+    assert all(leaf.dtype == np.float64 and np.abs(leaf).max() > 0.1 for leaf in jax.tree.leaves(plain))
+
+
+def test_the_late_weight_gradient_can_itself_be_differentiated():
+    """Reverse over reverse: the gradient of the gradient's squared norm."""
+
+    def squared_norm(runner, weights, xs, carry):
+        total = lambda *args: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(args))
+        loss = lambda *args: total(runner(cells.CELLS["rnn"], *args[:2], HOLES, args[2]))
+        return total(jax.grad(loss, argnums=(0, 1, 2))(weights, xs, carry))
+
+    with jax.enable_x64(True):
+        late, plain = (
+            jax.jit(jax.grad(partial(squared_norm, runner), argnums=(0, 1, 2)))(*example("rnn", np.float64))
+            for runner in (recurrence.run, plain_run)
+        )
+    assert_close(late, plain, rtol=1e-9, atol=1e-10)
+
+
+def test_gradients_have_the_type_of_what_they_are_gradients_of():
+    """In bfloat16 too, where they stay near those of float32."""
+    weights, xs, carry = example("lstm", jnp.bfloat16)
+    half = late_gradients("lstm", True, weights, xs, HOLES, carry, cotangents_like(xs, carry))
+    assert {leaf.dtype for leaf in jax.tree.leaves(half)} == {np.dtype(jnp.bfloat16)}
+
+    weights, xs, carry = jax.tree.map(lambda leaf: leaf.astype(np.float32), (weights, xs, carry))
+    full = late_gradients("lstm", True, weights, xs, HOLES, carry, cotangents_like(xs, carry))
+    for near, exact in zip(jax.tree.leaves(half), jax.tree.leaves(full)):
+        error = np.linalg.norm(np.asarray(near, np.float32) - exact) / np.linalg.norm(exact)
+        assert error < 0.05, error  # eight bits of mantissa, six steps deep
+
+
+def test_unrolled_scans_are_the_same_scan(monkeypatch):
+    """What an accelerator runs, where several steps are compiled as one, here with a remainder."""
+    weights, xs, carry = example("lstm")
+    arguments = weights, xs, HOLES, carry, cotangents_like(xs, carry)
+    rolled = late_gradients("lstm", True, *arguments)
+    monkeypatch.setattr(recurrence, "unroll", lambda: 4)
+    unrolled = jax.jit(partial(gradients, recurrence.run, "lstm", True))(*arguments)
+    assert_close(unrolled, rolled, atol=1e-5)

@@ -1,0 +1,457 @@
+"""Search, tried on models that are tables: small enough to enumerate, and many at once, one a row of the batch."""
+
+import itertools
+from functools import cache, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax.core import losses, search
+from s2sjax.core.tokens import EOS, PAD, SOS, UNK
+
+VOCABULARY = 6
+A, B = 4, 5  # two words, besides <unk>
+WORDS = (UNK, A, B)
+CONTEXTS = 61  # rows of a table
+LENGTH = 6
+ROWS = 320
+POWERS = np.array([7**i % CONTEXTS for i in range(LENGTH)])
+
+
+class Models(NamedTuple):
+    """One table a sentence: logits of the next token in each context.
+
+    A Markov chain's context is the last token; any other's is a hash of all tokens so far, which its state keeps.
+    """
+
+    tables: np.ndarray  # [B, CONTEXTS, V]
+    markov: np.ndarray  # [B]
+
+    def __getitem__(self, rows):
+        return Models(self.tables[rows], self.markov[rows])
+
+
+class State(NamedTuple):
+    position: jax.Array  # [B]
+    history: jax.Array  # [B, LENGTH] the tokens read so far, then zeros
+
+
+def start(rows: int) -> State:
+    return State(jnp.zeros(rows, jnp.int32), jnp.zeros((rows, LENGTH), jnp.int32))
+
+
+def step(models: Models, state: State, token):
+    """The contract of s2sjax/models, over tables. Its "attention" is the history, so that a test can recognise it."""
+    history = jax.vmap(lambda row, at, now: row.at[at].set(now))(state.history, state.position, token)
+    context = jnp.where(models.markov, token, history @ POWERS % CONTEXTS)
+    logits = jax.vmap(lambda table, row: table[row])(models.tables, context)
+    return State(state.position + 1, history), logits, history.astype(logits.dtype)
+
+
+@partial(jax.jit, static_argnames=("width", "nbest", "penalty"))
+def _beam(models, limit, alpha, **options):
+    return search.beam(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
+
+
+@partial(jax.jit, static_argnames="penalty")
+def _greedy(models, limit, alpha, **options):
+    return search.greedy(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
+
+
+def beam(models: Models, limit, *, width, nbest=None, penalty="none", alpha=0.6, rows=ROWS) -> search.Hypotheses:
+    return _filled(_beam, models, limit, rows, alpha, width=width, nbest=nbest or width, penalty=penalty)
+
+
+def greedy(models: Models, limit, *, penalty="none", alpha=0.6) -> search.Hypotheses:
+    return _filled(_greedy, models, limit, ROWS, alpha, penalty=penalty)
+
+
+def _filled(decode, models: Models, limit, rows: int, *args, **options) -> search.Hypotheses:
+    """Empty sentences fill the batch, so that one compiled program serves every test."""
+    missing = rows - len(limit)
+    models = Models(*(np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]) for leaf in models))
+    found = decode(models, np.pad(limit, (0, missing)), *args, **options)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(limit)], found)
+
+
+HALF_ARE_MARKOV = np.arange(ROWS) % 2 == 0
+
+
+def exact_models(seed: int) -> Models:
+    """Log-probabilities that are -20, -40, -60 ..., so that every sum is exact and ties are many.
+
+    <pad>, which is never written, takes all the probability that float32 can see: log(1 + a few e^-20) = 0.
+    In every other pair of models, one token in four is impossible.
+    """
+    rng = np.random.default_rng(seed)
+    tables = -20 * rng.integers(1, 12, (ROWS, CONTEXTS, VOCABULARY)).astype(np.float32)
+    tables[..., EOS] *= rng.choice([1, 2, 3], (ROWS, 1))
+    tables[(rng.random(tables.shape) < 0.25) & (np.arange(ROWS) % 4 > 1)[:, None, None]] = -np.inf
+    tables[..., PAD] = 0
+    return Models(tables, HALF_ARE_MARKOV)
+
+
+def natural_models(seed: int) -> Models:
+    """Timid and bold ones, terse and long-winded ones, and some that would rather write <pad> and <sos>."""
+    rng = np.random.default_rng(seed)
+    some = lambda *values: rng.choice(values, (ROWS, 1, 1))
+    tables = rng.normal(size=(ROWS, CONTEXTS, VOCABULARY)) * some(0.1, 1, 4)
+    tables[..., [EOS]] += some(-8, -2, 0, 2)
+    tables[..., [PAD, SOS]] += some(-5, 0, 5)
+    return Models(tables.astype(np.float32), HALF_ARE_MARKOV)
+
+
+def limits(seed: int, most: int = LENGTH) -> np.ndarray:
+    """The most tokens that each sentence may have, from none to `most`."""
+    return np.random.default_rng(seed).integers(0, most + 1, ROWS).astype(np.int32)
+
+
+# --------------------------------------------------------------------- two searches in plain Python
+
+
+def next_log_probs(models: Models, row: int):
+    """prefix -> log-probabilities of the next token."""
+    table = models.tables[row].astype(np.float64)
+    log_p = table - np.log(np.exp(table).sum(-1, keepdims=True))
+    if (table[:, PAD] == 0).all():
+        np.testing.assert_allclose(log_p, table, atol=1e-7)
+        log_p = table  # of an exact model
+
+    def of(prefix: tuple[int, ...]) -> np.ndarray:
+        history = (SOS, *prefix)
+        return log_p[history[-1] if models.markov[row] else np.dot(history, POWERS[: len(history)]) % CONTEXTS]
+
+    return of
+
+
+def divisors(penalty: str, alpha: float) -> np.ndarray:
+    """penalty(length) for the lengths from 0; that of 0 is not used."""
+    lengths = np.arange(LENGTH + 1)
+    return {"none": np.ones(LENGTH + 1), "mean": lengths.clip(1), "gnmt": ((5 + lengths) / 6) ** alpha}[penalty]
+
+
+def by_specification(log_p, limit: int, width: int, divisor: np.ndarray) -> list[tuple[tuple[int, ...], float, float]]:
+    """The module's specification, sentence by sentence, which never stops before `limit`.
+
+    (tokens, score, log-probability) of the hypotheses put aside, best first. `sorted` is stable: continuations
+    are listed by beam, then by token, and older hypotheses first, so ties fall as they should.
+    """
+    live: list = [((), 0.0)]
+    aside: list = []
+    for t in range(1, limit + 1):
+        allowed = (EOS,) if t == limit else (EOS, *WORDS)
+        continuations = [((*prefix, token), s + log_p(prefix)[token]) for prefix, s in live for token in allowed]
+        possible = [continuation for continuation in continuations if continuation[1] > -np.inf]
+        ranked = sorted(possible, key=lambda continuation: -continuation[1])
+        aside += [(tokens, s / divisor[t], s) for tokens, s in ranked[:width] if tokens[-1] == EOS]
+        aside = sorted(aside, key=lambda hypothesis: -hypothesis[1])[:width]
+        live = [(tokens, s) for tokens, s in ranked if tokens[-1] != EOS][:width]
+    return aside
+
+
+@cache
+def by_enumeration(seed: int, row: int, limit: int) -> dict[tuple[int, ...], float]:
+    """The log-probability of every hypothesis there is."""
+    log_p = next_log_probs(natural_models(seed)[row : row + 1], 0)
+    sentences = [(*words, EOS) for count in range(limit) for words in itertools.product(WORDS, repeat=count)]
+    return {tokens: sum(log_p(tokens[:t])[token] for t, token in enumerate(tokens)) for tokens in sentences}
+
+
+def assert_found(found: search.Hypotheses, row: int, expected: list):
+    """Row `row` of what a search found is `expected`, and nothing else fills the places behind it."""
+    places = found.lengths.shape[1]
+    nothing = ((), -np.inf, -np.inf)
+    for place, (tokens, score, log_prob) in enumerate(expected + [nothing] * (places - len(expected))):
+        assert written(found, row, place) == tokens, (row, place)
+        np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-6)
+        assert found.log_probs[row, place] == log_prob
+
+
+def written(found: search.Hypotheses, row: int, place: int) -> tuple[int, ...]:
+    return tuple(found.tokens[row, place, : found.lengths[row, place]].tolist())
+
+
+def assert_well_formed(found: search.Hypotheses, limit: np.ndarray):
+    """<eos> at the end and nowhere else, <pad> behind it and nowhere else, no <sos>, best first, none twice."""
+    place = np.arange(LENGTH)
+    inside, at_end = place < found.lengths[..., None] - 1, place == found.lengths[..., None] - 1
+    assert np.isin(found.tokens[inside], WORDS).all()
+    assert (found.tokens[at_end] == EOS).all()
+    assert (found.tokens[~inside & ~at_end] == PAD).all()
+    assert (found.lengths <= limit[:, None]).all()
+    np.testing.assert_array_equal(found.lengths == 0, found.scores == -np.inf)
+    np.testing.assert_array_equal(found.lengths == 0, found.log_probs == -np.inf)
+    assert not np.isnan(found.scores).any()
+    for row, count in zip(found.tokens.tolist(), (found.lengths > 0).sum(1)):
+        assert len({tuple(tokens) for tokens in row[:count]}) == count
+    assert (found.scores[:, 1:] <= found.scores[:, :-1]).all()
+
+
+# ------------------------------------------------------------------------------------ known by hand
+
+
+def chain() -> Models:
+    """A Markov chain whose best paths are known by hand.
+
+                 0.5
+            a --------> <unk>           a <unk> <eos>   0.6 x 0.5 x 1 = 0.30
+       0.6 /|\\            |             b <eos>         0.4 x 0.9     = 0.36
+          / | \\ 0.1       | 1           a <eos>         0.6 x 0.4     = 0.24
+    <sos>   |  v          |             a b <eos>       0.6 x 0.1 x 0.9 = 0.054
+          \\ |   b         |
+       0.4 \\|0.4 | 0.9    |             b goes back to a with 0.1
+            b   |         |
+                v         v
+                   <eos>
+    """
+    return markov({SOS: {A: 0.6, B: 0.4}, A: {UNK: 0.5, EOS: 0.4, B: 0.1}, B: {EOS: 0.9, A: 0.1}, UNK: {EOS: 1}})
+
+
+def markov(arrows: dict[int, dict[int, float]]) -> Models:
+    """One chain, from its arrows: {from: {to: probability}}. <pad>, which is never written, takes what they leave."""
+    p = np.zeros((CONTEXTS, VOCABULARY))
+    for here, there in arrows.items():
+        p[here, list(there)] = list(there.values())
+    p[:, PAD] = (1 - p.sum(1)).clip(0)
+    with np.errstate(divide="ignore"):
+        return Models(np.log(p, dtype=np.float32)[None], np.array([True]))
+
+
+LIMIT = np.array([LENGTH], np.int32)
+
+
+def best(found: search.Hypotheses) -> list[tuple[list[int], float]]:
+    """(tokens, probability) of the hypotheses of the first sentence."""
+    return [
+        (tokens[:length].tolist(), pytest.approx(np.exp(log_prob)))
+        for tokens, length, log_prob in zip(found.tokens[0], found.lengths[0], found.log_probs[0])
+    ]
+
+
+def test_greedy_is_wrong_where_a_beam_of_two_is_right():
+    assert best(greedy(chain(), LIMIT)) == [([A, UNK, EOS], 0.30)]
+    assert best(beam(chain(), LIMIT, width=2)) == [([B, EOS], 0.36), ([A, UNK, EOS], 0.30)]
+
+
+def test_a_wider_beam_sees_what_a_narrow_one_dropped():
+    """`a <eos>` ranks third when it ends, so a beam of two never puts it aside."""
+    assert best(beam(chain(), LIMIT, width=3)) == [([B, EOS], 0.36), ([A, UNK, EOS], 0.30), ([A, EOS], 0.24)]
+
+
+def test_a_length_penalty_changes_the_winner():
+    """mean: ln 0.36 / 2 = -0.51 against ln 0.30 / 3 = -0.40.
+
+    gnmt: the two are even at alpha = ln(ln 0.30 / ln 0.36) / ln(8 / 7) = 1.23.
+    """
+    winner = lambda **options: beam(chain(), LIMIT, width=2, nbest=1, **options).tokens[0, 0, :2].tolist()
+    assert winner(penalty="none") == [B, EOS]
+    assert winner(penalty="mean") == [A, UNK]
+    assert winner(penalty="gnmt", alpha=1.20) == [B, EOS]
+    assert winner(penalty="gnmt", alpha=1.26) == [A, UNK]
+    assert winner(penalty="gnmt", alpha=-2.0) == [B, EOS]
+
+
+@pytest.mark.parametrize("penalty, steps", [("none", 2), ("mean", 3)])
+def test_a_search_stops_when_nothing_better_can_come(penalty, steps):
+    """Of 6 steps. none: after two, 0.36 is put aside, and 0.30 is the best that lives. mean: `a <unk>` could still
+
+    reach ln 0.30 / 6 = -0.20, over -0.51; it ends at -0.40, and what lives then, `a b a`, reaches ln 0.006 / 6 = -0.85.
+    """
+    seen = []
+
+    def watched(state, token):
+        jax.debug.callback(lambda position: seen.append(position.max()), state.position)
+        return step(chain(), state, token)
+
+    decode = lambda limit: search.beam(watched, start(1), limit, LENGTH, width=2, penalty=penalty)
+    jax.block_until_ready(jax.jit(decode)(LIMIT))
+    jax.effects_barrier()
+    assert max(seen) + 1 == steps
+
+
+def test_a_search_waits_for_a_long_road():
+    """mean: <eos> at once, ln 0.6 = -0.51, stays ahead of `a <unk> b <eos>` until its end: ln 0.16 / 4 = -0.46."""
+    models = markov({SOS: {EOS: 0.6, A: 0.16}, A: {UNK: 1}, UNK: {B: 1}, B: {EOS: 1}})
+    assert written(beam(models, LIMIT, width=2, nbest=1, penalty="mean"), 0, 0) == (A, UNK, B, EOS)
+
+
+def test_a_search_waits_for_a_short_road_where_length_costs():
+    """gnmt, alpha -1.5: <eos> at once has ln 0.3 = -1.2; `a <eos>` ln 0.45 x (7/6)^1.5 = -1.0, yet -2 at the limit."""
+    models = markov({SOS: {EOS: 0.3, A: 0.45}, A: {EOS: 1}})
+    assert written(beam(models, LIMIT, width=2, nbest=1, penalty="gnmt", alpha=-1.5), 0, 0) == (A, EOS)
+
+
+def test_a_limit_ends_every_hypothesis_at_its_true_probability():
+    """With two tokens, `a <unk>` cannot end: what remains is `b <eos>` and `a <eos>`. With one, nothing is possible."""
+    two, one = np.array([2], np.int32), np.array([1], np.int32)
+    assert best(beam(chain(), two, width=3)) == [([B, EOS], 0.36), ([A, EOS], 0.24), ([], 0)]
+    assert best(greedy(chain(), two)) == [([A, EOS], 0.24)]
+    assert best(beam(chain(), one, width=3)) == [([], 0)] * 3
+    assert best(greedy(chain(), one)) == [([], 0)]
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 2.0])
+def test_length_penalties(alpha):
+    lengths = jnp.array([1, 2, 7, 25])
+    np.testing.assert_array_equal(search.length_penalty("none", alpha, lengths), [1, 1, 1, 1])
+    np.testing.assert_array_equal(search.length_penalty("mean", alpha, lengths), [1, 2, 7, 25])
+    by_hand = [1, (7 / 6) ** alpha, 2**alpha, 5**alpha]
+    np.testing.assert_allclose(search.length_penalty("gnmt", alpha, lengths), by_hand, rtol=1e-6)
+
+
+# ---------------------------------------------------------------------------- against plain Python
+
+PENALTIES = [("none", 0.0), ("mean", 0.0), ("gnmt", 0.6), ("gnmt", 3.7), ("gnmt", -1.5)]
+BEAMS = [(2, 1, *penalty) for penalty in PENALTIES] + [(1, 1, "mean", 0.0), (3, 3, "none", 0.0), (3, 3, "mean", 0.0)]
+
+
+@pytest.mark.parametrize("width, nbest, penalty, alpha", BEAMS)
+def test_a_beam_follows_its_specification(width, nbest, penalty, alpha):
+    """Token for token, ties and impossible tokens included.
+
+    The reference goes on to the limit: stopping early, as one that is asked for few can, must not cost a hypothesis.
+    """
+    models, limit, divisor = exact_models(1), limits(2), divisors(penalty, alpha)
+    found = beam(models, limit, width=width, nbest=nbest, penalty=penalty, alpha=alpha)
+    assert_well_formed(found, limit)
+    for row in range(ROWS):
+        expected = by_specification(next_log_probs(models, row), limit[row], width, divisor)
+        assert_found(found, row, expected[:nbest])
+
+
+@pytest.mark.parametrize("penalty, alpha", PENALTIES)
+def test_a_wide_beam_equals_exhaustive_search(penalty, alpha):
+    """All 40 hypotheses of up to three words, best first, for models with limits of 0 to 4 tokens."""
+    seed, limit, divisor = 3, limits(4, most=4), divisors(penalty, alpha)
+    found = beam(natural_models(seed), limit, width=40, penalty=penalty, alpha=alpha)
+    assert_well_formed(found, limit)
+    for row in range(ROWS):
+        log_probs = by_enumeration(seed, row, limit[row])
+        scores = {tokens: log_prob / divisor[len(tokens)] for tokens, log_prob in log_probs.items()}
+        tokens = [written(found, row, place) for place in range(len(scores))]
+        assert set(tokens) == set(scores)
+        # Hypotheses closer than float32 can tell may change places; so their scores are compared, in order.
+        np.testing.assert_allclose([scores[t] for t in tokens], sorted(scores.values(), reverse=True), atol=1e-5)
+        np.testing.assert_allclose(found.scores[row, : len(tokens)], [scores[t] for t in tokens], atol=1e-5)
+        np.testing.assert_allclose(found.log_probs[row, : len(tokens)], [log_probs[t] for t in tokens], atol=1e-5)
+        assert (found.lengths[row, len(tokens) :] == 0).all()
+
+
+def test_asking_for_fewer_finds_the_same():
+    models, limit = exact_models(5), limits(6)
+    three = beam(models, limit, width=3, penalty="mean")
+    one = beam(models, limit, width=3, nbest=1, penalty="mean")
+    jax.tree.map(lambda fewer, more: np.testing.assert_array_equal(fewer, more[:, :1]), one, three)
+
+
+# ----------------------------------------------------------------------------------------- greedy
+
+
+@pytest.mark.parametrize("make", [exact_models, natural_models])
+def test_a_beam_of_one_is_greedy(make):
+    models, limit = make(7), limits(8)
+    found, narrow = greedy(models, limit), beam(models, limit, width=1)
+    assert_well_formed(found, limit)
+    np.testing.assert_array_equal(found.tokens, narrow.tokens)
+    np.testing.assert_array_equal(found.lengths, narrow.lengths)
+    np.testing.assert_allclose(found.scores, narrow.scores, atol=1e-5)
+    np.testing.assert_allclose(found.log_probs, narrow.log_probs, atol=1e-5)
+
+
+def test_a_beam_of_one_with_a_penalty_goes_on_past_a_first_end():
+    """Greedy takes <eos>, 0.5 to 0.4; on average per token, a word that surely ends is better than that."""
+    models = markov({SOS: {EOS: 0.5, A: 0.4, B: 0.1}, A: {EOS: 1}})
+    assert written(greedy(models, LIMIT), 0, 0) == (EOS,)
+    assert written(beam(models, LIMIT, width=1, penalty="mean"), 0, 0) == (A, EOS)
+
+
+@pytest.mark.parametrize("penalty", ["mean", "gnmt"])
+def test_greedy_reports_the_score_of_its_penalty(penalty):
+    models, limit = natural_models(9), limits(10)
+    found, plain = greedy(models, limit, penalty=penalty, alpha=1.5), greedy(models, limit)
+    assert_well_formed(found, limit)
+    np.testing.assert_array_equal(found.lengths[:, 0] == 0, limit == 0)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
+    np.testing.assert_allclose(found.scores, plain.scores / divisors(penalty, 1.5)[found.lengths], rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- laws
+
+
+def test_neighbours_do_not_matter():
+    """In any order of the batch, and alone, a sentence is given the same hypotheses, bit for bit."""
+    models, limit = exact_models(11), limits(12)
+    together = beam(models, limit, width=3, penalty="mean")
+    order = np.random.default_rng(13).permutation(ROWS)
+    shuffled = beam(models[order], limit[order], width=3, penalty="mean")
+    jax.tree.map(lambda whole, part: np.testing.assert_array_equal(whole[order], part), together, shuffled)
+    for row in (slice(i, i + 1) for i in range(20)):
+        alone = beam(models[row], limit[row], width=3, penalty="mean", rows=1)
+        jax.tree.map(lambda whole, part, row=row: np.testing.assert_array_equal(whole[row], part), together, alone)
+
+
+def test_scores_are_those_of_teacher_forcing():
+    models, limit = natural_models(14), limits(15)
+    found = beam(models, limit, width=3, penalty="mean")
+
+    @jax.jit
+    def teacher_forced(models, tokens):
+        def one(carry, token):
+            state, previous = carry
+            state, logits, _ = step(models, state, previous)
+            return (state, token), logits
+
+        _, logits = jax.lax.scan(one, (start(ROWS), jnp.full(ROWS, SOS)), tokens.T)
+        return losses.log_likelihood(logits.swapaxes(0, 1), tokens, tokens != PAD)
+
+    for place in range(3):
+        real = found.lengths[:, place] > 0
+        log_p = np.asarray(teacher_forced(models, found.tokens[:, place]))[real]
+        np.testing.assert_allclose(found.log_probs[real, place], log_p, atol=1e-5)
+        np.testing.assert_allclose(found.scores[real, place], log_p / found.lengths[real, place], atol=1e-5)
+
+
+@pytest.mark.parametrize("reluctance", [60, 1e4, 1e20])
+def test_a_model_that_never_wants_to_end_is_ended_at_the_limit(reluctance):
+    models, limit = natural_models(16), limits(17).clip(1)
+    models.tables[..., EOS] = -reluctance
+    for found in (beam(models, limit, width=2, nbest=1, penalty="mean"), greedy(models, limit)):
+        assert_well_formed(found, limit)
+        np.testing.assert_array_equal(found.lengths[:, 0], limit)
+        assert (found.log_probs[:, 0] <= -0.9 * reluctance).all()
+
+
+@pytest.mark.parametrize("logit", [-np.inf, np.nan])
+def test_a_model_that_cannot_end_has_no_hypothesis(logit):
+    """<eos> impossible, or a model that has diverged: no junk, no NaN, no endless loop."""
+    models, limit = natural_models(18), limits(19)
+    models.tables[..., EOS] = logit
+    for found in (beam(models, limit, width=2), greedy(models, limit)):
+        assert_well_formed(found, limit)
+        assert (found.lengths == 0).all()
+
+
+def test_float64_models_are_searched_in_float64():
+    models, limit = natural_models(20), limits(21)
+    with jax.enable_x64(True):
+        precise = models._replace(tables=models.tables.astype(np.float64))
+        wide, narrow = beam(precise, limit, width=2), greedy(precise, limit)
+    for found in (wide, narrow):
+        assert_well_formed(found, limit)
+        for row in np.flatnonzero(limit)[:50]:
+            tokens, log_p = written(found, row, 0), next_log_probs(models, row)
+            exact = sum(log_p(tokens[:t])[token] for t, token in enumerate(tokens))
+            np.testing.assert_allclose(found.log_probs[row, 0], exact, atol=1e-12)
+
+
+def test_forced_attention_is_what_each_step_returned():
+    """The history that a step has read: <sos>, then the tokens written before it."""
+    models = natural_models(22)[:4]
+    tokens = np.random.default_rng(23).choice([EOS, *WORDS], (4, LENGTH)).astype(np.int32)
+    attention = jax.jit(lambda tokens: search.forced_attention(partial(step, models), start(4), tokens))(tokens)
+    read = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    for t in range(LENGTH):
+        np.testing.assert_array_equal(attention[:, t], np.where(np.arange(LENGTH) <= t, read, 0))

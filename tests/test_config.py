@@ -1,0 +1,133 @@
+"""A configuration that cannot work is refused when it is built, by the name of the field."""
+
+import ast
+import inspect
+import json
+
+import pytest
+
+from s2sjax import config
+from s2sjax.config import Data, Evaluate, Experiment, Luong, RNNsearch, Search, Synthetic, TextFiles, Train, Transformer
+from s2sjax.errors import UserError
+
+
+def refused(build) -> str:
+    with pytest.raises(UserError) as caught:
+        build()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "model", [RNNsearch(), Luong(cell="gru"), Transformer(heads=4)], ids=lambda m: type(m).__name__
+)
+@pytest.mark.parametrize(
+    "corpus",
+    [config.Cmudict(), TextFiles(train=("a", "b"), dev=("c",)), Synthetic("sort")],
+    ids=lambda c: type(c).__name__,
+)
+def test_an_experiment_survives_a_journey_through_json(model, corpus):
+    experiment = Experiment("one", Data(corpus, buckets=((8, 9), (10, 11))), model, show=("a", "b"))
+    back = config.from_json(json.loads(json.dumps(config.to_json(experiment))))
+    assert back == experiment
+    assert hash(back) == hash(experiment)
+
+
+def test_json_of_another_program_is_refused_by_name():
+    assert "unknown kind 'Perceiver'" in refused(lambda: config.from_json({"kind": "Perceiver"}))
+    assert "Train has no field 'stepz'" in refused(lambda: config.from_json({"kind": "Train", "stepz": 1}))
+    assert "Train.steps is 'x'" in refused(lambda: config.from_json({"kind": "Train", "steps": "x"}))
+
+
+def test_a_misspelt_field_names_the_nearest():
+    assert refused(lambda: Train(stepz=5)) == "Train has no field 'stepz': did you mean 'steps'?"
+    assert refused(lambda: config.replace(Search(), bean=5)) == "Search has no field 'bean': did you mean 'beam'?"
+    with pytest.raises(TypeError, match="positional"):
+        Search(1, "none", 0.6, 1, 0, "one too many")
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: Train(steps="600"), "Train.steps is '600': it must be a whole number"),
+        (lambda: Train(steps=1e4), "Train.steps is 10000.0: it must be a whole number"),
+        (lambda: Train(steps=True), "Train.steps is True: it must be a whole number"),
+        (lambda: Train(clip="1"), "Train.clip is '1': it must be a number"),
+        (lambda: Data(shared=1), "Data.shared is 1: it must be True or False"),
+        (
+            lambda: Data(buckets=(8, 8)),
+            "Data.buckets is (8, 8): it must be a tuple of (a whole number, a whole number)",
+        ),
+        (
+            lambda: Data(buckets=((8, 8, 8),)),
+            "Data.buckets is ((8, 8, 8),): it must be a tuple of (a whole number, a who",
+        ),
+        (lambda: Luong(cell="elman"), "Luong.cell is 'elman': it must be one of 'rnn', 'lstm', 'gru'"),
+        (lambda: Evaluate(metrics="bleu"), "Evaluate.metrics is 'bleu': it must be a tuple of one of 'per', 'wer', "),
+        (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
+        (
+            lambda: Experiment("x", model="luong"),
+            "Experiment.model is 'luong': it must be a config.RNNsearch or a config.",
+        ),
+        (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(build, message):
+    assert refused(build).startswith(message)
+
+
+def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
+    assert Train(clip=1).clip == 1
+    assert Data(buckets=[[8, 8]]) == Data(buckets=((8, 8),))
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: Transformer(width=100, heads=8), "model.width 100 does not divide into model.heads 8: try width 96"),
+        (lambda: Transformer(heads=0), "model.heads is 0: it must be at least 1"),
+        (lambda: Transformer(width=3, heads=3), "model.width 3 must be even for sinusoidal positions"),
+        (lambda: Luong(width=9, bidirectional=True), "model.width is 9: it must be even"),
+        (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
+        (lambda: Luong(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
+        (lambda: Train(steps=0), "train.steps is 0: it must be at least 1"),
+        (lambda: Train(warmup=-1), "train.warmup is -1: it must be at least 0"),
+        (lambda: Train(learning_rate=0.0), "train.learning_rate is 0.0: it must be above 0"),
+        (lambda: Train(learning_rate=float("nan")), "train.learning_rate is nan: it must be above 0"),
+        (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
+        (lambda: Train(final_fraction=2.0), "train.final_fraction is 2.0: it must be from 0 to 1"),
+        (lambda: Train(patience=2, evaluate_every=0), "train.patience needs evaluations"),
+        (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
+        (
+            lambda: Search(beam=2, nbest=3),
+            "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
+        ),
+        (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
+        (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
+        (lambda: Data(buckets=()), "data.buckets is empty"),
+        (lambda: Data(buckets=((8, 8), (4, 4))), "data.buckets must rise from short to long"),
+        (lambda: Data(shared=True, target=config.Text("words")), "data.shared is set, but"),
+        (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train names 3 files"),
+        (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
+        (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
+        (lambda: Experiment("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (lambda: Experiment("a/b"), "name is 'a/b': it must be the name of a folder"),
+        (lambda: Experiment(".."), "name is '..': it must be the name of a folder"),
+        (
+            lambda: Experiment("x", model=Transformer(positions="learned", max_length=32)),
+            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_remedy(build, message):
+    assert refused(build).startswith(message)
+
+
+def test_every_field_says_what_it_is():
+    """The command line shows these words; a field without them would show its type and nothing else."""
+    for kind in ast.parse(inspect.getsource(config)).body:
+        if isinstance(kind, ast.ClassDef):
+            for field, following in zip(kind.body, kind.body[1:]):
+                if isinstance(field, ast.AnnAssign):
+                    assert isinstance(following, ast.Expr), f"{kind.name}.{field.target.id} has no words below it"

@@ -1,0 +1,224 @@
+"""Opening experiments and run folders: what is taken, what is refused, and in which words."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from s2sjax import config, run
+from s2sjax.config import Data, Evaluate, Experiment, Luong, Synthetic, TextFiles, Train
+from s2sjax.data import Example, sources
+from s2sjax.errors import UserError
+
+TINY = Experiment(
+    "tiny",
+    Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
+    Luong(width=8, embedding=4, layers=1),
+    Train(steps=2, warmup=1),
+)
+
+
+def refused(build) -> str:
+    with pytest.raises(UserError) as caught:
+        build()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# -------------------------------------------------------------------------- experiment files
+
+
+def written(tmp_path, text: str) -> str:
+    path = tmp_path / "page.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
+    text = "from s2sjax.config import Experiment\nexperiment = Experiment('{}')"
+    assert run.load_experiment(written(tmp_path, text.format("a"))).name == "a"
+    assert run.load_experiment(written(tmp_path, text.format("b"))).name == "b"
+    assert os.listdir(tmp_path) == ["page.py"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1\n", " defines no `experiment`: it must build an s2sjax.config.Experiment of that name"),
+        ("experiment = 'g2p'", " defines no `experiment`"),
+        ("x = 1\nx x", ", line 2: SyntaxError: invalid syntax: correct it"),
+        ("\n\nraise ValueError('two\\nlines')", ", line 3: ValueError: two lines: correct it"),
+        ("import s2sjax_missing", ", line 1: ModuleNotFoundError: No module named 's2sjax_missing': correct it"),
+        (
+            "from s2sjax.config import *\n\nTrain(stepz=1)",
+            ", line 3: Train has no field 'stepz': did you mean 'steps'?",
+        ),
+        (
+            "from s2sjax.config import *\nTransformer(width=10, heads=4)",
+            ", line 2: model.width 10 does not divide into model.heads 4: try width 8",
+        ),
+        ("from s2sjax.config import *\nExperiment()", ", line 2: TypeError: "),
+    ],
+)
+def test_a_faulty_experiment_file_is_named_with_the_line(tmp_path, text, message):
+    path = written(tmp_path, text)
+    assert refused(lambda: run.load_experiment(path)).startswith(path + message)
+
+
+def test_no_experiment_file(tmp_path):
+    assert "there is no experiment file nowhere.py" in refused(lambda: run.load_experiment("nowhere.py"))
+    assert "there is no experiment file" in refused(lambda: run.load_experiment(str(tmp_path)))
+
+
+# -------------------------------------------------------------------------------- run folders
+
+
+def start(folder, experiment=TINY) -> run.Run:
+    return run.start_run(experiment, folder, sources.load(experiment.data.corpus, "train"))
+
+
+def changed(section: str, **fields) -> Experiment:
+    return config.replace(TINY, **{section: config.replace(getattr(TINY, section), **fields)})
+
+
+def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
+    first = start(tmp_path / "run")
+    again = start(tmp_path / "run")
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    opened = run.open_run(tmp_path / "moved")
+    assert opened.experiment == first.experiment == again.experiment == TINY
+    assert opened.source.fingerprint == first.source.fingerprint == again.source.fingerprint
+    assert opened.target.fingerprint == first.target.fingerprint
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        changed("train", steps=99, save_every=7, keep=1),
+        changed("evaluate", lines=3, rows=8),
+        changed("search", beam=2),
+        config.replace(TINY, show=("abc",)),
+    ],
+)
+def test_how_long_and_how_it_is_watched_may_change(tmp_path, experiment):
+    start(tmp_path)
+    start(tmp_path, experiment)
+    assert run.open_run(tmp_path).experiment == experiment
+
+
+@pytest.mark.parametrize(
+    "experiment, words",
+    [
+        (changed("train", learning_rate=1.0), "its train.learning_rate is 0.001, not 1.0"),
+        (changed("model", width=16), "its model.width is 8, not 16"),
+        (changed("data", tokens=97), "its data.tokens is 96, not 97"),
+        (config.replace(TINY, model=config.RNNsearch()), "its model."),
+        (config.replace(TINY, seed=1), "its seed is 0, not 1"),
+        (config.replace(TINY, name="other"), "its name is 'tiny', not 'other'"),
+        (changed("evaluate", metrics=("cer",)), "its evaluate.metrics is ['exact'], not ['cer']"),
+    ],
+)
+def test_what_it_is_may_not(tmp_path, experiment, words):
+    start(tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    message = refused(lambda: start(tmp_path, experiment))
+    assert message.startswith(f"{tmp_path} holds another experiment: {words}")
+    assert message.endswith(": give another --out")
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_other_training_data_are_refused(tmp_path):
+    start(tmp_path)
+    other = [Example("abc", ("cba",))]
+    assert refused(lambda: run.start_run(TINY, tmp_path, other)).startswith("the training data has changed since")
+
+
+def test_a_start_that_was_killed_before_its_config_was_whole_starts_over(tmp_path):
+    start(tmp_path)
+    (tmp_path / "config.json").rename(tmp_path / ".config.json.partial")
+    start(tmp_path)
+    assert run.open_run(tmp_path).experiment == TINY
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("chapter 1")
+    assert "holds something that is not a run: give another --out" in refused(lambda: start(tmp_path))
+    assert "is a file, not a folder: give another --out" in refused(lambda: start(tmp_path / "thesis.tex"))
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "codec can't decode"),
+        (b"[]", "list indices must be"),
+        (b"{}", "it has no 'data'"),
+        (b'{"data": "", "vocabulary": {"source": ""}, "experiment": {}}', "it has no 'target'"),
+        (b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": 5}', "it holds no experiment"),
+        (b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": {"kind": "Nought"}}', "unknown kind"),
+        (
+            b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": {"kind": "Experiment"}}',
+            "missing 1 required",
+        ),
+    ],
+)
+def test_a_damaged_config_is_told(tmp_path, content, reason):
+    (tmp_path / "config.json").write_bytes(content)
+    message = refused(lambda: run.open_run(tmp_path))
+    assert message.startswith(f"{tmp_path / 'config.json'} cannot be read (")
+    assert reason in message
+
+
+def test_a_vocabulary_that_does_not_match_is_refused(tmp_path):
+    start(tmp_path)
+    start(tmp_path / "other", changed("data", corpus=Synthetic("reverse", train=16, length=4, alphabet=5)))
+    shutil.copy(tmp_path / "other/vocabulary/source.json", tmp_path / "vocabulary/source.json")
+    assert refused(lambda: run.open_run(tmp_path)) == (
+        f"the source vocabulary in {tmp_path / 'vocabulary'} is not the one this run was trained with: "
+        "copy it again from where the run was made"
+    )
+    (tmp_path / "vocabulary/source.json").unlink()
+    assert "cannot be read (No such file or directory)" in refused(lambda: run.open_run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "metrics, best", [(("exact", "cer"), "max"), (("cer", "exact"), "min"), (("ter",), "min"), (("bleu",), "max")]
+)
+def test_the_first_metric_says_which_checkpoint_is_best(tmp_path, monkeypatch, metrics, best):
+    asked = []
+    monkeypatch.setattr(run, "Checkpoints", lambda *arguments: asked.append(arguments))
+    judged = config.replace(TINY, evaluate=Evaluate(metrics=metrics))
+    run.Run(tmp_path, judged, None, None).checkpoints(read_only=True)
+    assert asked == [(tmp_path / "checkpoints", 2, best, True)]
+
+
+# --------------------------------------------------------------- refused before any training
+
+
+def test_a_corpus_without_dev_lines_cannot_be_evaluated(tmp_path):
+    alone = changed("data", corpus=Synthetic("reverse", train=16, dev=0, test=0))
+    assert "set train.evaluate_every 0" in refused(lambda: run.train(alone, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_search(tmp_path):
+    wide = config.replace(TINY, search=config.Search(beam=8), train=Train(steps=2, evaluate_every=0))
+    assert refused(lambda: run.train(wide, tmp_path)) == "search.beam 8 is wider than the vocabulary of 7: lower it"
+
+
+def test_the_split_that_is_evaluated():
+    assert run.default_split(Synthetic(dev=1, test=1)) == "test"
+    assert run.default_split(TextFiles(train=("a",), dev=("b",))) == "dev"
+    assert run.default_split(TextFiles(train=("a",))) is None
+    assert run.default_split(config.Cmudict(test_percent=0.0)) == "dev"
+
+
+def test_config_json_is_a_page_a_person_can_read(tmp_path):
+    start(tmp_path)
+    page = json.loads((tmp_path / "config.json").read_text())
+    assert page["experiment"]["train"]["steps"] == 2
+    assert page["experiment"]["model"]["kind"] == "Luong"
+    assert set(page) == {"s2sjax", "data", "vocabulary", "experiment"}
