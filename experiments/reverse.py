@@ -7,7 +7,7 @@ from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, 
 
 experiment = Experiment(
     name="reverse",
-    data=Data(corpus=Synthetic("reverse"), buckets=((11, 11),), tokens=1408),
+    data=Data(corpus=Synthetic("reverse", alphabet=26), buckets=((11, 11),), tokens=1408),
     model=Luong(width=64, embedding=32, layers=1, bidirectional=True, dropout=0.0),
     train=Train(steps=600, learning_rate=5e-3, warmup=50, evaluate_every=200, save_every=200),
     search=Search(beam=2),

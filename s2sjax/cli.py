@@ -25,6 +25,8 @@ CHUNK = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    if arguments is None:
+        _hush()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
         if isinstance(stream, io.TextIOWrapper):
@@ -42,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted: run the same command again; training goes on from its last checkpoint", file=sys.stderr)
         sys.exit(130)
+
+
+def _hush() -> None:
+    """A checkpoint that failed to save leaves tasks behind that complain as they end, after the error was told."""
+    former = sys.unraisablehook
+    sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else former(late)
 
 
 def _fail(message: str) -> int:
@@ -374,7 +382,8 @@ def _start_jax() -> Path:
 
 def _requirements() -> Iterator[tuple[str, str]]:
     """(package, extra that asks for it or "") for all that s2sjax names in its metadata."""
-    for line in importlib.metadata.requires("s2sjax") or ():
+    named = importlib.metadata.requires("s2sjax") if _version("s2sjax") else None  # None: run without installing it
+    for line in named or ():
         extra = re.search(r"extra == ['\"](\w+)", line)
         yield re.split(r"[^\w.-]", line)[0], extra[1] if extra else ""
 

@@ -110,7 +110,7 @@ def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array,
     attended = jax.nn.dot_product_attention(
         queries, keys, values,
         is_causal=causal,
-        key_value_seq_lengths=jnp.maximum(lengths, 1),  # an empty row must stay finite; it is zeroed below
+        key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),  # an empty row must stay finite; it is zeroed below
         implementation=_kernel(queries),
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)

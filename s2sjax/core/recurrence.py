@@ -69,11 +69,11 @@ def _forward(cell, reverse, weights, projected, mask, carry):
         return new, (new[0], carry[0], pull)
 
     carry, (ys, previous, pulls) = lax.scan(body, carry, (projected, mask), reverse=reverse, unroll=unroll())
-    return (ys, carry), (weights, previous, pulls, mask)
+    return (ys, carry), (weights, previous, pulls)
 
 
 def _backward(cell, reverse, residuals, gradients):
-    weights, previous, pulls, mask = residuals
+    weights, previous, pulls = residuals
     d_ys, d_carry = gradients
 
     def body(d_carry, inputs):

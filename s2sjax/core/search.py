@@ -95,7 +95,7 @@ def greedy(
     found = Hypotheses(tokens, lengths, scores, log_probs)
     # As in `put_aside`: what the model holds impossible is no hypothesis.
     exists = (lengths > 0) & (log_probs > DEAD / 2)
-    found = keep_rows(exists, found, Hypotheses(PAD, 0, -jnp.inf, -jnp.inf))
+    found = keep_rows(exists, found, Hypotheses(*map(jnp.full_like, found, (PAD, 0, -jnp.inf, -jnp.inf))))
     return jax.tree.map(lambda leaf: leaf[:, None], found)
 
 

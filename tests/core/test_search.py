@@ -196,16 +196,13 @@ def assert_well_formed(found: search.Hypotheses, limit: np.ndarray):
 def chain() -> Models:
     """A Markov chain whose best paths are known by hand.
 
-                 0.5
-            a --------> <unk>           a <unk> <eos>   0.6 x 0.5 x 1 = 0.30
-       0.6 /|\\            |             b <eos>         0.4 x 0.9     = 0.36
-          / | \\ 0.1       | 1           a <eos>         0.6 x 0.4     = 0.24
-    <sos>   |  v          |             a b <eos>       0.6 x 0.1 x 0.9 = 0.054
-          \\ |   b         |
-       0.4 \\|0.4 | 0.9    |             b goes back to a with 0.1
-            b   |         |
-                v         v
-                   <eos>
+           0.6       0.5           1
+    <sos> -----> a -------> <unk> -----> <eos>       a <unk> <eos>   0.6 x 0.5 x 1 = 0.30
+      |          |------------------0.4->|           b <eos>         0.4 x 0.9     = 0.36
+      |          |  ^                    |           a <eos>         0.6 x 0.4     = 0.24
+      |      0.1 v  | 0.1                |
+      '--------> b -----------------0.9->'
+           0.4
     """
     return markov({SOS: {A: 0.6, B: 0.4}, A: {UNK: 0.5, EOS: 0.4, B: 0.1}, B: {EOS: 0.9, A: 0.1}, UNK: {EOS: 1}})
 

@@ -1,0 +1,92 @@
+"""A training step of ours beside the same model in PyTorch, turn by turn in one run."""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2sjax import config, models, run
+from s2sjax.train.schedules import optimizer
+from s2sjax.train.state import create, make_train_step
+
+# name -> (model, vocabulary, rows, length)
+SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
+    "g2p (RNNsearch 128)": (config.RNNsearch(width=128, embedding=64, dropout=0.0), 43, 64, 10),
+    "Luong 256": (
+        config.Luong(width=256, embedding=256, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
+        8000, 64, 32,
+    ),
+    "RNNsearch 256": (config.RNNsearch(width=256, embedding=256, dropout=0.0), 8000, 64, 32),
+    "Transformer 256, 3+3": (
+        config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0),
+        8000, 64, 32,
+    ),
+}  # fmt: skip
+
+
+def bench(rounds: int = 5) -> None:
+    """Prints one line a size: milliseconds of both, and how many times faster ours is (median of the rounds' ratios)."""
+    try:
+        from s2sjax.bench.torch_peers import Trainer
+    except ImportError:
+        Trainer = None  # type: ignore[assignment, misc]
+        print("PyTorch is not installed (pip install torch): ours is measured alone")
+    print(f"{'training step':24}{'ours ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'ours is faster by':>19}")
+    for name, (model, vocabulary, rows, length) in SIZES.items():
+        source, target = _batch(vocabulary, rows, length)
+        begin = time.perf_counter()
+        ours = _ours(model, vocabulary, source, target)
+        compiling = time.perf_counter() - begin
+        columns = [f"{name:24}"]
+        if Trainer is None:
+            columns += [f"{1e3 * _seconds(ours):10.1f}", f"{compiling:11.1f}"]
+        else:
+            peer = Trainer(model, vocabulary, source, target, "cpu", compiled=False).step
+            peer()
+            both = [(_seconds(ours), _seconds(peer)) for _ in range(rounds)]
+            mine, theirs = (1e3 * statistics.median(column) for column in zip(*both))
+            ratio = statistics.median(b / a for a, b in both)
+            columns += [f"{mine:10.1f}", f"{compiling:11.1f}", f"{theirs:12.1f}", f"{ratio:18.2f}x"]
+        print("".join(columns), flush=True)
+
+
+def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random ids; rows end anywhere in their last third."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(4, vocabulary, (2, rows, length)).astype(np.int32)
+    ends = rng.integers(2 * length // 3, length + 1, (2, rows))
+    ids[np.arange(length) >= ends[..., None]] = 0
+    return ids[0], ids[1]
+
+
+def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Callable[[], None]:
+    """One step a call, waiting for its result; compiled when this returns."""
+    train = config.Train()
+    module = models.build(model, vocabulary, vocabulary)
+    init = lambda key: create(module.init(key, source[:1], target[:1])["params"], optimizer(train))
+    state = jax.jit(init)(jax.random.key(0))
+    step = make_train_step(partial(run.loss, module, 0.0), optimizer(train), train, seed=0)
+    batch = {"source": jnp.asarray(source), "target": jnp.asarray(target)}
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+
+    def once() -> None:
+        nonlocal state
+        state, _ = compiled(state, batch)
+        jax.block_until_ready(state)
+
+    once()
+    return once
+
+
+def _seconds(function: Callable[[], object], times: int = 3) -> float:
+    """The fastest of a few calls: what is left when the neighbours are quiet."""
+    spans = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        function()
+        spans.append(time.perf_counter() - begin)
+    return min(spans)
