@@ -1,18 +1,32 @@
-"""Spelling to sound: a grapheme-to-phoneme model on the CMU pronouncing dictionary, on a CPU in minutes."""
+"""Spelling to sound: grapheme-to-phoneme conversion on the CMU pronouncing dictionary.
 
-from s2sjax.config import Cmudict, Data, Evaluate, Experiment, Luong, Search, Text, Train
+Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
+          a bidirectional GRU reads the letters, and a GRU that attends to them writes the phones.
+Command   make run      (or: s2sjax train experiments/g2p.py)
+"""
+
+from s2sjax.config import Cmudict, Data, Evaluate, Experiment, RNNsearch, Search, Text, Train
 
 experiment = Experiment(
     name="g2p",
     data=Data(
         corpus=Cmudict(),
-        target=Text("words"),
+        source=Text("characters"),
+        target=Text("words"),  # phones, separated by blanks
+        # Three programs to compile; 80% of what they compute is real tokens.
         buckets=((8, 8), (11, 11), (16, 17)),
-        tokens=1536,
+        tokens=1024,
     ),
-    model=Luong(width=256, embedding=64, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
-    train=Train(steps=3000, learning_rate=3e-3, warmup=100, clip=1.0, evaluate_every=1000, save_every=1000, ema=0.995),
-    search=Search(beam=4),
-    evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=500),
-    show=("sequence", "jaxon", "transformerly", "zuckonomics", "fluxerated"),
+    model=RNNsearch(width=128, embedding=64, dropout=0.0),
+    train=Train(
+        steps=4500,
+        learning_rate=2.5e-3,
+        warmup=250,
+        log_every=250,
+        evaluate_every=1500,
+        save_every=500,
+    ),
+    search=Search(beam=4, penalty="mean"),
+    evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=1024, rows=128),
+    show=("jaxon", "brexiteer", "transformerish", "zuckonomics", "glimflorp", "schwarzwaldine"),
 )

@@ -70,5 +70,6 @@ def step_by_step(model: Pure, source, target):
         previous = target[:, t]
     return np.stack(logits, 1)
 
+
 FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.values()
 """One model of each family, for the laws that cost the most to check."""

@@ -3,8 +3,8 @@
 Letters: B batch, T queries, S positions of the memory, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
-A score has two halves, like a cell: `prepare` turns the memory into keys once a sentence, and `score` is
-a pure function of one query [Q] and its keys [S, ...]. Batch, positions and heads come by `vmap`.
+A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `ask` turns a state into a query,
+and `score` is a pure function of one query and its keys [S, ...]. Batch, positions and heads come by `vmap`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,9 @@ Weights = Mapping[str, Array]
 
 def masked_softmax(scores: Array, mask: Array) -> Array:
     """softmax over the positions where `mask` holds: [..., S]. A row without any gives zeros, with finite gradients."""
-    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, where=mask, initial=jnp.finfo(scores.dtype).min))
+    top = jax.lax.stop_gradient(
+        jnp.max(scores, axis=-1, keepdims=True, where=mask, initial=jnp.finfo(scores.dtype).min)
+    )
     raised = jnp.where(mask, jnp.exp(jnp.where(mask, scores - top, 0)), 0)
     total = raised.sum(-1, keepdims=True)
     return raised / jnp.where(total > 0, total, 1)
@@ -33,8 +35,9 @@ class Score(NamedTuple):
     """One row of the table of scores."""
 
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
-    prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys
-    score: Callable[[Weights, Array, Array], Array]  # query [Q], keys [S, ...] -> [S]
+    prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once a sentence
+    ask: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
+    score: Callable[[Weights, Array, Array], Array]  # one query and its keys [S, ...] -> [S]
 
 
 def _dot(weights: Weights, query: Array, keys: Array) -> Array:
@@ -48,39 +51,48 @@ def _scaled_dot(weights: Weights, query: Array, keys: Array) -> Array:
 
 
 def _additive(weights: Weights, query: Array, keys: Array) -> Array:
-    """e_i = v . tanh(W_1 h_i + W_2 q) (Bahdanau et al. 2014); the keys are W_1 h_i."""
-    return jnp.tanh(keys + query @ weights["query"]) @ weights["vector"]
+    """e_i = v . tanh(W_1 h_i + W_2 s) (Bahdanau et al. 2014); the keys are W_1 h_i, the query is W_2 s."""
+    return jnp.tanh(keys + query) @ weights["vector"]
+
+
+def _as_it_is(weights: Weights, x: Array) -> Array:
+    return x
+
+
+def _through(name: str) -> Callable[[Weights, Array], Array]:
+    return lambda weights, x: x @ weights[name]
 
 
 SCORES = {
-    "dot": Score(lambda q, m, a: {}, lambda weights, memory: memory, _dot),
-    "scaled_dot": Score(lambda q, m, a: {}, lambda weights, memory: memory, _scaled_dot),
-    # e_i = q W h_i (Luong et al. 2015): a dot with the keys W h_i.
-    "general": Score(lambda q, m, a: {"memory": (m, q)}, lambda weights, memory: memory @ weights["memory"], _dot),
+    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot),
+    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot),
+    # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
+    "general": Score(lambda q, m, a: {"memory": (m, q)}, _through("memory"), _as_it_is, _dot),
     "additive": Score(
         lambda q, m, a: {"memory": (m, a), "query": (q, a), "vector": (a,)},
-        lambda weights, memory: memory @ weights["memory"],
-        _additive,
+        _through("memory"), _through("query"), _additive,
     ),
-}
+}  # fmt: skip
 
 
-def attend(score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+def attend(
+    score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array
+) -> tuple[Array, Array]:
     """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32."""
     scores = score.score(weights, query, keys)
     alpha = masked_softmax(scores.astype(at_least_float32(scores.dtype)), mask)
     return alpha.astype(values.dtype) @ values, alpha
 
 
-def attend_batch(score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array):
-    """`attend` over a batch: query [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
-    return jax.vmap(partial(attend, score, weights))(query, keys, values, mask)
+def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array):
+    """A batch of states asks: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    return jax.vmap(partial(attend, score, weights))(score.ask(weights, state), keys, values, mask)
 
 
-def attend_all(score: Score, weights: Weights, queries: Array, keys: Array, values: Array, mask: Array):
-    """`attend` over a batch and all its queries: queries [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
+def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array):
+    """All states of a batch ask: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
-    return jax.vmap(per_query)(queries, keys, values, mask)
+    return jax.vmap(per_query)(score.ask(weights, states), keys, values, mask)
 
 
 def at_least_float32(dtype):

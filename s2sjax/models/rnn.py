@@ -3,11 +3,12 @@
 Letters: B batch, S source positions, T target positions, E embedding, H state width, M memory width, V vocabulary.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
@@ -51,6 +52,15 @@ class Read(NamedTuple):
 # ---------------------------------------------------------------------------------- RNNsearch
 
 
+def rnnsearch_step(
+    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, projected: Array
+):
+    """One step of the recurrence: projected [B, G*H] -> carry; state [B, H], context [B, M], alpha [B, S]."""
+    context, alpha = attention.attend_batch(score, weights, carry[0], memory.keys, memory.states, memory.mask)
+    carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"])
+    return carry, (state, context, alpha)
+
+
 class RNNsearchDecoder(nn.Module):
     """The previous state asks; the context enters the cell and the readout.
 
@@ -84,15 +94,15 @@ class RNNsearchDecoder(nn.Module):
 
     def step(self, memory: Read, carry: cells.Carry, token: Array):
         embedded = self.embedding(token)
-        cell, ask = self.cell(), self.attention()
-        carry, context, alpha = self._move(memory, cell, ask, carry, cells.project(cell, embedded))
-        return carry, self._logits(carry[0], embedded, context), alpha
+        weights = self._weights()
+        carry, (state, context, alpha) = self._move()(weights, memory, carry, cells.project(weights, embedded))
+        return carry, self._logits(state, embedded, context), alpha
 
-    def _move(self, memory: Read, cell: cells.Weights, ask: cells.Weights, carry: cells.Carry, projected: Array):
-        """One step of the recurrence: projected [B, G*H] -> carry, context [B, M], alpha [B, S]."""
-        context, alpha = attention.attend_batch(self.score, ask, carry[0], memory.keys, memory.states, memory.mask)
-        carry, _ = cells.step(cells.CELLS[self.config.cell], cell, carry, projected + context @ cell["context"])
-        return carry, context, alpha
+    def _weights(self) -> cells.Weights:
+        return {**self.cell(), **self.attention()}
+
+    def _move(self):
+        return partial(rnnsearch_step, cells.CELLS[self.config.cell], self.score)
 
     def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
         hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
@@ -104,14 +114,9 @@ class RNNsearchDecoder(nn.Module):
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
-        cell, ask = self.cell(), self.attention()
-        projected = cells.project(cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
-
-        def body(carry, projected):
-            carry, context, _ = self._move(memory, cell, ask, carry, projected)
-            return carry, (carry[0], context)
-
-        _, (states, contexts) = lax.scan(body, memory.carry[0], projected, unroll=recurrence.unroll())
+        weights = self._weights()
+        projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
+        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], projected, memory)
         return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
@@ -129,6 +134,42 @@ class LuongWeights(NamedTuple):
 class LuongState(NamedTuple):
     carry: tuple[cells.Carry, ...]  # one a layer
     fed: Array  # [B, H] the attentional vector of the step before; zeros at first
+
+
+def luong_step(
+    kind: cells.Cell,
+    score: attention.Score,
+    residual: bool,
+    weights: LuongWeights,
+    memory: Read,
+    state: LuongState,
+    inputs,
+):
+    """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
+
+    inputs: projected, and keep [layers, B, H] or None: dropout's masks, already divided by 1 - rate, for what each
+    layer hands on.
+    """
+    projected, keep = inputs
+    if "fed" in weights.cells[0]:
+        projected = projected + state.fed @ weights.cells[0]["fed"]
+    carries, h = [], None
+    for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
+        below = h
+        if layer > 0:
+            projected = cells.project(cell, below)
+        carry, h = cells.step(kind, cell, carry, projected)
+        carries.append(carry)
+        h = h + below if residual and layer > 0 else h
+        h = h if keep is None else h * keep[layer]
+    attentional, alpha = luong_attention(score, attention.attend_batch, weights, memory, h)
+    return LuongState(tuple(carries), attentional), (attentional, alpha)
+
+
+def luong_attention(score: attention.Score, attend, weights: LuongWeights, memory: Read, states: Array):
+    """a = tanh(W_c [c; h]) of one state a sentence or of all: [B, ..., H] -> [B, ..., H], alpha [B, ..., S]."""
+    context, alpha = attend(score, weights.attention, states, memory.keys, memory.states, memory.mask)
+    return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ weights.combine), alpha
 
 
 class LuongDecoder(nn.Module):
@@ -164,31 +205,11 @@ class LuongDecoder(nn.Module):
     def step(self, memory: Read, state: LuongState, token: Array):
         weights = self._weights()
         projected = cells.project(weights.cells[0], self.embedding(token))
-        state, alpha = self._move(memory, weights, state, projected)
+        state, (_, alpha) = self._move()(weights, memory, state, (projected, None))
         return state, self.output.logits(state.fed), alpha
 
-    def _move(self, memory: Read, weights: LuongWeights, state: LuongState, projected: Array, keep=None):
-        """One step of the recurrence: projected [B, G*H] -> state, alpha [B, S].
-
-        keep [layers, B, H]: dropout's masks, already divided by 1 - rate, for what each layer hands on.
-        """
-        if self.config.input_feeding:
-            projected = projected + state.fed @ weights.cells[0]["fed"]
-        carries, h = [], None
-        for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
-            below = h
-            if layer > 0:
-                projected = cells.project(cell, below)
-            carry, h = cells.step(self.kind, cell, carry, projected)
-            carries.append(carry)
-            h = h + below if self.config.residual and layer > 0 else h
-            h = h if keep is None else h * keep[layer]
-        attentional, alpha = self._attend(attention.attend_batch, memory, weights, h)
-        return LuongState(tuple(carries), attentional), alpha
-
-    def _attend(self, attend, memory: Read, weights: LuongWeights, queries: Array) -> tuple[Array, Array]:
-        context, alpha = attend(self.score, weights.attention, queries, memory.keys, memory.states, memory.mask)
-        return jnp.tanh(jnp.concatenate([context, queries], axis=-1) @ weights.combine), alpha
+    def _move(self):
+        return partial(luong_step, self.kind, self.score, self.config.residual)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
@@ -201,13 +222,7 @@ class LuongDecoder(nn.Module):
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
         keep = self._keep_masks(projected.shape[:2], train)
-
-        def body(state, inputs):
-            state, _ = self._move(memory, weights, state, *inputs)
-            return state, state.fed
-
-        inputs = (projected,) if keep is None else (projected, keep)
-        _, attentional = lax.scan(body, self.start(memory, 0), inputs, unroll=recurrence.unroll())
+        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), (projected, keep), memory)
         return attentional.swapaxes(0, 1)
 
     def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:
@@ -218,7 +233,7 @@ class LuongDecoder(nn.Module):
             ys, _ = recurrence.run(self.kind, cell, xs, everywhere, memory.carry[layer])
             ys = ys + xs if self.config.residual and layer > 0 else ys
             xs = layers.dropout(self, ys, self.config.dropout, train)
-        return self._attend(attention.attend_all, memory, weights, xs)[0]
+        return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
 
     def _keep_masks(self, time_and_batch: tuple[int, int], train: bool) -> Array | None:
         rate = self.config.dropout

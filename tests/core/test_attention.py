@@ -94,7 +94,8 @@ FORMULAS = {
 @every_score
 def test_a_score_is_its_formula(name):
     score, weights, queries, memory = score_example(name)
-    one = jax.jit(lambda query, memory: score.score(weights, query, score.prepare(weights, memory)))
+    ask, prepare = partial(score.ask, weights), partial(score.prepare, weights)
+    one = jax.jit(lambda state, memory: score.score(weights, ask(state), prepare(memory)))
     expected = [FORMULAS[name](weights, queries[0, 0], h) for h in memory[0]]
     np.testing.assert_allclose(one(queries[0, 0], memory[0]), expected, atol=BAR)
 

@@ -1,6 +1,7 @@
 """A cell over time: padding, both directions, and the late weight gradient against plain autodiff."""
 
 from functools import partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ MASK = np.arange(TIME) < LENGTHS[:, None]
 HOLES = np.random.default_rng(9).random((ROWS, TIME)) < 0.6  # a mask need not be a prefix
 
 every_cell = pytest.mark.parametrize("name", cells.CELLS)
-late_cells = pytest.mark.parametrize("name", ["rnn", "lstm"])  # those that take the road of the late gradient
+pytorch_cells = pytest.mark.parametrize("name", ["rnn", "lstm"])  # PyTorch's GRU resets after the product
 both_ways = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 run = jax.jit(recurrence.run, static_argnames=("cell", "reverse"))
@@ -82,7 +83,7 @@ def test_reverse_is_forward_on_the_flipped_sentence(name):
         np.testing.assert_array_equal(ys[row, :n], flipped_ys[row, :n][::-1])
 
 
-@late_cells
+@pytorch_cells
 def test_both_directions_equal_pytorch_on_packed_sentences(name):
     torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
     lengths, rows = np.maximum(LENGTHS[:3], 1), slice(0, 3)  # PyTorch refuses an empty sentence
@@ -125,9 +126,8 @@ def in_pytorchs_order(name: str, value) -> np.ndarray:
 
 def plain_run(cell, weights, xs, mask, carry, reverse=False):
     """`run` without the late weight gradient."""
-    projected = cells.project(weights, xs.swapaxes(0, 1))
-    ys, carry = recurrence._scan(cell, reverse, weights, projected, mask.swapaxes(0, 1), carry)
-    return ys.swapaxes(0, 1), carry
+    with mock.patch.object(recurrence, "scan", recurrence.plain_scan):
+        return recurrence.run(cell, weights, xs, mask, carry, reverse)
 
 
 def gradients(runner, name: str, reverse: bool, weights, xs, mask, carry, cotangents):
@@ -145,7 +145,7 @@ def cotangents_like(xs, carry, seed: int = 3):
     return draw(*xs.shape[:-1], WIDTH), tuple(draw(*part.shape) for part in carry)
 
 
-@late_cells
+@every_cell
 @both_ways
 def test_the_late_weight_gradient_is_the_plain_one(name, reverse):
     """For every weight, input and carry, to 1e-10 in float64; two problems at once, by `vmap`."""
@@ -198,3 +198,21 @@ def test_unrolled_scans_are_the_same_scan(monkeypatch):
     monkeypatch.setattr(recurrence, "unroll", lambda: 4)
     unrolled = jax.jit(partial(gradients, recurrence.run, "lstm", True))(*arguments)
     assert_close(unrolled, rolled, atol=1e-5)
+
+
+def test_a_matrix_used_twice_in_a_step_is_refused():
+    """The late gradient would be that of one product alone."""
+    twice = lambda weights, shared, carry, x: (carry @ weights["w"] @ weights["w"] + x, carry)
+    loss = lambda w: jnp.sum(recurrence.scan(twice, {"w": w}, np.ones((1, 2)), np.ones((3, 1, 2)))[0])
+    with pytest.raises(AssertionError, match="twice by the same matrix"):
+        jax.grad(loss)(jnp.eye(2))
+
+
+def test_what_is_shared_between_steps_has_its_gradient():
+    """sum_t x_t . m, for a memory m that every step reads: d/dm = sum_t x_t."""
+    read = lambda weights, memory, carry, x: (carry + x @ weights["w"] * memory, None)
+    loss = lambda w, memory: jnp.sum(recurrence.scan(read, {"w": w}, np.zeros(2), xs, memory)[0])
+    xs = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+    d_w, d_memory = jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.eye(2), jnp.ones(2))
+    np.testing.assert_allclose(d_memory, xs.sum(0))
+    np.testing.assert_allclose(d_w, np.outer(xs.sum(0), np.ones(2)))
