@@ -3,9 +3,11 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
+from s2sjax.core import losses
 from s2sjax.core.tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
@@ -39,10 +41,23 @@ class Pure:
         # An untrained model is nearly indifferent between tokens; larger weights give it opinions.
         self.params = jax.tree.map(lambda p: (p * sharp).astype(dtype), self.params)
         method = lambda name: partial(self.module.apply, method=name)
-        self.logits = jax.jit(self.module.apply)
+        self._gradient = jax.jit(jax.grad(self.loss, has_aux=True))
         self.encode = jax.jit(method("encode"))
         self.start = jax.jit(method("start"), static_argnums=2)
         self.step = jax.jit(method("step"))
+
+    def loss(self, params, source, target):
+        """The mean cross-entropy of the real tokens, and the logits."""
+        logits = self.module.apply(params, source, target)
+        total, weight = losses.cross_entropy(logits, target, target != PAD)
+        return total / jnp.maximum(weight, 1), logits
+
+    # Both from one compiled program a shape.
+    def gradient(self, source, target):
+        return self._gradient(self.params, source, target)[0]
+
+    def logits(self, source, target):
+        return np.asarray(self._gradient(self.params, source, target)[1])
 
 
 def batch(rng: np.random.Generator, rows=3, source=5, target=4, vocabulary=VOCABULARY):

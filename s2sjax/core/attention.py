@@ -119,10 +119,15 @@ def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array,
 
     lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t.
     """
+    if queries.dtype == jnp.float64:  # the kernels stop at float32
+        real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
+        seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
+        return multi_head(queries, keys, values, jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1])))
     attended = jax.nn.dot_product_attention(
         queries, keys, values,
         is_causal=causal,
-        key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),  # an empty row must stay finite; it is zeroed below
+        # An empty row must stay finite: it looks at one position, and is zeroed below.
+        key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
         implementation=_kernel(queries),
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
