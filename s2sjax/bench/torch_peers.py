@@ -3,6 +3,8 @@
 Letters: B batch, S source positions, T target positions, E embedding, H width, V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -68,7 +70,7 @@ class Transformer(nn.Module):
 
     def __init__(self, c: config.Transformer, vocabulary: int):
         super().__init__()
-        options = {"dropout": c.dropout, "batch_first": True, "norm_first": c.norm == "pre"}
+        options: dict[str, Any] = {"dropout": c.dropout, "batch_first": True, "norm_first": c.norm == "pre"}
         self.source = nn.Embedding(vocabulary, c.width)
         self.target = nn.Embedding(vocabulary, c.width)
         encoder = nn.TransformerEncoderLayer(c.width, c.heads, c.feedforward, **options)
@@ -108,4 +110,4 @@ class Trainer:
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        return float(loss)
+        return loss.item()

@@ -29,7 +29,7 @@ SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
 
 
 def bench(rounds: int = 5) -> None:
-    """Prints one line a size: milliseconds of both, and how many times faster ours is (median of the rounds' ratios)."""
+    """Prints a line for each size: milliseconds of both, and the median of the rounds' ratios."""
     try:
         from s2sjax.bench.torch_peers import Trainer
     except ImportError:

@@ -9,7 +9,7 @@ and `score` is a pure function of one query and its keys [S, ...]. Batch, positi
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,7 @@ def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array,
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
 
 
-def _kernel(queries: Array) -> str:
+def _kernel(queries: Array) -> Literal["cudnn", "xla"]:
     """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere."""
     half = queries.dtype in (jnp.bfloat16, jnp.float16)
     width = queries.shape[-1]

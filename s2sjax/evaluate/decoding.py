@@ -3,7 +3,7 @@
 Letters: B rows of a batch, S source length, L most tokens of an output, n hypotheses a line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -104,7 +104,7 @@ class Translator:
 
 def _search(module: nn.Module, options: config.Search, params: Any, source: Array) -> search.Hypotheses:
     """source [B, S] -> the n best of each row. An empty row, which only fills the batch, ends at once."""
-    apply = partial(module.apply, {"params": params})
+    apply: Callable[..., Any] = partial(module.apply, {"params": params})
     real = jnp.sum(source != PAD, axis=1)
     length = options.max_length or 2 * source.shape[1] + 10
     # The limit follows the sentence, not its bucket: the bucket must not change what is written.
@@ -112,7 +112,7 @@ def _search(module: nn.Module, options: config.Search, params: Any, source: Arra
     memory = apply(source, method="encode")
     state = apply(memory, length, method="start")
     step = lambda state, token: apply(memory, state, token, method="step")
-    score = {"penalty": options.penalty, "alpha": options.alpha}
+    score: dict[str, Any] = {"penalty": options.penalty, "alpha": options.alpha}
     if options.beam == 1:
         return search.greedy(step, state, limit, length, **score)
     return search.beam(step, state, limit, length, width=options.beam, nbest=options.nbest, **score)
@@ -120,12 +120,12 @@ def _search(module: nn.Module, options: config.Search, params: Any, source: Arra
 
 def _attention(module: nn.Module, params: Any, source: Array, tokens: Array) -> Array:
     """[B, S], [B, T] -> [B, T, S]."""
-    apply = partial(module.apply, {"params": params})
+    apply: Callable[..., Any] = partial(module.apply, {"params": params})
     memory = apply(source, method="encode")
     state = apply(memory, tokens.shape[1], method="start")
     return search.forced_attention(lambda state, token: apply(memory, state, token, method="step"), state, tokens)
 
 
 def _log_likelihood(module: nn.Module, params: Any, source: Array, target: Array) -> Array:
-    logits = module.apply({"params": params}, source, target)
+    logits: Any = module.apply({"params": params}, source, target)
     return losses.log_likelihood(logits, target, target != PAD)

@@ -106,10 +106,8 @@ class RNNsearchDecoder(nn.Module):
 
     def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
         hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
-        if self.config.readout == "maxout":
-            hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1))
-        else:
-            hidden = jnp.tanh(hidden)
+        maxout = self.config.readout == "maxout"
+        hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if maxout else jnp.tanh(hidden)
         return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
@@ -153,16 +151,15 @@ def luong_step(
     projected, keep = inputs
     if "fed" in weights.cells[0]:
         projected = projected + state.fed @ weights.cells[0]["fed"]
-    carries, h = [], None
+    carries, below = [], state.fed
     for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
-        below = h
         if layer > 0:
             projected = cells.project(cell, below)
         carry, h = cells.step(kind, cell, carry, projected)
         carries.append(carry)
         h = h + below if residual and layer > 0 else h
-        h = h if keep is None else h * keep[layer]
-    attentional, alpha = luong_attention(score, attention.attend_batch, weights, memory, h)
+        below = h if keep is None else h * keep[layer]
+    attentional, alpha = luong_attention(score, attention.attend_batch, weights, memory, below)
     return LuongState(tuple(carries), attentional), (attentional, alpha)
 
 
@@ -221,7 +218,8 @@ class LuongDecoder(nn.Module):
         """Each step waits for the attention of the one before: one scan over everything."""
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
-        keep = self._keep_masks(projected.shape[:2], train)
+        steps, rows, _ = projected.shape
+        keep = self._keep_masks(steps, rows, train)
         _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), (projected, keep), memory)
         return attentional.swapaxes(0, 1)
 
@@ -235,10 +233,9 @@ class LuongDecoder(nn.Module):
             xs = layers.dropout(self, ys, self.config.dropout, train)
         return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
 
-    def _keep_masks(self, time_and_batch: tuple[int, int], train: bool) -> Array | None:
+    def _keep_masks(self, steps: int, rows: int, train: bool) -> Array | None:
         rate = self.config.dropout
         if not train or rate == 0:
             return None
-        steps, rows = time_and_batch
         keep = layers.keep_mask(self.make_rng("dropout"), (steps, self.config.layers, rows, self.config.width), rate)
         return keep.astype(self.dtype) / (1 - rate)

@@ -20,7 +20,7 @@ VOCABULARY = 8
 
 
 def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
-    """(state, step, batch of a step number) of a model of the zoo, on a mesh."""
+    """(state, step) of a model of the zoo, on a mesh."""
     model = zoo.MODELS[name] if dropout else config.replace(zoo.MODELS[name], dropout=0.0)
     module = models.build(model, VOCABULARY, VOCABULARY)
     source, target = zoo.batch(np.random.default_rng(0), vocabulary=VOCABULARY)
@@ -31,7 +31,7 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
     rules = models.TENSOR_RULES[type(model)] if mesh.shape["tensor"] > 1 else ()
     state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
     step = make_train_step(partial(run.loss, module, 0.1), optimizer(train), train, seed=0)
-    return state, step, batch_of
+    return state, step
 
 
 def batch_of(number: int) -> dict:
@@ -44,11 +44,11 @@ def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool =
     # Some gradients are zero but for rounding (a key's bias moves all scores alike), and Adam with its usual eps would
     # blow that rounding up to whole steps.
     train = config.Train(learning_rate=1e-2, warmup=1, eps=1e-2, **train)
-    state, step, batch = setting(name, train, mesh, dropout)
+    state, step = setting(name, train, mesh, dropout)
     compiled, losses = jax.jit(step), []
     with jax.set_mesh(mesh):
         for number in range(steps):
-            state, metrics = compiled(state, meshes.global_batch(batch(number), mesh))
+            state, metrics = compiled(state, meshes.global_batch(batch_of(number), mesh))
             losses.append(metrics["loss"][0] / metrics["loss"][1])
     return np.array(losses), jax.device_get(state.params)
 
@@ -85,8 +85,8 @@ def test_a_restart_changes_no_bit(name, tmp_path):
     def trained(folder, stops):
         for steps in stops:
             train = config.Train(steps=steps, ema=0.9, evaluate_every=0, save_every=100, schedule="constant")
-            state, step, batch = setting(name, train, one_device(), dropout=True)
-            batches = lambda start: ((number, batch(number)) for number in range(start, 7))
+            state, step = setting(name, train, one_device(), dropout=True)
+            batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
             state = fit(state, step, batches, train, checkpoints, mesh=one_device()).state
             checkpoints.close()
