@@ -207,8 +207,9 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
         experiment = _override(known, experiment, rest)
         _start_jax()
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
-        if result.status == "interrupted":
-            return None
+        if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
+            sys.stdout.flush()
+            os._exit(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
         if run.default_split(experiment.data.corpus):
             run.evaluate(trained)

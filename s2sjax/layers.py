@@ -84,14 +84,12 @@ class Recurrent(nn.Module):
         width = self.width // 2 if layer < self.bidirectional else self.width
         return cell_weights(self.cell, self.inputs if layer == 0 else self.width, width, self.dtype)
 
-    def __call__(
-        self, xs: Array, mask: Array, carries: tuple[cells.Carry, ...] | None = None, train: bool = False
-    ) -> tuple[Array, tuple[cells.Carry, ...]]:
+    def __call__(self, xs: Array, mask: Array, train: bool = False) -> tuple[Array, tuple[cells.Carry, ...]]:
         cell, final = cells.CELLS[self.cell], []
         for layer in range(self.layers):
             directions = (self.forward[layer], *self.backward[layer : layer + 1])
             width = self.width // len(directions)
-            begin = carries[layer] if carries else cells.start(cell, width, xs.shape[:1], self.dtype)
+            begin = cells.start(cell, width, xs.shape[:1], self.dtype)
             passes = [
                 recurrence.run(cell, weights(), xs, mask, begin, reverse=reverse)
                 for weights, reverse in zip(directions, (False, True))
@@ -100,11 +98,8 @@ class Recurrent(nn.Module):
             final.append(tuple(jnp.concatenate(parts, axis=-1) for parts in zip(*(carry for _, carry in passes))))
             xs = xs + ys if self.residual and layer > 0 else ys
             if layer < self.layers - 1:
-                xs = self.drop(xs, train)
+                xs = dropout(self, xs, self.dropout, train)
         return xs, tuple(final)
-
-    def drop(self, x: Array, train: bool) -> Array:
-        return dropout(self, x, self.dropout, train)
 
 
 class Stacked(nn.Module):

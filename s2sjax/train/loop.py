@@ -91,9 +91,10 @@ def fit(
             if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
                 _flush(pending, train, log)
                 pending = None
-                with log.aside("evaluate"):
+                with log.aside("evaluate"), preemption.at_once() as evaluation:
                     scores = evaluate(state, step)
-                if scores is not None:
+                interrupted = evaluation.cut_short
+                if not interrupted and scores is not None:
                     score, best = scores.value, judge(best, scores, step)
                     log.scores(step, *scores)
 
@@ -112,8 +113,10 @@ def fit(
 
             if stream is None:  # nothing is read or compiled for a run that has ended
                 stream = batches(step)
-                with log.aside("compile"):
+                with log.aside("compile"), preemption.at_once() as compilation:
                     programs.prepare(shapes, log)
+                if compilation.cut_short:
+                    continue
             at, batch = next(stream)
             assert at == step, f"asked for the batch of step {step}, got that of step {at}"
             on_device = batch if mesh is None else global_batch(batch, mesh)
@@ -209,10 +212,13 @@ class Programs:
         missing = {_shapes(b): b for b in batches if _shapes(b) not in self._programs}
         if not missing:
             return
-        with ThreadPoolExecutor(2) as pool:
+        pool = ThreadPoolExecutor(2)
+        try:
             for key, (program, seconds) in zip(missing, pool.map(self._compile, missing.values()), strict=True):
                 self._programs[key], self.seconds[key] = program, seconds
                 log.say(f"compiled train step {len(self._programs)} in {seconds:.1f} s")
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # whoever was told to stop does not wait for XLA
 
     def _compile(self, batch: Batch) -> tuple[Any, float]:
         begin = time.perf_counter()
@@ -228,6 +234,14 @@ def _shapes(batch: Batch) -> Any:
     return structure, tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves)
 
 
+class _CutShort(BaseException):
+    """Raised by the SIGTERM handler into work that can be dropped; no `except Exception` may catch it."""
+
+
+class _Aside:
+    cut_short = False
+
+
 class _Preemption:
     """Notes a SIGTERM, so that the loop can save at the next step; a second one ends the process at once.
 
@@ -237,6 +251,7 @@ class _Preemption:
     def __init__(self):
         self._several = jax.process_count() > 1
         self._noted = False
+        self._impatient = False
         self._former: Any = None
 
     def __enter__(self) -> _Preemption:
@@ -251,6 +266,20 @@ class _Preemption:
     def _note(self, *_) -> None:
         self._noted = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._impatient:
+            raise _CutShort
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[_Aside]:
+        """What runs inside can be dropped: a SIGTERM ends it there and then, and `cut_short` tells."""
+        aside = _Aside()
+        self._impatient = True
+        try:
+            yield aside
+        except _CutShort:
+            aside.cut_short = True
+        finally:
+            self._impatient = False
 
     def reached(self, step: int) -> bool:
         if not self._several:

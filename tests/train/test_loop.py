@@ -270,3 +270,23 @@ def test_signals_are_as_before_after_the_loop_and_a_second_one_is_not_caught(lab
 
     assert lab.fit(batches=preempted).status == "interrupted"
     assert seen == [signal.SIG_DFL] and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_sigterm_cuts_an_evaluation_short_and_saves(lab):
+    """An evaluation may take minutes; whoever sends a SIGTERM waits seconds."""
+    train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
+
+    def endless(state, step):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the evaluation went on")
+
+    cut = lab.fit(train, evaluate=endless)
+    assert cut.status == "interrupted" and lab.checkpoints.steps() == [4]
+    done = lab.fit(train, evaluate=scores(1.0, 2.0))
+    assert done.status == "done" and done.best == loop.Best(1.0, 4, 1, 8), "the evaluation was made up for"
+
+
+def test_a_sigterm_cuts_compiling_short(lab, monkeypatch):
+    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    cut = lab.fit()
+    assert cut.status == "interrupted" and int(cut.state.step) == 0
