@@ -80,22 +80,22 @@ def without(words: Words) -> Constraint:
 def with_all(words: Words, limit: Array) -> Constraint:
     """Every one of these sequences of tokens, somewhere.
 
-    No <eos> before they are written; and once the room up to `limit` [B] is just enough for those that are missing,
-    they are written, the first missing one first. Where there is not enough room for all, the limit wins.
+    No <eos> before they are written; and a token may be written only if the room behind it, up to `limit` [B], still
+    holds what is then missing. Where there is not enough room to begin with, the limit wins.
     """
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
-        missing = jnp.zeros(prefixes.shape[:2], jnp.int32)  # tokens of the words that are not yet written
-        following = jnp.full(prefixes.shape[:2], PAD)  # the token that goes on with the first of those words
-        for word in reversed(words):
-            lacks = ~contains(prefixes, t, word)
-            missing += jnp.where(lacks, len(word), 0)
-            following = jnp.where(lacks, continuation(prefixes, t, word), following)
+        lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
+        missing = sum(jnp.where(lack, len(word), 0) for lack, word in zip(lacks, words))
+        room = limit[:, None] - 2 - t  # behind the token that is written now, <eos> aside
         token = jnp.arange(log_probs.shape[-1])
-        log_probs = jnp.where((missing > 0)[..., None] & (token == EOS), DEAD, log_probs)
-        # A word begun may still be broken off, so what is written of it does not count.
-        hurry = (missing > 0) & (limit[:, None] - 1 - t <= missing)
-        return jnp.where(hurry[..., None] & (token != following[..., None]), DEAD, log_probs)
+        hopeless = limit[:, None] - 1 < sum(map(len, words))
+        fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
+        for lack, word in zip(lacks, words):
+            for begun in range(len(word)):  # where so much of a word stands at the end, its next token goes on with it
+                goes_on = lack & matched(prefixes, t, word[:begun]) & (missing - begun - 1 <= room)
+                fits |= goes_on[..., None] & (token == word[begun])
+        return jnp.where((missing > 0)[..., None] & (~fits | (token == EOS)), DEAD, log_probs)
 
     return constraint
 
@@ -144,11 +144,3 @@ def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
         return jnp.zeros(prefixes.shape[:-1], bool)
     here = [prefixes[..., i : i + places] == token for i, token in enumerate(word)]
     return jnp.any(reduce(jnp.logical_and, here) & (jnp.arange(places) + len(word) <= t), axis=-1)
-
-
-def continuation(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """The token with which each of `prefixes` [..., L] goes on with `word`: its first, if it is not begun: [...]."""
-    follows = jnp.full(prefixes.shape[:-1], word[0])
-    for begun in range(1, len(word)):
-        follows = jnp.where(matched(prefixes, t, word[:begun]), word[begun], follows)
-    return follows

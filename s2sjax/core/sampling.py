@@ -51,7 +51,7 @@ def sample(
 
 def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:
     """[V] with DEAD for all that is cut off; what remains is not normalised. 0, 1 and 0 cut off nothing."""
-    if top_k and top_k < len(log_probs) or top_p < 1:
+    if (top_k and top_k < len(log_probs)) or top_p < 1:
         order = jnp.argsort(-log_probs, stable=True)
         ranked = log_probs[order]
         if top_k:
