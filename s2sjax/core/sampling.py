@@ -36,7 +36,7 @@ def sample(
     min_p: float = 0.0,
     **options,
 ) -> Hypotheses:
-    """`count` samples a sentence, in the order they are drawn: keys [B], limit [B]. Options are those of `search.walk`."""
+    """`count` samples a sentence, as they are drawn: keys [B], limit [B]. Options are those of `search.walk`."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 

@@ -164,7 +164,7 @@ def explore(
     diversity: float = 0.0,
     record: bool = False,
 ) -> tuple[Hypotheses, Tree | None]:
-    """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses a sentence and, if wanted, the tree.
+    """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses a sentence; the tree, if wanted.
 
     `coverage` is beta, and needs `source_mask` [B, S] and a model that tells its attention.
     """
