@@ -126,6 +126,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
     command("score", _score, about, "RUN", folder)
+    about = "measure ours beside its peers, those that are installed: `train` or `decode`"
+    bench = command("bench", _bench, about, "NAME", "train, or decode")
+    bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
+    bench.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
     command("doctor", _doctor, "tell versions, devices, and what is missing with its remedy")
 
     names = list(commands.choices)
@@ -293,6 +297,26 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
     return None
+
+
+def _bench(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"bench takes no {rest[0]}: see s2sjax bench --help")
+    if known.subject not in ("train", "decode"):
+        nearest = _nearest(known.subject, ["train", "decode"])
+        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {nearest!r}?")
+    if known.rounds < 1:
+        raise UserError(f"--rounds is {known.rounds}: it must be at least 1")
+    _start_jax()
+    if known.subject == "train":
+        from s2sjax.bench import train
+
+        return train.bench(known.rounds)
+    from s2sjax.bench import decode
+
+    return decode.bench(known.size, known.rounds)
 
 
 def _doctor(known: argparse.Namespace, rest: list[str]) -> None:

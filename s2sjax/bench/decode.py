@@ -46,7 +46,9 @@ def bench(size: str = "small", rounds: int = 5) -> None:
     """Prints one line a run: tokens/s of each, the seconds of one batch, and how many times faster ours is."""
     s = SIZES[size]
     device = jax.devices()[0].device_kind
-    print(f"{size}: width {s.model.width}, {s.vocabulary} words, source {s.source}, {s.tokens} tokens, {s.dtype}, {device}")
+    print(
+        f"{size}: width {s.model.width}, {s.vocabulary} words, source {s.source}, {s.tokens} tokens, {s.dtype}, {device}"
+    )
     print(f"{'':24}{'tokens/s':>10}{'seconds':>10}{'ours is faster by':>20}")
     peers = {"transformers": _transformers, "ctranslate2": partial(_ctranslate2, kind=s.dtype),
              "ctranslate2 int8": partial(_ctranslate2, kind="int8")}  # fmt: skip

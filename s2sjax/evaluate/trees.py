@@ -17,7 +17,7 @@ from s2sjax.evaluate.edit import visible
 from s2sjax.evaluate.paper import INK, PathLike, save, sheet, text_style
 
 PRUNED, WINNER = "#b8bec8", "#1f5a96"
-COLUMN, ROW = 1.25, 0.21  # inches from step to step, and from leaf to leaf
+ROW = 0.21  # inches from leaf to leaf
 
 
 class Node(NamedTuple):
@@ -61,14 +61,15 @@ def search_tree(path: PathLike, tree: Tree, found: Hypotheses, pieces: Callable[
     kept = _leading_to_an_end(every)
     heights = _heights(every)
     winners = _winners(every, sentences, outputs[0] if outputs else ())
+    spelt = [visible(piece) for piece in pieces([node.token for node in every])]
+    column = 1.1 + 0.08 * max(map(len, spelt))  # inches from step to step
     figure = sheet()
-    across, down = COLUMN * (2 + max(node.step for node in every)), ROW * (1 + max(heights))
+    across, down = column * (2 + max(node.step for node in every)), ROW * (1 + max(heights))
     panel = figure.add_axes((0, -down, across, down))
-    panel.set(xlim=(0, across / COLUMN), ylim=(max(heights) + 1, -1))
+    panel.set(xlim=(0, across / column), ylim=(max(heights) + 1, -1))
     panel.axis("off")
     root = (heights[_first(every)] + heights[_last(every)]) / 2
     panel.text(0.62, root, "<sos>", ha="right", va="center", **text_style(8))
-    spelt = [visible(piece) for piece in pieces([node.token for node in every])]
     for number, node in enumerate(every):
         colour = WINNER if number in winners else INK if kept[number] else PRUNED
         from_height = heights[node.parent] if node.parent >= 0 else root
