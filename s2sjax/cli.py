@@ -256,11 +256,13 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
     for lines in _chunks(_input_lines()):
         prefixes = None
         if known.prefixes:
-            lines, prefixes = zip(*(_two_columns(line, first + i, "prefix") for i, line in enumerate(lines)))
+            pairs = [_two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
+            lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
         if known.tree and first == 0:
             from s2sjax.evaluate import figures
 
-            figures.search_tree(known.tree, *translator.tree(params, lines[0]), translator.target.pieces)
+            tree, found = translator.tree(params, lines[0])
+            figures.search_tree(known.tree, tree, found, translator.target.pieces)
         outputs = translator.decode(params, lines, prefixes, first)
         aligned = _alignments(translator, params, lines, outputs) if known.alignment else None
         for best in outputs:

@@ -46,10 +46,10 @@ def bench(size: str = "small", rounds: int = 5) -> None:
     """Prints one line a run: tokens/s of each, the seconds of one batch, and how many times faster ours is."""
     s = SIZES[size]
     device = jax.devices()[0].device_kind
-    print(
-        f"{size}: width {s.model.width}, {s.vocabulary} words, source {s.source}, {s.tokens} tokens, {s.dtype}, {device}"
-    )
+    shape = f"width {s.model.width}, {s.vocabulary} words, {s.source} -> {s.tokens} tokens, {s.dtype}"
+    print(f"{size}: {shape}, on {device}")
     print(f"{'':24}{'tokens/s':>10}{'seconds':>10}{'ours is faster by':>20}")
+    peers: dict[str, Callable[[Size, int, np.ndarray], Decoder]]
     peers = {"transformers": _transformers, "ctranslate2": partial(_ctranslate2, kind=s.dtype),
              "ctranslate2 int8": partial(_ctranslate2, kind="int8")}  # fmt: skip
     for beam, rows in s.runs:
@@ -91,8 +91,9 @@ def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
         apply = partial(module.apply, {"params": params})
         memory: Any = apply(source, method="encode")
         limit = jnp.full(len(source), s.tokens)
-        common = {"penalty": "mean", "constraint": constraints.at_least(limit)}
-        arguments = partial(apply, memory, method="step"), apply(memory, s.tokens, method="start"), limit, s.tokens
+        common: dict[str, Any] = {"penalty": "mean", "constraint": constraints.at_least(limit)}
+        step: Any = partial(apply, memory, method="step")
+        arguments = step, apply(memory, s.tokens, method="start"), limit, s.tokens
         if beam == 1:
             return search.greedy(*arguments, **common)
         return search.beam(*arguments, width=beam, **common)
