@@ -86,7 +86,7 @@ def with_all(words: Words, limit: Array) -> Constraint:
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
-        missing = sum(jnp.where(lack, len(word), 0) for lack, word in zip(lacks, words))
+        missing = jnp.sum(jnp.stack([len(word) * lack for lack, word in zip(lacks, words)]), axis=0)
         room = limit[:, None] - 2 - t  # behind the token that is written now, <eos> aside
         token = jnp.arange(log_probs.shape[-1])
         hopeless = limit[:, None] - 1 < sum(map(len, words))

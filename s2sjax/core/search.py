@@ -131,7 +131,7 @@ class Beam(NamedTuple):
 
     t: Array  # [] tokens written so far
     state: State  # every leaf [B, K, ...]
-    coverage: Array | None  # [B, K, S] the attention received so far
+    coverage: Any  # [B, K, S] the attention received so far
     token: Array  # [R, W] the last token
     prefixes: Array  # [R, W, L]
     ranks: Array  # [R, W] what the prefixes are ranked by: their log-probability, unless a constraint reweighs
@@ -192,13 +192,14 @@ def explore(
         scores = penalised(ranks, t)
         seen = None
         if coverage:
+            assert attention is not None and source_mask is not None, "coverage needs attention and source_mask"
             seen = loop.coverage + attention
             received = jnp.log(jnp.clip(seen, UNSEEN, 1))
             scores += pick(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
         finished = put_aside(loop.finished, Hypotheses(prefixes, t, scores, log_probs), aside & ~loop.done[:, None])
 
         order = jnp.argsort(ends, axis=1, stable=True)[:, :W]  # the best W that do not end
-        tree = note(loop.tree, loop.t, Tree(parents, tokens, ranks, aside, order), loop.done) if record else None
+        tree = note(loop.tree, loop.t, Tree(parents, tokens, ranks, aside, order), loop.done) if loop.tree else None
         ranks = jnp.where(ends, DEAD, ranks)
         ranks, log_probs, parents, tokens, prefixes = (
             pick(x, order) for x in (ranks, log_probs, parents, tokens, prefixes)
@@ -227,7 +228,7 @@ def explore(
     first = Beam(
         t=jnp.int32(0),
         state=copied(state, width),
-        coverage=jnp.zeros((sentences, width, source_mask.shape[1])) if coverage else None,
+        coverage=jnp.zeros((sentences, width, source_mask.shape[1])) if coverage and source_mask is not None else None,
         token=jnp.full((rows, W), SOS, jnp.int32),
         prefixes=empty,
         ranks=ranks,

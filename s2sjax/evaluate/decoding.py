@@ -234,8 +234,8 @@ def _search(
     s = o.sampling
     if s.count:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(s.seed)))(numbers)
-        cut = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
-        return sampling.sample(*walk, keys, count=s.count, **cut, **score), None
+        cut: dict[str, Any] = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+        return sampling.sample(step, state, limit, length, keys, count=s.count, **cut, **score), None
     if o.beam == 1:
         return search.greedy(*walk, **score), None
     return search.explore(
