@@ -112,11 +112,24 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "decode a split with the best checkpoint and score it"
     evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
+    also = "another run of the same vocabularies that writes with the first, as an ensemble; may be given again"
+    evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     about = "write one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", _decode, about, "RUN", folder, SEARCH.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="write the score and a tab before each output")
+    about = "write a tab and source-output pairs of pieces, such as 0-0 1-2, behind each output"
+    decode.add_argument("--alignment", action="store_true", help=about)
+    about = "each line of standard input is source<tab>prefix: its outputs begin with that prefix"
+    decode.add_argument("--prefixes", action="store_true", help=about)
+    about = "draw the search of the first line as a tree into FILE (.png, .svg, .pdf)"
+    decode.add_argument("--tree", metavar="FILE", help=about)
+    decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
     command("score", _score, about, "RUN", folder)
+    about = "measure ours beside its peers, those that are installed: `train` or `decode`"
+    bench = command("bench", _bench, about, "NAME", "train, or decode")
+    bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
+    bench.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
     command("doctor", _doctor, "tell versions, devices, and what is missing with its remedy")
 
     names = list(commands.choices)
@@ -226,8 +239,9 @@ def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
 
     opened = run.open_run(known.subject)
     settings = _override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
+    others = [run.open_run(other) for other in known.also]
     _start_jax()
-    run.evaluate(opened, known.split, settings.search, settings.evaluate)
+    run.evaluate(opened, known.split, settings.search, settings.evaluate, others)
     return None
 
 
@@ -238,13 +252,33 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
 
     opened = run.open_run(known.subject)
     search = _override(known, _Searched(opened.experiment.search), rest).search
-    translator, params = _load(opened, search)
+    translator, params = _load(opened, search, [run.open_run(other) for other in known.also])
+    first = 0
     for lines in _chunks(_input_lines()):
-        for outputs in translator.decode(params, lines):
-            columns = [f"{o.score:.4f}\t{o.text}" if known.scores else o.text for o in outputs]
-            print("\t".join(columns))
+        prefixes = None
+        if known.prefixes:
+            pairs = [_two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
+            lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
+        if known.tree and first == 0:
+            from s2sjax.evaluate import figures
+
+            tree, found = translator.tree(params, lines[0])
+            figures.search_tree(known.tree, tree, found, translator.target.pieces)
+        outputs = translator.decode(params, lines, prefixes, first)
+        aligned = _alignments(translator, params, lines, outputs) if known.alignment else None
+        for best in outputs:
+            columns = [f"{o.score:.4f}\t{o.text}" if known.scores else o.text for o in best]
+            print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
         sys.stdout.flush()
+        first += len(lines)
     return None
+
+
+def _alignments(translator, params, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:
+    """Of each output of each line: "0-0 1-2"."""
+    each = [(line, output) for line, best in zip(lines, outputs) for output in best]
+    for pairs in translator.align(params, [line for line, _ in each], [output for _, output in each]):
+        yield " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def _score(known: argparse.Namespace, rest: list[str]) -> None:
@@ -260,15 +294,32 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     for lines in _chunks(_input_lines()):
         pairs = []
         for line in lines:
+            pairs.append(_two_columns(line, number, "target"))
             number += 1
-            source, tab, target = line.partition("\t")
-            if not tab:
-                raise UserError(f"standard input, line {number} has no tab: give source<tab>target on each line")
-            pairs.append((source, target))
         for log_prob, tokens in translator.score(params, pairs):
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
     return None
+
+
+def _bench(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"bench takes no {rest[0]}: see s2sjax bench --help")
+    if known.subject not in ("train", "decode"):
+        nearest = _nearest(known.subject, ["train", "decode"])
+        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {nearest!r}?")
+    if known.rounds < 1:
+        raise UserError(f"--rounds is {known.rounds}: it must be at least 1")
+    _start_jax()
+    if known.subject == "train":
+        from s2sjax.bench import train
+
+        return train.bench(known.rounds)
+    from s2sjax.bench import decode
+
+    return decode.bench(known.size, known.rounds)
 
 
 def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
@@ -320,11 +371,23 @@ class _Judged(_Searched):
     evaluate: config.Evaluate
 
 
-def _load(opened, search: config.Search):
-    """A translator and its parameters. Standard output belongs to the lines, so what there is to say goes elsewhere."""
+def _load(opened, search: config.Search, others: Sequence = ()):
+    """A translator and its parameters, or those of each run of an ensemble.
+
+    Standard output belongs to the lines, so what there is to say goes elsewhere.
+    """
     _start_jax()
     with contextlib.redirect_stdout(sys.stderr):
-        return opened.translator(search), opened.params()[0]
+        translator = opened.translator(search, others=others)
+        params = [each.params()[0] for each in (opened, *others)]
+        return translator, params if others else params[0]
+
+
+def _two_columns(line: str, index: int, name: str) -> tuple[str, str]:
+    source, tab, second = line.partition("\t")
+    if not tab:
+        raise UserError(f"standard input, line {index + 1} has no tab: give source<tab>{name} on each line")
+    return source, second
 
 
 def _input_lines() -> Iterator[str]:

@@ -11,6 +11,8 @@ from dataclasses import field
 from typing import Any, Literal
 
 from s2sjax.errors import UserError
+from s2sjax.search_settings import Sampling as Sampling
+from s2sjax.search_settings import Search as Search
 from s2sjax.settings import at_least, require, settings
 
 replace = dataclasses.replace
@@ -325,31 +327,7 @@ class Train:
         )
 
 
-# ------------------------------------------------------------------------------------ decoding
-
-
-@settings
-class Search:
-    """How text is written. See s2sjax/core/search.py for the specification."""
-
-    beam: int = 4
-    """1 is greedy"""
-    penalty: Literal["none", "mean", "gnmt"] = "mean"
-    """select by the sum of log-probabilities, by its mean, or with the length penalty of GNMT"""
-    alpha: float = 0.6
-    """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
-    nbest: int = 1
-    """outputs for each line, at most `beam`"""
-    max_length: int = 0
-    """most tokens an output may have, <eos> included; 0 takes 2 x source + 10"""
-
-    def __post_init__(self):
-        at_least(1, self, "search", "beam")
-        require(
-            1 <= self.nbest <= self.beam,
-            f"search.nbest {self.nbest} is not from 1 to search.beam {self.beam}: raise the beam or lower nbest",
-        )
-        at_least(0, self, "search", "max_length")
+# ---------------------------------------------------------------------------------- evaluating
 
 
 Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]

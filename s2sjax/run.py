@@ -50,12 +50,26 @@ class Run(NamedTuple):
         e = self.experiment
         return models.build(e.model, self.source.size, self.target.size, e.train.dtype)
 
-    def translator(self, options: config.Search | None = None, mesh: jax.sharding.Mesh | None = None) -> Translator:
+    def translator(
+        self,
+        options: config.Search | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+        others: Sequence["Run"] = (),
+    ) -> Translator:
+        """With `others`, runs of the same vocabularies, an ensemble: it takes as many parameters."""
         e = self.experiment
+        for other in others:
+            for side in ("source", "target"):
+                if getattr(other, side).fingerprint != getattr(self, side).fingerprint:
+                    raise UserError(
+                        f"the {side} vocabulary of {other.folder} is not that of {self.folder}: "
+                        "an ensemble needs runs of one vocabulary"
+                    )
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh else None
         ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
         return Translator(
-            self.module, self.source, self.target, options or e.search,
+            [self.module, *(other.module for other in others)] if others else self.module,
+            self.source, self.target, options or e.search,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
             batch_sharding=sharding,
         )  # fmt: skip
@@ -328,9 +342,16 @@ class DevEvaluation:
 
 
 def evaluate(
-    run: Run, split: str | None = None, options: config.Search | None = None, judge: config.Evaluate | None = None
+    run: Run,
+    split: str | None = None,
+    options: config.Search | None = None,
+    judge: config.Evaluate | None = None,
+    others: Sequence[Run] = (),
 ) -> dict[str, metrics.Result]:
-    """Decodes a whole split with the best checkpoint, prints the scores and writes results.json."""
+    """Decodes a whole split with the best checkpoint, prints the scores and writes results.json.
+
+    `others` are runs that write with it, as an ensemble.
+    """
     e = run.experiment
     options, judge = options or e.search, judge or e.evaluate
     split = split or default_split(e.data.corpus)
@@ -338,11 +359,14 @@ def evaluate(
         raise UserError("data.corpus has neither test nor dev examples: name another --split")
     examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
     params, step = run.params()
-    outputs = run.translator(options).decode(params, [example.source for example in examples])
+    translator = run.translator(options, others=others)
+    together = [params, *(other.params()[0] for other in others)] if others else params
+    outputs = translator.decode(together, [example.source for example in examples])
     results = metrics.score(
         judge.metrics, [best[0].text for best in outputs], [x.targets for x in examples], judge.line
     )
-    print(f"{split}, checkpoint of step {step}, beam {options.beam}:")
+    how = f"{options.sampling.count} samples" if options.sampling.count else f"beam {options.beam}"
+    print(f"{split}, checkpoint of step {step}, {how}{f', with {len(others)} more' if others else ''}:")
     print(metrics.summary(results, judge.line), flush=True)
     metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
     return results

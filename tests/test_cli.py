@@ -143,7 +143,7 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "name a command (train, evaluate, decode, score, doctor): see s2sjax --help"),
+        ([], "name a command (train, evaluate, decode, score, bench, doctor): see s2sjax --help"),
         (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: FILE: see s2sjax train --help"),
         (["decode"], "the following arguments are required: RUN: see s2sjax decode --help"),
@@ -528,3 +528,43 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained):
     child.stdin.close()
     assert child.stderr.read() == ""
     assert child.wait() == 0
+
+
+# ------------------------------------------------------------------------------ the many ways to decode
+
+
+def test_decode_can_be_told_how_to_begin_and_what_to_avoid(call, trained):
+    folder = trained[0]
+    code, out, err = call("decode", folder, "--prefixes", stdin=b"abcd\tba\n\t\nbad\t\n")
+    assert (code, err) == (0, "")
+    first, blank, free, end = out.split("\n")
+    assert first.startswith("ba") and (blank, end) == ("", "")
+    assert free == call("decode", folder, stdin=b"bad\n")[1].strip("\n")
+    without = call("decode", folder, "--search.without", "a", "b", stdin=b"abcd\n")
+    assert without[0] == 0 and not set("ab") & set(without[1])
+    assert "line 1 has no tab" in call("decode", folder, "--prefixes", stdin=b"abcd\n")[2]
+
+
+def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
+    folder, picture = trained[0], tmp_path / "tree.png"
+    code, out, err = call("decode", folder, "--alignment", "--tree", picture, stdin=b"abcd\n")
+    assert (code, err) == (0, "")
+    text, alignment = out.rstrip("\n").split("\t")
+    pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
+    assert all(0 <= source <= 4 and 0 <= target <= len(text) for source, target in pairs)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_beside_itself_is_the_same_run(call, trained, copy):
+    """An ensemble of two equal models writes what one writes."""
+    alone = call("decode", trained[0], stdin=b"abcd\nbad\n")
+    assert call("decode", trained[0], "--also", copy, stdin=b"abcd\nbad\n") == alone
+    scores = call("evaluate", trained[0], "--also", copy)
+    assert scores[0] == 0 and "exact" in scores[1]
+
+
+def test_samples_are_reproducible_from_a_seed(call, trained):
+    sampling = ["--search.sampling.count", 4, "--search.nbest", 3]
+    sample = lambda seed: call("decode", trained[0], "--search.sampling.seed", seed, *sampling, stdin=b"abcd\nbad\n")
+    assert sample(1) == sample(1) != sample(2)
+    assert sample(1)[0] == 0 and sample(1)[1].count("\n") == 2

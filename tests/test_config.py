@@ -44,7 +44,7 @@ def test_a_misspelt_field_names_the_nearest():
     assert refused(lambda: Train(stepz=5)) == "Train has no field 'stepz': did you mean 'steps'?"
     assert refused(lambda: config.replace(Search(), bean=5)) == "Search has no field 'bean': did you mean 'beam'?"
     with pytest.raises(TypeError, match="positional"):
-        Search(1, "none", 0.6, 1, 0, "one too many")
+        Evaluate(("exact",), "word", 1, 1, 1, "one too many")
 
 
 @pytest.mark.parametrize(

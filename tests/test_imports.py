@@ -13,6 +13,7 @@ ROOT = Path(s2sjax.__file__).parent
 FLOORS = [
     "errors",
     "settings",
+    "search_settings",
     "config",
     "core",
     "layers",

@@ -1,9 +1,9 @@
-"""Lines in, lines out: a corpus decoded or scored with a trained model.
+"""Lines in, lines out: a corpus decoded or scored with a trained model, or with several that write together.
 
-Letters: B rows of a batch, S source length, L most tokens of an output, n hypotheses a line.
+Letters: B rows of a batch, S source length, T target length, L most tokens of an output, n hypotheses a line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,20 +14,33 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import losses, search
-from s2sjax.core.tokens import EOS, PAD
+from s2sjax.core import constraints, ensemble, losses, sampling, search
+from s2sjax.core.hypotheses import Hypotheses, Tree
+from s2sjax.core.tokens import EOS, PAD, UNK
 from s2sjax.data.batches import Ragged, evaluation_batches
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
+from s2sjax.evaluate import mbr
 
 
 class Output(NamedTuple):
     """One hypothesis for a line."""
 
     text: str
-    score: float
+    score: float  # by which the outputs of a line are sorted; of samples reranked by MBR, the expected utility
     log_prob: float
     ids: list[int]  # <eos> included
+
+
+EMPTY = Output("", 0.0, 0.0, [EOS])
+
+
+class Words(NamedTuple):
+    """The words that the options name, as tokens."""
+
+    prefix: tuple[int, ...]
+    without: tuple[tuple[int, ...], ...]
+    containing: tuple[tuple[int, ...], ...]
 
 
 class Translator:
@@ -35,7 +48,7 @@ class Translator:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | Sequence[nn.Module],
         source: AnyVocabulary,
         target: AnyVocabulary,
         options: config.Search,
@@ -43,26 +56,55 @@ class Translator:
         rows: int,
         batch_sharding: jax.sharding.Sharding | None = None,
     ):
-        """`buckets` are source lengths; `rows` sentences are decoded at once."""
+        """`buckets` are source lengths; `rows` sentences are decoded at once. Several modules are an ensemble:
+
+        `params` are then as many.
+        """
         if options.beam > target.size:
             raise UserError(f"search.beam {options.beam} is wider than the vocabulary of {target.size}: lower it")
-        self.module, self.source, self.target = module, source, target
+        self.source, self.target = source, target
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
-        self._search = jax.jit(partial(_search, module, options))
-        self._attention = jax.jit(partial(_attention, module))
-        self._log_likelihood = jax.jit(partial(_log_likelihood, module))
+        self._alone = isinstance(module, nn.Module)
+        modules = (module,) if isinstance(module, nn.Module) else tuple(module)
+        self._words = self._constraining_words()
+        self._search = jax.jit(partial(_search, modules, options, self._words), static_argnames="record")
+        self._attention = jax.jit(partial(_attention, modules, options.ensemble))
+        self._log_likelihood = jax.jit(partial(_log_likelihood, modules, options.ensemble))
 
-    def decode(self, params: Any, lines: Sequence[str]) -> list[list[Output]]:
-        """The n best outputs of each line, best first. A blank line has nothing to say: its one output is empty."""
+    def _constraining_words(self) -> Words:
+        def ids(field: str, word: str) -> tuple[int, ...]:
+            found = (UNK,) if word == "<unk>" else tuple(self.target.encode(word))
+            if not found or (UNK in found and word != "<unk>"):
+                raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: name another word")
+            return found
+
+        o = self.options
+        return Words(
+            ids("prefix", o.prefix) if o.prefix else (),
+            tuple(ids("without", word) for word in o.without),
+            tuple(ids("containing", word) for word in o.containing),
+        )
+
+    def decode(
+        self, params: Any, lines: Sequence[str], prefixes: Sequence[str] | None = None, first: int = 0
+    ) -> list[list[Output]]:
+        """The n best outputs of each line, best first. A blank line has nothing to say: its one output is empty.
+
+        prefixes: what the output of each line begins with, instead of search.prefix. `first` is the number of the first
+        line in its corpus: samples are drawn by it.
+        """
         wanted = [index for index, line in enumerate(lines) if line.strip()]
-        outputs = [[Output("", 0.0, 0.0, [EOS])] for _ in lines]
+        outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in wanted]
+        forced = [self.target.encode(prefixes[index]) if prefixes else list(self._words.prefix) for index in wanted]
         # All batches are sent off before the first is read: the device never waits for the host.
-        batches = [
-            (indices, self._search(params, self._place(source)))
-            for indices, source in evaluation_batches(sources, self.buckets, self.rows)
-        ]
+        batches = []
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+            numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
+            begin = _padded([forced[index] if index >= 0 else [] for index in indices])
+            arguments = (self._place(array) for array in (source, begin, numbers))
+            batches.append((indices, self._search(self._all(params), *arguments)[0]))
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
@@ -70,22 +112,55 @@ class Translator:
                     outputs[wanted[index]] = self._outputs(found, row)
         return outputs
 
-    def _outputs(self, found: search.Hypotheses, row: int) -> list[Output]:
+    def _outputs(self, found: Hypotheses, row: int) -> list[Output]:
         hypotheses = zip(found.tokens[row], found.lengths[row], found.scores[row], found.log_probs[row])
-        return [
+        outputs = [
             Output(self.target.decode(tokens), float(score), float(log_prob), tokens[:length].tolist())
             for tokens, length, score, log_prob in hypotheses
             if length > 0
         ]
+        utility = self.options.sampling.mbr
+        if utility != "none":
+            ranked = mbr.order([output.text for output in outputs], utility)
+            outputs = [outputs[index]._replace(score=score) for index, score in ranked]
+        # Where the constraints leave nothing to write, nothing is written.
+        return outputs[: self.options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
+
+    def _all(self, params: Any) -> tuple:
+        return (params,) if self._alone else tuple(params)
 
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
         return source if self._sharding is None else jax.device_put(source, self._sharding)
 
+    def tree(self, params: Any, line: str) -> tuple[Tree, Hypotheses]:
+        """All that the beam looked at for one line: the leaves have no batch axis."""
+        if self.options.beam == 1 or self.options.sampling.count:
+            raise UserError("only a beam has a tree: set search.beam above 1 and search.sampling.count 0")
+        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1)
+        begin = _padded([list(self._words.prefix)])
+        found, tree = self._search(self._all(params), source, begin, np.zeros(1, np.int32), record=True)
+        return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
+
     def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
         """What the model looked at while it wrote: source pieces, target pieces, weights [T, S]."""
         source = [*self.source.encode(line), EOS]
-        weights = self._attention(params, jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32))
+        weights = self._attention(self._all(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32))
         return self.source.pieces(source), self.target.pieces(output.ids), np.asarray(weights[0])
+
+    def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
+        """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
+        targets = Ragged.of([output.ids[:-1] for output in outputs])
+        sources = [self.source.encode(line) for line in lines]
+        found: list[list[tuple[int, int]]] = [[] for _ in lines]
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+            target = self._targets(targets, indices)
+            weights = np.array(self._attention(self._all(params), self._place(source), self._place(target)))
+            weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
+            for row, index in enumerate(indices):
+                if index >= 0 and sources[index]:
+                    places = weights[row, : len(outputs[index].ids) - 1].argmax(-1)
+                    found[index] = [(int(place), t) for t, place in enumerate(places)]
+        return found
 
     def score(self, params: Any, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, int]]:
         """(log-probability, number of tokens with <eos>) of each (source, target) pair, by teacher forcing."""
@@ -93,39 +168,91 @@ class Translator:
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
         for indices, source in evaluation_batches(sources, self.buckets, self.rows):
-            longest = int(max(targets.lengths[indices[indices >= 0]]))
-            target = targets.padded(indices, 1 << (longest - 1).bit_length())
-            found = np.asarray(self._log_likelihood(params, self._place(source), self._place(target)))
+            target = self._targets(targets, indices)
+            found = np.asarray(self._log_likelihood(self._all(params), self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0:
                     scores[index] = (float(found[row]), int(targets.lengths[index]))
         return scores
 
+    def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
+        """Padded to a power of two, so that few shapes are compiled."""
+        longest = int(max(targets.lengths[indices[indices >= 0]]))
+        return targets.padded(indices, 1 << (longest - 1).bit_length())
 
-def _search(module: nn.Module, options: config.Search, params: Any, source: Array) -> search.Hypotheses:
-    """source [B, S] -> the n best of each row. An empty row, which only fills the batch, ends at once."""
-    apply: Callable[..., Any] = partial(module.apply, {"params": params})
+
+def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
+    """[B, P], P a power of two, or 0 where none begins with anything."""
+    longest = max(map(len, prefixes))
+    table = np.full((len(prefixes), 1 << (longest - 1).bit_length() if longest else 0), PAD, np.int32)
+    for row, prefix in zip(table, prefixes):
+        row[: len(prefix)] = prefix
+    return table
+
+
+# ---------------------------------------------------------------------------- the compiled programs
+
+
+def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, length: int):
+    """(step, state) of the models together."""
+    applies = [partial(module.apply, {"params": one}) for module, one in zip(modules, params)]
+    memories = [apply(source, method="encode") for apply in applies]
+    states = tuple(apply(memory, length, method="start") for apply, memory in zip(applies, memories))
+    steps = [partial(apply, memory, method="step") for apply, memory in zip(applies, memories)]
+    return (steps[0], states[0]) if len(steps) == 1 else (ensemble.together(steps, mean), states)
+
+
+def _search(
+    modules: Sequence[nn.Module],
+    o: config.Search,
+    words: Words,
+    params: tuple,
+    source: Array,
+    prefixes: Array,
+    numbers: Array,
+    record: bool = False,
+) -> tuple[Hypotheses, Tree | None]:
+    """source [B, S], prefixes [B, P], numbers [B] -> the n best of each row. An empty row ends at once."""
     real = jnp.sum(source != PAD, axis=1)
-    length = options.max_length or 2 * source.shape[1] + 10
+    length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
     # The limit follows the sentence, not its bucket: the bucket must not change what is written.
-    limit = jnp.where(real > 0, jnp.minimum(length, options.max_length or 2 * real + 10), 0)
-    memory = apply(source, method="encode")
-    state = apply(memory, length, method="start")
-    step = lambda state, token: apply(memory, state, token, method="step")
-    score: dict[str, Any] = {"penalty": options.penalty, "alpha": options.alpha}
-    if options.beam == 1:
-        return search.greedy(step, state, limit, length, **score)
-    return search.beam(step, state, limit, length, width=options.beam, nbest=options.nbest, **score)
+    most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
+    limit = jnp.where(real > 0, jnp.minimum(length, most), 0)
+    step, state = _start(modules, o.ensemble, params, source, length)
+    rules = [
+        o.repetition != 1 and constraints.repetition(o.repetition),
+        o.no_repeat and constraints.no_repeated(o.no_repeat),
+        words.without and constraints.without(words.without),
+        words.containing and constraints.with_all(words.containing, limit),
+        (o.min_length or o.min_ratio)
+        and constraints.at_least(jnp.maximum(o.min_length, jnp.ceil(o.min_ratio * real).astype(jnp.int32))),
+        prefixes.shape[1] and constraints.beginning(prefixes),
+    ]
+    constraint = constraints.compose([rule for rule in rules if rule])
+    walk = (step, state, limit, length)
+    score: dict[str, Any] = {"penalty": o.penalty, "alpha": o.alpha, "constraint": constraint}
+    s = o.sampling
+    if s.count:
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(s.seed)))(numbers)
+        cut: dict[str, Any] = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+        return sampling.sample(step, state, limit, length, keys, count=s.count, **cut, **score), None
+    if o.beam == 1:
+        return search.greedy(*walk, **score), None
+    return search.explore(
+        *walk, width=o.beam, nbest=o.nbest, stop=o.stop, coverage=o.coverage, source_mask=source != PAD,
+        groups=o.groups, diversity=o.diversity, record=record, **score,
+    )  # fmt: skip
 
 
-def _attention(module: nn.Module, params: Any, source: Array, tokens: Array) -> Array:
+def _attention(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array) -> Array:
     """[B, S], [B, T] -> [B, T, S]."""
-    apply: Callable[..., Any] = partial(module.apply, {"params": params})
-    memory = apply(source, method="encode")
-    state = apply(memory, tokens.shape[1], method="start")
-    return search.forced_attention(lambda state, token: apply(memory, state, token, method="step"), state, tokens)
+    step, state = _start(modules, mean, params, source, tokens.shape[1])
+    return search.forced_attention(step, state, tokens)
 
 
-def _log_likelihood(module: nn.Module, params: Any, source: Array, target: Array) -> Array:
-    logits: Any = module.apply({"params": params}, source, target)
-    return losses.log_likelihood(logits, target, target != PAD)
+def _log_likelihood(
+    modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, target: Array
+) -> Array:
+    logits: Any = [module.apply({"params": one}, source, target) for module, one in zip(modules, params)]
+    together = logits[0] if len(logits) == 1 else ensemble.mean_of_log_probs(logits, mean)
+    return losses.log_likelihood(together, target, target != PAD)

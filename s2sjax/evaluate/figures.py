@@ -12,17 +12,12 @@ Letters: S source pieces, T target pieces.
 from __future__ import annotations
 
 import json
-import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -32,17 +27,11 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from s2sjax.errors import UserError
 from s2sjax.evaluate.edit import visible
 from s2sjax.evaluate.metrics import METRICS
+from s2sjax.evaluate.paper import PAPER, QUIET, RULE, PathLike, quietly, save, sheet, text_style
+from s2sjax.evaluate.trees import search_tree as search_tree
 
-DPI = 200
-INK, QUIET, RULE, PAPER = "#23272e", "#6b7280", "#e5e7eb", "#ffffff"
 SERIES = ("#1f5a96", "#d1603d", "#3f8f5b", "#8a5aa5", "#b58a1b", "#5f6b7a")
 SHADES = LinearSegmentedColormap.from_list("paper to ink", ["#f4f6f8", "#c9dbec", "#6fa3cf", "#1f5a96", "#0c2a4d"])
-FONTS = (
-    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Tamil",
-    "Noto Sans Bengali", "Noto Sans Ethiopic", "Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Microsoft YaHei",
-)  # fmt: skip
-
-PathLike = str | os.PathLike[str]
 
 
 class AttentionMap(NamedTuple):
@@ -79,11 +68,11 @@ def attention_grid(path: PathLike, maps: Sequence[AttentionMap], columns: int = 
     finite = np.concatenate([table[np.isfinite(table)] for table in tables])
     top = float(finite.max(initial=0)) or 1.0
 
-    figure = _sheet()
+    figure = sheet()
     panels = [_draw_map(figure, one, table, top, cell, points) for one, table in zip(maps, tables)]
     right = _arrange(figure, panels, columns, gap=2.5 * points / 72)
     _draw_scale(figure, panels[0], right + 1.5 * points / 72, top, points)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _weights(one: AttentionMap) -> np.ndarray:
@@ -110,8 +99,8 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     labels = [visible(piece) for piece in one.source]
     turned = max(map(len, labels), default=0) > 2
     panel.xaxis.tick_top()
-    panel.set_xticks(range(len(labels)), labels, rotation=90 if turned else 0, **_text(points))
-    panel.set_yticks(range(len(one.target)), [visible(piece) for piece in one.target], **_text(points))
+    panel.set_xticks(range(len(labels)), labels, rotation=90 if turned else 0, **text_style(points))
+    panel.set_yticks(range(len(one.target)), [visible(piece) for piece in one.target], **text_style(points))
     panel.tick_params(length=0, pad=0.4 * points)
     # Hairlines between the cells lead the eye from a dark cell to its two labels.
     panel.set_xticks(np.arange(S + 1) - 0.5, minor=True)
@@ -120,13 +109,13 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     panel.grid(which="minor", color=PAPER, linewidth=0.1 * points)
     panel.spines[:].set_visible(False)
     if one.title:
-        panel.set_title(one.title, loc="left", pad=0.9 * points, fontweight="bold", **_text(1.1 * points))
+        panel.set_title(one.title, loc="left", pad=0.9 * points, fontweight="bold", **text_style(1.1 * points))
     return panel
 
 
 def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -> float:
     """Moves the panels into a grid whose rows and columns leave room for their labels; returns its right edge."""
-    with _quietly():
+    with quietly():
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [
             (panel.get_tightbbox(renderer) or panel.bbox).transformed(figure.transFigure.inverted()) for panel in panels
@@ -176,14 +165,14 @@ def learning_curve(path: PathLike, metrics_jsonl_path: PathLike) -> None:
     scores = {name: points for name, points in curves.items() if _parts(name) & METRICS.keys() and name not in losses}
     if not losses and not scores:
         raise UserError(f"{metrics_jsonl_path} holds neither a loss nor a score: has the run logged a step yet?")
-    figure = _sheet()
+    figure = sheet()
     panels = [(group, label) for group, label in ((losses, "loss"), (scores, "score")) if group]
     last = max(x for curve in curves.values() for x, _ in curve)
     for row, (group, label) in enumerate(panels):
         panel = figure.add_axes((0, -2.6 - 3.3 * row, 6.4, 2.6))
         _draw_lines(panel, group, "step" if row == len(panels) - 1 else "", label)
         panel.set_xlim(0, max(last, 1))
-    _save(figure, path)
+    save(figure, path)
 
 
 def lengths(
@@ -195,9 +184,9 @@ def lengths(
     """Draws quality against source length: one line of (length, score) points for each label of `series`."""
     if not series:
         raise UserError("there is nothing to draw against length: give at least one labelled series")
-    figure = _sheet()
+    figure = sheet()
     _draw_lines(figure.add_axes((0, -3.6, 6.4, 3.6)), series, x_label, y_label)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> None:
@@ -217,14 +206,14 @@ def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]]
     panel.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     if panel.get_ylim()[0] > 0:
         panel.set_ylim(bottom=0)  # so that twice as high is twice as much
-    panel.set_xlabel(x_label, labelpad=6, **_text(10))
-    panel.set_ylabel(y_label, labelpad=8, **_text(10))
+    panel.set_xlabel(x_label, labelpad=6, **text_style(10))
+    panel.set_ylabel(y_label, labelpad=8, **text_style(10))
     legend = panel.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.4,
         columnspacing=1.6, borderpad=0,
     )  # fmt: skip
     for text in legend.get_texts():
-        text.set(**_text(10))
+        text.set(**text_style(10))
 
 
 def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -256,36 +245,3 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _parts(name: str) -> set[str]:
     return {name, *re.split(r"[/._ ]", name.lower())}
-
-
-# ----------------------------------------------------------------------------------------- paper
-
-
-def _sheet() -> Figure:
-    return Figure(figsize=(1, 1), dpi=DPI, facecolor=PAPER)
-
-
-def _save(figure: Figure, path: PathLike) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with _quietly():
-        figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.15)
-
-
-def _text(points: float) -> dict[str, Any]:
-    """How any text of ours is set; `$` is a dollar, not mathematics."""
-    return {"fontsize": points, "color": INK, "fontfamily": _fonts(), "parse_math": False}
-
-
-@cache
-def _fonts() -> tuple[str, ...]:
-    """The fonts of FONTS that are installed; a glyph is taken from the first that has it."""
-    installed = set(font_manager.get_font_names())
-    return tuple(font for font in FONTS if font in installed)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """A glyph that no installed font has is drawn as a box, without a warning for each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield

@@ -41,7 +41,7 @@ class Attention(nn.Module):
         return self.output(attended.reshape(x.shape))
 
     def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """One position: x [B, W], mask [B, S] -> [B, W] and the weights averaged over heads, [B, S]."""
+        """One position: x [B, W], keys and values [B, N, S, D], mask [B, S] -> [B, W], mean weights [B, S]."""
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
 
@@ -145,12 +145,12 @@ class Read(NamedTuple):
 
     states: Array  # [B, S, W], for all positions at once
     mask: Array  # [B, S]
-    layers: tuple[tuple[Array, Array], ...]  # for one position: keys and values [B, S, N, D] of each layer
+    layers: tuple[tuple[Array, Array], ...]  # for one position: keys and values [B, N, S, D] of each layer
 
 
 class State(NamedTuple):
     position: Array  # [B] how many tokens are written
-    layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, L, N, D] of the tokens so far
+    layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
 
 
 class DecoderBlock(nn.Module):
@@ -176,14 +176,16 @@ class DecoderBlock(nn.Module):
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
     def read(self, states: Array) -> tuple[Array, Array]:
-        return self.cross.read(states)
+        """For one position at a time: keys and values [B, N, S, D]."""
+        keys, values = self.cross.read(states)
+        return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
     def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position: Array):
         """One position, x [B, W]: the same with a cache -> x, cache, alpha over the source [B, S]."""
         h = self.around_attention.before(x)
-        write = jax.vmap(lambda past, now, at: past.at[at].set(now))
+        write = jax.vmap(lambda past, now, at: past.at[:, at].set(now))
         keys, values = (write(past, now, position) for past, now in zip(cache, self.attention.read(h)))
-        so_far = jnp.arange(keys.shape[1]) <= position[:, None]  # [B, L]
+        so_far = jnp.arange(keys.shape[2]) <= position[:, None]  # [B, L]
         x = self.around_attention.after(x, self.attention.one(h, keys, values, so_far)[0], False)
         attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
         x = self.around_cross.after(x, attended, False)
@@ -209,7 +211,7 @@ class TransformerDecoder(nn.Module):
 
     def start(self, memory: Read, steps: int) -> State:
         rows = memory.mask.shape[0]
-        shape = (rows, steps, self.config.heads, self.config.width // self.config.heads)
+        shape = (rows, self.config.heads, steps, self.config.width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
         return State(jnp.zeros(rows, jnp.int32), ((empty, empty),) * self.config.decoder_layers)
 

@@ -187,8 +187,9 @@ def test_one_query_of_many_heads_is_a_row_of_all():
     everyone = np.repeat(MASK[:, None], QUERIES, axis=1)
     expected = jax.jit(attention.multi_head)(queries, keys, values, everyone)
     one = jax.jit(attention.attend_heads)
+    heads_first = [memory.swapaxes(1, 2) for memory in (keys, values)]
     for t in range(QUERIES):
-        attended, alpha = one(queries[:, t], keys, values, MASK)
+        attended, alpha = one(queries[:, t], *heads_first, MASK)
         np.testing.assert_allclose(attended, expected[:, t], atol=BAR)
         np.testing.assert_allclose(alpha.sum(-1), np.repeat(LENGTHS[:, None] > 0, HEADS, 1), atol=1e-6)
         assert (np.asarray(alpha)[np.repeat(~MASK[:, None], HEADS, 1)] == 0).all()

@@ -100,18 +100,6 @@ def test_residual_stacks_add_from_the_second_layer_on():
     np.testing.assert_allclose(final[2][0], above_last[0], atol=BAR)
 
 
-def test_a_stack_can_begin_where_another_ended():
-    """The first half of a sentence, then the second from its carries, is the whole sentence."""
-    stack = layers.Recurrent("rnn", WIDTH, 2, INPUTS)
-    xs, everywhere = draw(3, ROWS, 6, INPUTS), np.ones((ROWS, 6), bool)
-    variables, apply = variables_of(stack, xs, everywhere), jax.jit(stack.apply)
-    ys, final = apply(variables, xs, everywhere)
-    first, carries = apply(variables, xs[:, :3], everywhere[:, :3])
-    second, last = apply(variables, xs[:, 3:], everywhere[:, 3:], carries)
-    np.testing.assert_allclose(np.concatenate([first, second], axis=1), ys, atol=BAR)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=BAR), last, final)
-
-
 # ------------------------------------------------------------------------------------ small layers
 
 

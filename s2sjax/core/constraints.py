@@ -1,0 +1,146 @@
+"""What may be written next. A constraint is a small pure function, and any number of them compose.
+
+    constraint(log_probs [B, K, V], prefixes [B, K, L], t) -> log_probs [B, K, V]
+
+`prefixes` hold the t tokens written so far, then <pad>. A constraint that *forbids* puts DEAD where a token may not
+stand and leaves the rest alone, so the score of what is written stays the model's own; `repetition` is the only one
+that *reweighs*. Search keeps the limit above all of them: at the last position <eos> is written, whatever they say.
+
+Letters: B batch, K beam, V vocabulary, L most tokens of an output, P tokens of a forced prefix, n tokens of a word.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax.core.tokens import EOS, PAD, SOS
+
+Constraint = Callable[[Array, Array, Array], Array]
+Words = Sequence[Sequence[int]]
+
+DEAD = -1e30  # below any log-probability, yet finite: differences of it are no NaN
+
+
+def compose(constraints: Sequence[Constraint]) -> Constraint:
+    """One after the other; of none, all is free."""
+    return lambda log_probs, prefixes, t: reduce(lambda now, one: one(now, prefixes, t), constraints, log_probs)
+
+
+def permitted(constraint: Constraint, log_probs: Array, prefixes: Array, t: Array, limit: Array) -> Array:
+    """`log_probs` [B, K, V] after t tokens, DEAD where a token may not be written.
+
+    <pad> and <sos> never are; at the last of `limit` [B] positions <eos> alone is, at its true log-probability.
+    """
+    token = jnp.arange(log_probs.shape[-1])
+    last = (t + 1 >= limit)[:, None, None]
+    free = jnp.where((token == PAD) | (token == SOS), DEAD, constraint(log_probs, prefixes, t))
+    return jnp.where(last, jnp.where(token == EOS, log_probs, DEAD), free)
+
+
+# -------------------------------------------------------------------------------- what they are
+
+
+def at_least(lengths: Array) -> Constraint:
+    """No <eos> before an output has `lengths` [B] tokens, <eos> included."""
+
+    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+        early = (t + 1 < lengths)[:, None, None] & (jnp.arange(log_probs.shape[-1]) == EOS)
+        return jnp.where(early, DEAD, log_probs)
+
+    return constraint
+
+
+def beginning(forced: Array) -> Constraint:
+    """Outputs begin with `forced` [B, P], <pad> behind it."""
+
+    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+        P = forced.shape[1]
+        now = jnp.where(t < P, forced[:, jnp.minimum(t, P - 1)], PAD)[:, None, None]
+        other = (now != PAD) & (jnp.arange(log_probs.shape[-1]) != now)
+        return jnp.where(other, DEAD, log_probs)
+
+    return constraint
+
+
+def without(words: Words) -> Constraint:
+    """None of these sequences of tokens: the last token of one may not follow all of its others."""
+
+    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+        for word in words:
+            ends_here = matched(prefixes, t, word[:-1])[..., None]
+            log_probs = jnp.where(ends_here & (jnp.arange(log_probs.shape[-1]) == word[-1]), DEAD, log_probs)
+        return log_probs
+
+    return constraint
+
+
+def with_all(words: Words, limit: Array) -> Constraint:
+    """Every one of these sequences of tokens, somewhere.
+
+    No <eos> before they are written; and a token may be written only if the room behind it, up to `limit` [B], still
+    holds what is then missing. Where there is not enough room to begin with, the limit wins.
+    """
+
+    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+        lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
+        missing = jnp.sum(jnp.stack([len(word) * lack for lack, word in zip(lacks, words)]), axis=0)
+        room = limit[:, None] - 2 - t  # behind the token that is written now, <eos> aside
+        token = jnp.arange(log_probs.shape[-1])
+        hopeless = limit[:, None] - 1 < sum(map(len, words))
+        fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
+        for lack, word in zip(lacks, words):
+            for begun in range(len(word)):  # where so much of a word stands at the end, its next token goes on with it
+                goes_on = lack & matched(prefixes, t, word[:begun]) & (missing - begun - 1 <= room)
+                fits |= goes_on[..., None] & (token == word[begun])
+        return jnp.where((missing > 0)[..., None] & (~fits | (token == EOS)), DEAD, log_probs)
+
+    return constraint
+
+
+def no_repeated(n: int) -> Constraint:
+    """No sequence of n tokens twice (Paulus et al. 2017)."""
+
+    def one(log_probs: Array, prefix: Array, t: Array) -> Array:
+        """[V], [L]: the n - 1 last tokens, wherever they stood before, may not be followed by what followed them."""
+        L = len(prefix)
+        last = prefix[(t - n + 1 + jnp.arange(n - 1)) % L]
+        places = jnp.arange(L)
+        windows = prefix[jnp.minimum(places[:, None] + jnp.arange(n), L - 1)]  # [L, n], one at each place
+        again = jnp.all(windows[:, :-1] == last, axis=1) & (places + n <= t)
+        return log_probs.at[jnp.where(again, windows[:, -1], len(log_probs))].set(DEAD, mode="drop")
+
+    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+
+
+def repetition(penalty: float) -> Constraint:
+    """The log-probability of a token written before, times `penalty` (Keskar et al. 2019, on log-probabilities)."""
+
+    def one(log_probs: Array, prefix: Array, t: Array) -> Array:
+        before = jnp.zeros(log_probs.shape, bool).at[prefix].set(True).at[PAD].set(False)
+        return jnp.where(before, penalty * log_probs, log_probs)
+
+    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+
+
+# ------------------------------------------------------------------------------ looking for words
+
+
+def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
+    """Whether the t tokens of each of `prefixes` [..., L] end with `word`: [...]."""
+    n, L = len(word), prefixes.shape[-1]
+    if n > L:
+        return jnp.zeros(prefixes.shape[:-1], bool)
+    end = jnp.take(prefixes, (t - n + jnp.arange(n)) % L, axis=-1)
+    return (t >= n) & jnp.all(end == jnp.array(word, jnp.int32), axis=-1)
+
+
+def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
+    """Whether `word` stands anywhere in the t tokens of each of `prefixes` [..., L]: [...]."""
+    places = prefixes.shape[-1] - len(word) + 1
+    if places < 1:
+        return jnp.zeros(prefixes.shape[:-1], bool)
+    here = [prefixes[..., i : i + places] == token for i, token in enumerate(word)]
+    return jnp.any(reduce(jnp.logical_and, here) & (jnp.arange(places) + len(word) <= t), axis=-1)

@@ -1,0 +1,36 @@
+"""Several models that write together: one `step` made of their steps.
+
+    log     logits = 1/m sum_i log p_i            a geometric mean, normalised again by the softmax of the search
+    linear  logits = ln(1/m sum_i p_i)            a mean of probabilities
+
+The state is the tuple of their states; the models must have one target vocabulary. The attention is the mean of theirs,
+or None if one of them has none.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Mean = Literal["log", "linear"]
+
+
+def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
+    """Logits of the models, each [..., V] -> of the ensemble [..., V]."""
+    log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])
+    if mean == "log":
+        return log_probs.mean(0)
+    return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(logits))
+
+
+def together(steps: Sequence, mean: Mean):
+    """step(states, token [B]) -> states, logits [B, V], attention [B, S]."""
+
+    def step(states: tuple, token: Array):
+        states, logits, attention = zip(*(one(state, token) for one, state in zip(steps, states)))
+        looked = None if any(each is None for each in attention) else sum(attention) / len(steps)
+        return states, mean_of_log_probs(logits, mean), looked
+
+    return step

@@ -1,0 +1,88 @@
+"""What a search finds, and the bookkeeping of finding it.
+
+Letters: B batch, K beam, G groups of W prefixes, R = B * G, J entries to choose from, V vocabulary, L most tokens.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core.tokens import PAD
+
+
+class Hypotheses(NamedTuple):
+    """The n best of each sentence, best first. A place that no hypothesis fills has score -inf and length 0."""
+
+    tokens: Array  # [B, n, L], <eos> included, <pad> behind it
+    lengths: Array  # [B, n], <eos> included
+    scores: Array  # [B, n]
+    log_probs: Array  # [B, n]
+
+
+class Tree(NamedTuple):
+    """All that a beam search looked at: the 2W continuations of each group that it ranked at each step, best first.
+
+    Continuation j of a step follows live prefix `parents[.., j]` of the step before, which was continuation
+    `lives[.., parents[.., j]]` there. Steps that were not made, and continuations that are impossible, have rank -inf.
+    """
+
+    parents: Array  # [B, G, L, 2W]
+    tokens: Array  # [B, G, L, 2W]
+    log_probs: Array  # [B, G, L, 2W]
+    ended: Array  # [B, G, L, 2W] put aside as a hypothesis
+    lives: Array  # [B, G, L, W] those that live on
+
+
+def put_aside(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
+    """The W best of those put aside before [R, W] and those of `new` [R, J] where `ends` holds; `new.lengths` is []."""
+    new = Hypotheses(
+        jnp.where(ends[..., None], new.tokens, PAD), jnp.where(ends, new.lengths, 0),
+        jnp.where(ends, new.scores, -jnp.inf), jnp.where(ends, new.log_probs, -jnp.inf),
+    )  # fmt: skip
+    both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), finished, new)
+    return best(both, finished.scores.shape[1])
+
+
+def best(found: Hypotheses, count: int) -> Hypotheses:
+    """The `count` best by score, best first, the earlier of equals first."""
+    order = lax.top_k(found.scores, count)[1]
+    return jax.tree.map(lambda leaf: pick(leaf, order), found)
+
+
+def none_twice(found: Hypotheses) -> Hypotheses:
+    """Best first, and each once: where two are the same, the second place is empty, and goes to the end."""
+    found = best(found, found.scores.shape[1])
+    same = jnp.all(found.tokens[:, :, None] == found.tokens[:, None], axis=-1)  # [B, K, K]
+    again = jnp.any(jnp.tril(same, k=-1), axis=-1)
+    return best(
+        Hypotheses(
+            jnp.where(again[..., None], PAD, found.tokens), jnp.where(again, 0, found.lengths),
+            jnp.where(again, -jnp.inf, found.scores), jnp.where(again, -jnp.inf, found.log_probs),
+        ),
+        found.scores.shape[1],
+    )  # fmt: skip
+
+
+def unwritten(rows: int, length: int, width: int) -> Tree:
+    """A tree with room for `length` steps of R rows."""
+    shape = (rows, length, 2 * width)
+    zeros = jnp.zeros(shape, jnp.int32)
+    return Tree(zeros, zeros, jnp.full(shape, -jnp.inf), jnp.zeros(shape, bool), zeros[..., :width])
+
+
+def note(tree: Tree, t: Array, step: Tree, done: Array) -> Tree:
+    """`tree` with step t of the rows that are not done; the leaves of `step` lack the axis L."""
+    at_t = lambda past, now: past.at[:, t].set(jnp.where(done[:, None], past[:, t], now))
+    return jax.tree.map(at_t, tree, step)
+
+
+def pick(leaf: Array, index: Array) -> Array:
+    """leaf[b, index[b, k]] for every b and k: [B, J, ...], [B, K] -> [B, K, ...]."""
+    return jax.vmap(lambda row, i: row[i])(leaf, index)
+
+
+def entry(table: Array, row: Array, column: Array) -> Array:
+    """table[b, row[b, k], column[b, k]]: [B, J, V], [B, K], [B, K] -> [B, K]."""
+    return jax.vmap(lambda one, i, j: one[i, j])(table, row, column)

@@ -1,0 +1,65 @@
+"""Drawing outputs at random, from the model's own distribution or a part of it.
+
+Letters: B batch, n samples a sentence, V vocabulary, L most tokens of an output.
+
+A token is drawn from softmax(log_probs / temperature), of which remains, in this order:
+    top_k  the k likeliest tokens
+    top_p  the smallest set of likeliest tokens that together have at least p (nucleus sampling, Holtzman et al. 2020)
+    min_p  the tokens that have at least min_p of what the likeliest has (Nguyen et al. 2024)
+Ties at the edge of a set stay in, but for top_p and top_k, where the smaller token goes first. The score and the
+log-probability of a sample are those the model gives it, whatever was cut off.
+
+Token t of sample i of a sentence is drawn with fold_in(fold_in(its key, i), t), so a sample depends on the key of its
+sentence, and on nothing else in its batch.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax.core.constraints import DEAD
+from s2sjax.core.hypotheses import Hypotheses
+from s2sjax.core.search import State, Step, walk
+
+
+def sample(
+    step: Step,
+    state: State,
+    limit: Array,
+    length: int,
+    keys: Array,
+    *,
+    count: int = 1,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    **options,
+) -> Hypotheses:
+    """`count` samples a sentence, as they are drawn: keys [B], limit [B]. Options are those of `search.walk`."""
+    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
+
+    def draw(key: Array, log_probs: Array, t: Array) -> Array:
+        kept = truncated(log_probs / temperature, top_k, top_p, min_p)
+        return jax.random.categorical(jax.random.fold_in(key, t), kept)
+
+    draw_all = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+    choose = lambda log_probs, t: draw_all(per_sample, log_probs, t)
+    return walk(step, state, limit, length, choose, copies=count, **options)
+
+
+def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:
+    """[V] with DEAD for all that is cut off; what remains is not normalised. 0, 1 and 0 cut off nothing."""
+    if (top_k and top_k < len(log_probs)) or top_p < 1:
+        order = jnp.argsort(-log_probs, stable=True)
+        ranked = log_probs[order]
+        if top_k:
+            ranked = jnp.where(jnp.arange(len(ranked)) < top_k, ranked, DEAD)
+        if top_p < 1:
+            p = jax.nn.softmax(ranked)
+            ranked = jnp.where(jnp.cumsum(p) - p < top_p, ranked, DEAD)  # what comes before it is not enough yet
+        log_probs = jnp.zeros_like(log_probs).at[order].set(ranked)
+    if min_p > 0:
+        log_probs = jnp.where(log_probs >= jnp.max(log_probs) + jnp.log(min_p), log_probs, DEAD)
+    return log_probs

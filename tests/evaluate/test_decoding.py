@@ -1,0 +1,166 @@
+"""A corpus decoded with every option, on a tiny model with random weights: what the options promise of the text."""
+
+import numpy as np
+import pytest
+import zoo
+
+from s2sjax import config, models
+from s2sjax.config import Sampling, Search
+from s2sjax.data.text import Vocabulary
+from s2sjax.errors import UserError
+from s2sjax.evaluate import figures, mbr, trees
+from s2sjax.evaluate.decoding import Translator
+
+LETTERS = "abcdef"
+LINES = ["abc", "fade", "", "c", "decade", "bad", "faced"]
+
+
+@pytest.fixture(scope="module")
+def text():
+    return Vocabulary("characters", LETTERS)
+
+
+@pytest.fixture(scope="module")
+def weights(text):
+    """Two models with opinions, and their parameters."""
+    made = []
+    for name in ("transformer-post", "luong"):
+        module = models.build(zoo.MODELS[name], text.size, text.size)
+        pure = zoo.Pure(name, vocabulary=text.size, sharp=3.0)
+        made.append((module, pure.params["params"]))
+    return made
+
+
+USUAL = {"beam": 3, "max_ratio": 1.0, "without": ("<unk>",)}  # <unk> is not read again as it is written
+
+
+def translator(weights, text, rows=8, buckets=(8,), **options) -> Translator:
+    return Translator(weights[0][0], text, text, Search(**USUAL | options), buckets, rows)
+
+
+def texts(outputs):
+    return [[output.text for output in best] for best in outputs]
+
+
+def test_batch_order_and_bucket_change_nothing(weights, text):
+    params = weights[0][1]
+    together = texts(translator(weights, text, buckets=(4, 8), nbest=3).decode(params, LINES))
+    other = translator(weights, text, rows=1, buckets=(16,), nbest=3)
+    assert [texts(other.decode(params, [line]))[0] for line in LINES] == together
+    backwards = translator(weights, text, rows=5, nbest=3).decode(params, LINES[::-1])
+    assert texts(backwards) == together[::-1]
+    assert together[2] == [""]
+
+
+def test_samples_are_reproducible_whatever_the_batch(weights, text):
+    params, sampling = weights[0][1], Sampling(count=3, seed=5)
+    together = texts(translator(weights, text, sampling=sampling, nbest=3).decode(params, LINES))
+    again = translator(weights, text, rows=1, sampling=sampling, nbest=3)
+    alone = [texts(again.decode(params, [line], first=number))[0] for number, line in enumerate(LINES)]
+    assert alone == together
+    other = config.replace(sampling, seed=6)
+    assert texts(translator(weights, text, sampling=other, nbest=3).decode(params, LINES)) != together
+
+
+def test_prefixes_and_words(weights, text):
+    params = weights[0][1]
+    prefixes = ["f", "ab", "", "", "dd", "c", "e"]
+    for best, prefix, line in zip(translator(weights, text).decode(params, LINES, prefixes), prefixes, LINES):
+        assert best[0].text.startswith(prefix) or not line
+    options = dict(prefix="b", without=("a", "cc", "<unk>"), containing=("fd",), min_length=6, no_repeat=3)
+    for (best,), line in zip(translator(weights, text, **options).decode(params, LINES), LINES):
+        if line:
+            assert best.text.startswith("b")
+            assert "fd" in best.text
+            assert "a" not in best.text
+            assert "cc" not in best.text
+            assert len(best.ids) >= 6
+            threes = [best.text[i : i + 3] for i in range(len(best.text) - 2)]
+            assert len(threes) == len(set(threes))
+
+
+def test_the_score_of_an_output_is_the_score_of_its_pair(weights, text):
+    """With constraints that forbid, with groups, and drawn at random: `score` gives it the same log-probability."""
+    params = weights[0][1]
+    drawn = Sampling(count=2, top_k=2)
+    for options in (dict(without=("a", "<unk>"), groups=3), dict(sampling=drawn), dict(repetition=2.0)):
+        maker = translator(weights, text, **options)
+        written = [(line, best[0]) for line, best in zip(LINES, maker.decode(params, LINES)) if line]
+        scores = maker.score(params, [(line, output.text) for line, output in written])
+        for (_, output), (log_prob, tokens) in zip(written, scores):
+            assert tokens == len(output.ids)
+            assert output.log_prob == pytest.approx(log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("mean", ["log", "linear"])
+def test_an_ensemble_writes_what_both_models_hold_likely(weights, text, mean):
+    modules, params = zip(*weights)
+    both = Translator(modules, text, text, Search(**USUAL, ensemble=mean), (8,), 8)
+    written = [(line, best[0]) for line, best in zip(LINES, both.decode(params, LINES)) if line]
+    for (_, output), (log_prob, _) in zip(written, both.score(params, [(line, o.text) for line, o in written])):
+        assert output.log_prob == pytest.approx(log_prob, abs=1e-4)
+    twice = Translator([modules[0]] * 2, text, text, Search(**USUAL, ensemble=mean), (8,), 8)
+    alone = translator(weights, text).decode(params[0], LINES)
+    assert texts(twice.decode([params[0]] * 2, LINES)) == texts(alone)
+
+
+def test_alignment_points_at_source_pieces(weights, text):
+    maker = translator(weights, text)
+    outputs = [best[0] for best in maker.decode(weights[0][1], LINES)]
+    for line, output, pairs in zip(LINES, outputs, maker.align(weights[0][1], LINES, outputs)):
+        assert [target for _, target in pairs] == (list(range(len(output.text))) if line else [])
+        assert all(0 <= source < len(line) for source, _ in pairs)
+        if line:
+            _, _, attention = maker.attention(weights[0][1], line, output)
+            np.testing.assert_array_equal([s for s, _ in pairs], attention[:-1, :-1].argmax(-1))
+
+
+def test_mbr_puts_the_middle_first(weights, text):
+    assert mbr.expected_utilities(["abcd", "abce", "xyz"], "edit") == pytest.approx([1.75 / 3, 1.75 / 3, 1 / 3])
+    assert [index for index, _ in mbr.order(["xyz", "abcd", "abce", "abcd"], "chrf")] == [1, 2, 0]
+    sampling = Sampling(count=6, mbr="chrf")
+    for best in translator(weights, text, sampling=sampling, nbest=6).decode(weights[0][1], LINES):
+        assert len({output.text for output in best}) == len(best)
+        assert [output.score for output in best] == sorted((output.score for output in best), reverse=True)
+
+
+def test_the_tree_is_drawn(weights, text, tmp_path):
+    maker = translator(weights, text, beam=4, nbest=2, groups=2)
+    tree, found = maker.tree(weights[0][1], "fade")
+    every = trees.nodes(tree)
+    ends = {trees._sentence(every, number): node for number, node in enumerate(every) if node.ended}
+    for tokens, length, log_prob in zip(found.tokens.tolist(), found.lengths, found.log_probs):
+        assert ends[tuple(tokens[:length])].log_prob == pytest.approx(float(log_prob), abs=1e-4)
+    figures.search_tree(tmp_path / "tree.png", tree, found, text.pieces)
+    assert (tmp_path / "tree.png").stat().st_size > 5000
+    with pytest.raises(UserError, match="only a beam has a tree"):
+        translator(weights, text, beam=1).tree(weights[0][1], "fade")
+
+
+def test_words_that_are_not_in_the_vocabulary_are_refused(weights, text):
+    with pytest.raises(UserError, match=r"search\.containing: 'xyz' is not in the target vocabulary"):
+        translator(weights, text, containing=("xyz",))
+    unknown = translator(weights, text, without=("<unk>",)).decode(weights[0][1], LINES)
+    assert not any("<unk>" in best[0].text for best in unknown)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(groups=3), "search.groups 3 does not divide search.beam 4: try beam 3"),
+        (dict(beam=1, coverage=0.2), "search.coverage 0.2 is of the beam alone: raise search.beam above 1"),
+        (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 is of the beam alone: set search.sampling.count"),
+        (dict(min_length=9, max_length=8), "search.min_length 9 is above search.max_length 8: lower it"),
+        (dict(min_ratio=3.0), "search.min_ratio 3.0 is above search.max_ratio 2.0: lower it"),
+        (dict(repetition=0.0), "search.repetition is 0.0: it must be above 0"),
+        (dict(nbest=3, sampling=Sampling(count=2)), "search.nbest 3 is not from 1 to search.sampling.count 2: raise"),
+        (dict(sampling=dict(mbr="chrf")), "search.sampling.mbr chrf compares samples"),
+        (dict(sampling=dict(top_p=0.0)), "search.sampling.top_p is 0.0"),
+        (dict(sampling=dict(temperature=0.0)), "search.sampling.temperature is 0.0: it must be above 0"),
+    ],
+)  # fmt: skip
+def test_combinations_that_cannot_work_are_refused_by_name(options, message):
+    with pytest.raises(UserError, match=message.replace(".", r"\.")):
+        if isinstance(options.get("sampling"), dict):
+            options = options | {"sampling": Sampling(**options["sampling"])}
+        Search(**options)
