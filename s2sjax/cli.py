@@ -334,7 +334,7 @@ def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
         version = _version(name)
         if not extra:
             print(f"{name} {version}" if version else f"{name} is MISSING: pip install {name}")
-        elif extra in ("g2p", "tfds"):
+        elif extra == "g2p":
             print(
                 f"{name} {version}" if version else f'{name} is not here; if you need it: pip install "s2sjax[{extra}]"'
             )
