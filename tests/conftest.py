@@ -10,5 +10,6 @@ import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
-jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "s2sjax-test-cache"))
+CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

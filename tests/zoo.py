@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from s2sjax import config, models
 from s2sjax.core import losses
@@ -88,3 +89,13 @@ def step_by_step(model: Pure, source, target):
 
 FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.values()
 """One model of each family, for the laws that cost the most to check."""
+
+
+def each(names):
+    """A test for each name: one worker takes all tests of a model, so that it is compiled once.
+
+    A family's other models wait for `make test-slow`, which .ci/run runs too.
+    """
+    slow = lambda name: [] if name in FAMILIES else [pytest.mark.slow]
+    marks = {name: [pytest.mark.xdist_group(name), *slow(name)] for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=each) for name, each in marks.items()])

@@ -14,7 +14,7 @@ from s2sjax.core import losses, search
 from s2sjax.core.tokens import EOS, PAD, SOS
 
 BAR = 1e-5
-every_model = pytest.mark.parametrize("name", zoo.MODELS)
+every_model = zoo.each(zoo.MODELS)
 
 
 @cache

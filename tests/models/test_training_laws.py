@@ -15,7 +15,7 @@ from s2sjax.train.loop import fit
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
-every_family = pytest.mark.parametrize("name", zoo.FAMILIES)
+every_family = zoo.each(zoo.FAMILIES)
 VOCABULARY = 8
 
 
