@@ -16,8 +16,6 @@ import pytest
 
 from s2sjax import cli, run
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker trains the run that all tests share
-
 PAGE = """
 from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
 experiment = Experiment(

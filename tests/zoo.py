@@ -92,10 +92,6 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 
 
 def each(names):
-    """A test for each name: one worker takes all tests of a model, so that it is compiled once.
-
-    A family's other models wait for `make test-slow`, which .ci/run runs too.
-    """
-    slow = lambda name: [] if name in FAMILIES else [pytest.mark.slow]
-    marks = {name: [pytest.mark.xdist_group(name), *slow(name)] for name in names}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=each) for name, each in marks.items()])
+    """A test for each name; a family's other models wait for `make test-slow`, which .ci/run runs too."""
+    slow = lambda name: () if name in FAMILIES else pytest.mark.slow
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
