@@ -3,6 +3,9 @@
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
           a bidirectional GRU reads the letters, and a GRU that attends to them writes the phones.
 Command   make run      (or: s2sjax train experiments/g2p.py)
+Hardware  2 ARM cores, no accelerator
+Time      4 min 40 s, of which 33 s compile the three train programs
+Score     PER 7.86%, WER 32.64% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks)
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, Experiment, RNNsearch, Search, Text, Train
