@@ -98,6 +98,7 @@ class Checkpoints:
         read_only: bool = False,
     ):
         absl.logging.set_verbosity(absl.logging.FATAL)  # what the user must know is said here, in one line
+        logging.getLogger("asyncio").addFilter(_retrieved)
         self.folder = Path(folder).absolute()
         self._best, self._read_only = best, read_only
         self._scores: dict[int, float] = {}
@@ -300,17 +301,19 @@ def _attempt(read: Callable[[], dict]) -> dict:
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
     """A failed read leaves tasks behind, which complain on standard error when they end or are collected."""
-    asyncio_log = logging.getLogger("asyncio")
-    level, hook = asyncio_log.level, sys.unraisablehook
+    hook = sys.unraisablehook
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        asyncio_log.setLevel(logging.CRITICAL + 1)
         sys.unraisablehook = lambda _: None
         try:
             yield
         finally:
             sys.unraisablehook = hook
-            asyncio_log.setLevel(level)
+
+
+def _retrieved(record: logging.LogRecord) -> bool:
+    """Drops asyncio's complaint of errors nobody asked for: Orbax raises the first of a failed save's, we tell it."""
+    return "exception was never retrieved" not in record.getMessage()
 
 
 class _NewestAndBest(NamedTuple):
