@@ -12,8 +12,6 @@ ROOT = Path(s2sjax.__file__).parent
 # From the ground up; a room may import itself and those named before it.
 FLOORS = [
     "errors",
-    "settings",
-    "search_settings",
     "config",
     "core",
     "layers",

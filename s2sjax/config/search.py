@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, require, settings
 
 
 @settings

