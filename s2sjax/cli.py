@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
     )
     train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax/models/__init__.py")
+    about = "prepare the corpus of an experiment once, so that training only reads it"
+    prepare = command("prepare", _prepare, about, "FILE", file, FIELDS)
+    where = "the folder to make (default: that of config.Prepared, or prepared/NAME)"
+    prepare.add_argument("--out", metavar="DIR", help=where)
+    prepare.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     about = "decode a split with the best checkpoint and score it"
     evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
@@ -121,11 +126,14 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--alignment", action="store_true", help=about)
     about = "each line of standard input is source<tab>prefix: its outputs begin with that prefix"
     decode.add_argument("--prefixes", action="store_true", help=about)
+    tag = "the tag of lines that begin with none, of a model of several tasks: --tag '<2de>'"
+    decode.add_argument("--tag", metavar="TAG", help=tag)
     about = "draw the search of the first line as a tree into FILE (.png, .svg, .pdf)"
     decode.add_argument("--tree", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
-    command("score", _score, about, "RUN", folder)
+    score = command("score", _score, about, "RUN", folder)
+    score.add_argument("--tag", metavar="TAG", help=tag)
     about = "measure ours beside its peers, those that are installed: `train` or `decode`"
     bench = command("bench", _bench, about, "NAME", "train, or decode")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
@@ -232,6 +240,29 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
     return None
 
 
+def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.subject is None:
+        return known.parser.print_help()
+    with _ends_at_sigterm():
+        from s2sjax import run
+        from s2sjax.data import prepare
+
+        experiment = _override(known, run.load_experiment(known.subject), rest)
+        corpus = experiment.data.corpus
+        made = isinstance(corpus, config.Prepared)
+        folder = known.out or (corpus.folder if made else Path("prepared") / experiment.name)
+        workers = (os.cpu_count() or 1) if known.workers is None else known.workers
+        if workers < 1:
+            raise UserError(f"--workers is {workers}: it must be at least 1")
+        with _bars() as progress:
+            done = prepare.prepare(experiment.data, folder, workers, progress)
+        how = "wrote" if done.new else "nothing to do:"
+        print(f"{how} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
+        if not made or str(corpus.folder) != str(folder):
+            print(f"to train on it: data.corpus = config.Prepared({str(folder)!r})")
+    return None
+
+
 def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject is None:
         return known.parser.print_help()
@@ -259,6 +290,7 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
         if known.prefixes:
             pairs = [_two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
             lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
+        lines = [_tagged(opened, line, known.tag, first + i) for i, line in enumerate(lines)]
         if known.tree and first == 0:
             from s2sjax.evaluate import figures
 
@@ -294,7 +326,8 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     for lines in _chunks(_input_lines()):
         pairs = []
         for line in lines:
-            pairs.append(_two_columns(line, number, "target"))
+            source, target = _two_columns(line, number, "target")
+            pairs.append((_tagged(opened, source, known.tag, number), target))
             number += 1
         for log_prob, tokens in translator.score(params, pairs):
             print(f"{log_prob:.4f}\t{tokens}")
@@ -383,6 +416,12 @@ def _load(opened, search: config.Search, others: Sequence = ()):
         return translator, params if others else params[0]
 
 
+def _tagged(opened, line: str, tag: str | None, index: int) -> str:
+    from s2sjax.data import text
+
+    return text.with_tag(opened.source, line, tag, f"standard input, line {index + 1}")
+
+
 def _two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     source, tab, second = line.partition("\t")
     if not tab:
@@ -410,6 +449,27 @@ def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
             chunk = []
     if chunk:
         yield chunk
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int], None]]:
+    """A line for each stage of a long work, with how much is done: (stage, done) -> None."""
+    from rich import progress
+
+    columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
+               progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
+    with progress.Progress(*columns, transient=not sys.stdout.isatty()) as shown:
+        tasks: dict[str, progress.TaskID] = {}
+        most = 0
+
+        def tell(stage: str, done: int) -> None:
+            nonlocal most
+            if stage not in tasks:  # the first stage does not know how many there are
+                tasks[stage] = shown.add_task(stage, total=most or None)
+            most = max(most, done)
+            shown.update(tasks[stage], completed=done, refresh=done == most)
+
+        yield tell
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ A run folder holds config.json, vocabulary/, checkpoints/, metrics.jsonl, tensor
 evaluated, results.json and attention.png: all that decoding needs, and nothing else.
 """
 
-import hashlib
 import json
 import os
 import runpy
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 from s2sjax import __version__, config, models
 from s2sjax.core import losses
 from s2sjax.core.tokens import PAD
-from s2sjax.data import Example, batches, sources, text
+from s2sjax.data import Example, batches, sources, text, training
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, metrics
 from s2sjax.evaluate.decoding import Translator
@@ -32,11 +31,12 @@ from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
 
-# Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is.
+# Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is;
+# where its data are kept may change too, for their fingerprint may not.
 # The metrics are not among them: the scores of two of them cannot tell which checkpoint is best.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
-        "train.max_skipped", "train.mesh", "data.prefetch", "search", "evaluate.lines",
-        "evaluate.samples", "evaluate.rows", "show")  # fmt: skip
+        "train.max_skipped", "train.mesh", "data.prefetch", "data.corpus.folder", "data.corpus.data_dir", "search",
+        "evaluate.lines", "evaluate.samples", "evaluate.rows", "show")  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -130,10 +130,10 @@ def open_run(folder: str | Path) -> Run:
     return Run(folder, experiment, *_load_vocabularies(folder, page))
 
 
-def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence[Example]) -> Run:
+def start_run(experiment: config.Experiment, folder: str | Path, train: training.Training) -> Run:
     """A new run in `folder`, or the one that is there, if it is the same experiment on the same data."""
     folder = Path(folder)
-    data = _fingerprint(train)
+    data = training.fingerprint(train)
     if (folder / "config.json").is_file():
         page = _read_page(folder)
         _same_experiment(folder, page["experiment"], config.to_json(experiment))
@@ -146,7 +146,7 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence
         # What a start that was killed before its config.json may have left, is written again.
         if folder.is_dir() and {path.name for path in folder.iterdir()} - {"vocabulary", ".config.json.partial"}:
             raise UserError(f"{folder} holds something that is not a run: give another --out")
-        run = Run(folder, experiment, *build_vocabularies(experiment.data, train))
+        run = Run(folder, experiment, *training.vocabularies(experiment.data, train))
         for name in ("source", "target"):
             getattr(run, name).save(folder / "vocabulary", name)
     # Last, so that a folder with a config.json has all that it names.
@@ -158,15 +158,6 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence
     }
     _write(folder / "config.json", json.dumps(page, indent=2) + "\n")
     return run
-
-
-def build_vocabularies(data: config.Data, train: Sequence[Example]) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
-    source_lines = [example.source for example in train]
-    target_lines = [line for example in train for line in example.targets]
-    if data.shared:
-        both = text.build(data.source, source_lines + target_lines)
-        return both, both
-    return text.build(data.source, source_lines), text.build(data.target, target_lines)
 
 
 def _load_vocabularies(folder: Path, page: dict) -> list[text.AnyVocabulary]:
@@ -216,14 +207,6 @@ def flat(page: Any, prefix: str = "") -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def _fingerprint(examples: Sequence[Example]) -> str:
-    """SHA-256 of the examples' text."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update("\t".join([example.source, *example.targets, "\n"]).encode())
-    return digest.hexdigest()
-
-
 def _write(path: Path, content: str) -> None:
     """Whole or not at all."""
     draft = path.with_name(f".{path.name}.partial")
@@ -239,17 +222,19 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     """Trains, from where it stood if it ran before; the returned state lets a notebook go on from it."""
     e = experiment
     mesh = meshes.make_mesh(e.train.mesh)
-    examples = sources.load(e.data.corpus, "train")
-    if e.train.evaluate_every and not _has(e.data.corpus, "dev"):
+    examples = training.read(e.data)
+    if e.train.evaluate_every and not sources.has(e.data.corpus, "dev"):
         raise UserError("data.corpus has no dev examples to evaluate: give it some, or set train.evaluate_every 0")
     dev = sources.load(e.data.corpus, "dev") if e.train.evaluate_every else []
     run = start_run(e, folder, examples)
     translator = run.translator(mesh=mesh)  # also where it is needed only later: a search that cannot work ends here
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
-    pairs = batches.encode(examples, run.source, run.target, e.data.buckets)
+    for line in e.show:
+        text.with_tag(run.source, line, None, f"show: {line!r}")
+    pairs = training.make_pairs(e.data, examples, run.source, run.target)
     ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
-    plan = batches.Plan(pairs.lengths, e.data.buckets, e.data.tokens, e.seed, multiple=ways)
+    plan = training.make_plan(e.data, pairs, e.seed, multiple=ways)
     stream = partial(
         batches.stream, pairs, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         process_index=jax.process_index(), process_count=jax.process_count(),
@@ -263,7 +248,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
         stream,
         e.train,
         run.checkpoints(),
-        DevEvaluation(run, dev[: e.evaluate.lines], translator, log) if dev else None,
+        DevEvaluation(run, _some_of_each(dev, e.evaluate.lines), translator, log) if dev else None,
         log,
         mesh=mesh,
         # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
@@ -297,7 +282,7 @@ def _shapes(plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
     return {"source": ids(rows, source), "target": ids(rows, target), "example": ids(rows)}
 
 
-def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
+def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
     e = run.experiment
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     device = jax.devices()[0]
@@ -313,6 +298,26 @@ def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.P
     return "\n".join(lines)
 
 
+def _some_of_each(examples: Sequence[Example], lines: int) -> list[Example]:
+    """The first `lines` examples; of a mixture, as many of each corpus."""
+    corpora = sorted({example.corpus for example in examples})
+    each = [[example for example in examples if example.corpus == corpus] for corpus in corpora]
+    return [example for part in each for example in part[: -(-lines // len(each))]][:lines]
+
+
+def _by_corpus(
+    corpus: config.Corpus, examples: Sequence[Example], texts: Sequence[str], judge: config.Evaluate
+) -> dict[str, dict[str, metrics.Result]]:
+    """The results of each corpus of a mixture, by its name; nothing for a corpus that stands alone."""
+    found = {}
+    for number, label in enumerate(sources.labels(corpus)):
+        chosen = [n for n, example in enumerate(examples) if example.corpus == number]
+        if chosen:
+            said, right = [texts[n] for n in chosen], [examples[n].targets for n in chosen]
+            found[label] = metrics.score(judge.metrics, said, right, judge.line)
+    return found
+
+
 class DevEvaluation:
     """Decodes the dev lines with the parameters of the moment and shows a few."""
 
@@ -322,9 +327,9 @@ class DevEvaluation:
     def __call__(self, state: TrainState, step: int) -> Scores:
         options = self.run.experiment.evaluate
         outputs = self.translator.decode(evaluation_params(state), [example.source for example in self.dev])
-        results = metrics.score(
-            options.metrics, [best[0].text for best in outputs], [e.targets for e in self.dev], options.line
-        )
+        texts = [best[0].text for best in outputs]
+        results = metrics.score(options.metrics, texts, [e.targets for e in self.dev], options.line)
+        parts = _by_corpus(self.run.experiment.data.corpus, self.dev, texts, options)
         samples = []
         for example, best in zip(self.dev[: options.samples], outputs):
             verdict = "✓" if best[0].text in example.targets else f"({example.targets[0]})"
@@ -335,6 +340,7 @@ class DevEvaluation:
             file.write("\n".join([f"step {step}", *samples, ""]))
         first, *others = results.values()
         details = {other.name: other.value for other in others}
+        details |= {f"{first.name} {label}": part[first.name].value for label, part in parts.items()}
         return Scores(first.name, first.value, first.higher_is_better, details)
 
 
@@ -362,23 +368,23 @@ def evaluate(
     translator = run.translator(options, others=others)
     together = [params, *(other.params()[0] for other in others)] if others else params
     outputs = translator.decode(together, [example.source for example in examples])
-    results = metrics.score(
-        judge.metrics, [best[0].text for best in outputs], [x.targets for x in examples], judge.line
-    )
+    texts = [best[0].text for best in outputs]
+    results = metrics.score(judge.metrics, texts, [x.targets for x in examples], judge.line)
+    parts = _by_corpus(e.data.corpus, examples, texts, judge)
     how = f"{options.sampling.count} samples" if options.sampling.count else f"beam {options.beam}"
     print(f"{split}, checkpoint of step {step}, {how}{f', with {len(others)} more' if others else ''}:")
     print(metrics.summary(results, judge.line), flush=True)
-    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
+    for label, part in parts.items():
+        print(f"{label}:\n{metrics.summary(part, judge.line)}", flush=True)
+    corpora = {label: {name: result.value for name, result in part.items()} for label, part in parts.items()}
+    extra: dict[str, Any] = {"corpora": corpora} if corpora else {}
+    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options, **extra)
     return results
 
 
 def default_split(corpus: config.Corpus) -> str | None:
     """The split that is evaluated if none is named: test, or dev where there is no test."""
-    return next((split for split in ("test", "dev") if _has(corpus, split)), None)
-
-
-def _has(corpus: config.Corpus, split: str) -> bool:
-    return bool(getattr(corpus, split, None) or getattr(corpus, f"{split}_percent", None))
+    return next((split for split in ("test", "dev") if sources.has(corpus, split)), None)  # type: ignore[arg-type]
 
 
 def show(run: Run) -> list[Path]:

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
-from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
+from s2sjax.config.data import Cmudict, Corpus, Data, Mixture, Prepared, Raw, Synthetic, Text, TextFiles, Tfds
 from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings

@@ -76,7 +76,96 @@ class Synthetic:
         )
 
 
-Corpus = Cmudict | TextFiles | Synthetic
+@settings
+class Tfds:
+    """A dataset of TensorFlow Datasets, by its name, kept as array records and read without TensorFlow.
+
+    `source` and `target` name features: the languages of a translation, text features, or texts inside of others
+    ("answers.text"). A feature of several texts is one source each, or several right targets.
+    """
+
+    name: str = "ted_hrlr_translate/pt_to_en"
+    """dataset, and its configuration where it has several"""
+    source: str = "pt"
+    """the feature to read"""
+    target: str = "en"
+    """the feature to write"""
+    train: str = "train"
+    """the split to learn from; parts of splits too: train[:90%]"""
+    dev: str = "validation"
+    """the split evaluated while training; empty: none"""
+    test: str = "test"
+    """the split evaluated at the end; empty: none"""
+    data_dir: str = ""
+    """where datasets are kept (default: that of TensorFlow Datasets)"""
+
+    def __post_init__(self):
+        for name in ("name", "source", "target", "train"):
+            require(getattr(self, name) != "", f"data.corpus.{name} is empty: name it")
+
+
+Raw = Cmudict | TextFiles | Synthetic | Tfds
+
+
+@settings
+class Mixture:
+    """Several corpora learnt at once, each as often as its weight or the temperature says.
+
+    Corpus i with n_i pairs is drawn in proportion to weights[i], or to n_i^(1 / temperature) (Arivazhagan et al. 2019):
+    at temperature 1 every pair once an epoch, at higher ones the small corpora more often. Tags such as "<2de>" stand
+    before the sources and tell one model what to do with them (Johnson et al. 2017).
+    """
+
+    corpora: tuple[Raw, ...] = ()
+    """what is mixed"""
+    weights: tuple[float, ...] = ()
+    """one for each corpus, in any unit; none: by temperature"""
+    temperature: float = 1.0
+    """how far the corpora are evened out: 1 leaves them as they are, 5 is usual for many languages"""
+    tags: tuple[str, ...] = ()
+    """one for each corpus, put before its sources; none: sources as they are"""
+
+    def __post_init__(self):
+        count = len(self.corpora)
+        require(count > 0, "data.corpus.corpora is empty: name at least one corpus")
+        for name in ("weights", "tags"):
+            found = len(getattr(self, name))
+            require(
+                found in (0, count),
+                f"data.corpus.{name} has {found} for {count} corpora: give one for each, or none",
+            )
+        require(all(weight > 0 for weight in self.weights), f"data.corpus.weights must be above 0: {self.weights}")
+        require(
+            self.temperature > 0,
+            f"data.corpus.temperature is {self.temperature}: it must be above 0 (1 changes nothing)",
+        )
+        require(
+            not self.weights or self.temperature == 1,
+            "data.corpus has weights and a temperature: set one of them, for both say how often a corpus is drawn",
+        )
+        for tag in self.tags:
+            require(
+                tag != "" and not any(c.isspace() for c in tag) and tag not in ("<pad>", "<sos>", "<eos>", "<unk>"),
+                f"data.corpus.tags: {tag!r} cannot be a tag: write a word such as '<2de>'",
+            )
+
+
+@settings
+class Prepared:
+    """A folder that `s2sjax prepare` made: ids, lengths and vocabulary, which any number of hosts only read."""
+
+    folder: str = ""
+    """where it was prepared"""
+    corpus: Raw | Mixture | None = None
+    """what `s2sjax prepare` puts there; it may be left out where the folder is there already"""
+
+    def __post_init__(self):
+        require(
+            self.folder != "", "data.corpus.folder is empty: name a folder that `s2sjax prepare` made, or will make"
+        )
+
+
+Corpus = Raw | Mixture | Prepared
 
 
 @settings
@@ -91,9 +180,12 @@ class Text:
     """number of subwords"""
     algorithm: Literal["unigram", "bpe"] = "unigram"
     """how subwords are found"""
+    sample: int = 1_000_000
+    """lines that subwords are learnt from; of a larger corpus, as many drawn from all of it"""
 
     def __post_init__(self):
         require(self.min_count >= 1, f"min_count of a vocabulary is {self.min_count}: it must be at least 1")
+        require(self.sample >= 1, f"sample of a vocabulary is {self.sample}: it must be at least 1 line")
         require(self.size >= 5, f"size of a subword vocabulary is {self.size}: it must be at least 5")
 
 

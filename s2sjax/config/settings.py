@@ -89,5 +89,5 @@ def _words(kind: Any) -> str:
         return " or ".join(map(_words, parts))
     if parts:
         return f"a tuple of {_words(parts[0])}" if parts[-1] is ... else f"({', '.join(map(_words, parts))})"
-    plain = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    plain = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
     return plain.get(kind) or f"a config.{kind.__name__}"

@@ -2,8 +2,13 @@
 
 sources.py      examples of a corpus, split by split
 synthetic.py    examples made on the fly
+tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back
 batches.py      the batch at step t, a pure function of (data, seed, t)
+mixtures.py     the same for several corpora at once
+prepare.py      all of it done once, into a folder
+records.py      that folder, which training only reads
+training.py     what a run learns from, be it raw or prepared
 """
 
 import hashlib
@@ -17,6 +22,8 @@ class Example(NamedTuple):
 
     source: str
     targets: tuple[str, ...]
+    corpus: int = 0
+    """which of the corpora of a mixture it is from"""
 
 
 def split_of(text: str, dev_percent: float, test_percent: float) -> Split:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -70,11 +70,32 @@ class Pairs(NamedTuple):
     target: Ragged
     example: np.ndarray
     too_long: int
+    sizes: tuple[int, ...]  # pairs of each corpus of a mixture, which stand one corpus behind the other
 
     @property
     def lengths(self) -> np.ndarray:
         """[N, 2]: source and target."""
         return np.stack([self.source.lengths, self.target.lengths], axis=1)
+
+    def batch(self, rows: np.ndarray, S: int, T: int) -> Batch:
+        """The pairs that `rows` name, padded; -1 names a row of padding."""
+        return {
+            "source": self.source.padded(rows, S),
+            "target": self.target.padded(rows, T),
+            "example": np.where(rows < 0, np.int32(-1), self.example[rows]),
+        }
+
+
+class AnyPairs(Protocol):
+    """Pairs in memory, or those that `records.Records` reads when they are asked for."""
+
+    @property
+    def too_long(self) -> int: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    @property
+    def lengths(self) -> np.ndarray: ...
+    def batch(self, rows: np.ndarray, S: int, T: int) -> Batch: ...
 
 
 def encode(
@@ -85,7 +106,8 @@ def encode(
     index = np.repeat(np.arange(len(examples), dtype=np.int32), counts)
     source = Ragged.of([sources[n] for n in index])
     target = Ragged.of([target_vocabulary.encode(text) for example in examples for text in example.targets])
-    pairs = Pairs(source, target, index, too_long=0)
+    sizes = np.bincount([example.corpus for example in examples], counts).astype(int)
+    pairs = Pairs(source, target, index, too_long=0, sizes=tuple(sizes.tolist()))
     return pairs._replace(too_long=int(np.sum(first_bucket(pairs.lengths, buckets) < 0)))
 
 
@@ -94,9 +116,9 @@ def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
 
     lengths (3, 9), (3, 3), (99, 1) and buckets (4, 4), (8, 16) -> 1, 0, -1
     """
-    bucket = np.full(len(lengths), -1)
-    for index, limits in reversed(list(enumerate(buckets))):
-        bucket[np.all(lengths <= np.asarray(limits), axis=1)] = index
+    bucket = np.full(len(lengths), -1, np.int16)  # small, for the pairs may be many millions
+    for index, (S, T) in reversed(list(enumerate(buckets))):
+        bucket[(lengths[:, 0] <= S) & (lengths[:, 1] <= T)] = index
     return bucket
 
 
@@ -142,10 +164,14 @@ class Plan:
 
     def at(self, step: int) -> tuple[int, np.ndarray]:
         """The bucket of the global batch at `step`, and its pairs: int64 [B], -1 where padded."""
-        number, index = divmod(int(step), self.steps_per_epoch)
+        number, index = self._find(int(step))
         epoch = self._epoch(number)
         bucket, batch = epoch.order[index]
         return int(bucket), epoch.rows[bucket][batch]
+
+    def _find(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and which of its steps it is."""
+        return divmod(step, self.steps_per_epoch)
 
     def _epoch(self, number: int) -> _Epoch:
         """Two epochs are kept: around the turn of an epoch, Grain's threads ask for the old and the new by turns."""
@@ -159,16 +185,20 @@ class Plan:
     def _deal(self, number: int) -> _Epoch:
         # Sorting Philox's raw numbers is a shuffle that no release of NumPy may change; Generator.permutation is not.
         philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, number]))
-        shuffled = np.argsort(philox.random_raw(len(self._bucket)), kind="stable")
         rows = []
-        for bucket, batches in enumerate(self._batches):
-            table = np.full(batches * self.rows[bucket], -1)
-            chosen = shuffled[self._bucket[shuffled] == bucket]
+        for chosen, width in zip(self._draw(number, philox), self.rows, strict=True):
+            table = np.full(-(-len(chosen) // width) * width, -1)
             table[: len(chosen)] = chosen
             table.flags.writeable = False  # `at` hands out views of it
-            rows.append(table.reshape(batches, self.rows[bucket]))
-        order = np.array([(bucket, batch) for bucket, table in enumerate(rows) for batch in range(len(table))])
+            rows.append(table.reshape(-1, width))
+        order = np.concatenate([np.stack([np.full(len(t), b), np.arange(len(t))], 1) for b, t in enumerate(rows)])
         return _Epoch(rows, order[np.argsort(philox.random_raw(len(order)), kind="stable")])
+
+    def _draw(self, number: int, philox: np.random.Philox) -> list[np.ndarray]:
+        """The pairs that an epoch has of each bucket, in its order."""
+        shuffled = np.argsort(philox.random_raw(len(self._bucket)), kind="stable")
+        bucket = self._bucket[shuffled]
+        return [shuffled[bucket == index] for index in range(len(self.buckets))]
 
 
 def _nothing_to_plan(lengths: np.ndarray, buckets: Buckets) -> str:
@@ -184,7 +214,7 @@ def _nothing_to_plan(lengths: np.ndarray, buckets: Buckets) -> str:
 # ------------------------------------------------------------------------------------- batches
 
 
-def make_batch(pairs: Pairs, plan: Plan, step: int, process_index: int = 0, process_count: int = 1) -> Batch:
+def make_batch(pairs: AnyPairs, plan: Plan, step: int, process_index: int = 0, process_count: int = 1) -> Batch:
     """This process's share of the global batch at `step`: a contiguous slice of its rows."""
     bucket, rows = plan.at(step)
     if len(rows) % process_count:
@@ -195,15 +225,11 @@ def make_batch(pairs: Pairs, plan: Plan, step: int, process_index: int = 0, proc
     share = len(rows) // process_count
     rows = rows[process_index * share : (process_index + 1) * share]
     S, T = plan.buckets[bucket]
-    return {
-        "source": pairs.source.padded(rows, S),
-        "target": pairs.target.padded(rows, T),
-        "example": np.where(rows < 0, np.int32(-1), pairs.example[rows]),
-    }
+    return pairs.batch(rows, S, T)
 
 
 def stream(
-    pairs: Pairs,
+    pairs: AnyPairs,
     plan: Plan,
     start: int,
     stop: int,

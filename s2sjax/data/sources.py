@@ -1,4 +1,4 @@
-"""The examples of a corpus, split by split: CMUdict, text files, or a synthetic task."""
+"""The examples of a corpus, split by split: CMUdict, text files, TFDS, a synthetic task, or a mixture of such."""
 
 from __future__ import annotations
 
@@ -7,26 +7,65 @@ import hashlib
 import importlib.util
 import re
 import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from s2sjax import config
-from s2sjax.data import Example, Split, split_of, synthetic
+from s2sjax.data import Example, Split, records, split_of, synthetic, tfds
 from s2sjax.errors import UserError
 
-__all__ = ["Example", "Split", "load"]
+__all__ = ["Example", "Split", "has", "labels", "load", "stream"]
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Example]:
     """All examples of one split; never an empty list."""
-    if isinstance(corpus, config.TextFiles):
-        return _text_files(getattr(corpus, split), f"data.corpus.{split}")
-    if isinstance(corpus, config.Cmudict):
-        examples, setting = _cmudict(corpus, split), f"data.corpus.{split}_percent"
-    else:
-        examples, setting = synthetic.make(corpus, split), f"data.corpus.{split}"
+    examples = list(stream(corpus, split))
     if not examples:
-        raise UserError(f"the corpus has no {split} examples: raise {setting}")
+        setting = f"{split}_percent" if isinstance(corpus, config.Cmudict) else split
+        raise UserError(f"the corpus has no {split} examples: raise data.corpus.{setting}")
     return examples
+
+
+def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
+    """The examples of one split, one by one: no more is held than the corpus demands (text files and TFDS, nothing).
+
+    Those of a mixture come corpus by corpus, each with its tag before its source.
+    """
+    if isinstance(corpus, config.Mixture):
+        for index, part in enumerate(corpus.corpora):
+            tag = f"{corpus.tags[index]} " if corpus.tags else ""
+            if split == "train" or has(part, split):
+                for example in stream(part, split):
+                    yield Example(tag + example.source, example.targets, index)
+    elif isinstance(corpus, config.Prepared):
+        yield from records.examples(corpus.folder, split)
+    elif isinstance(corpus, config.TextFiles):
+        yield from _text_files(getattr(corpus, split), f"data.corpus.{split}")
+    elif isinstance(corpus, config.Tfds):
+        yield from tfds.stream(corpus, split)
+    elif isinstance(corpus, config.Cmudict):
+        yield from _cmudict(corpus, split)
+    else:
+        yield from synthetic.make(corpus, split)
+
+
+def has(corpus: config.Corpus, split: Split) -> bool:
+    """Whether a corpus has any examples of a split, as far as its configuration says."""
+    if isinstance(corpus, config.Mixture):
+        return any(has(part, split) for part in corpus.corpora)
+    if isinstance(corpus, config.Prepared):
+        return records.has(corpus.folder, split)
+    return bool(getattr(corpus, split, None) or getattr(corpus, f"{split}_percent", None))
+
+
+def labels(corpus: config.Corpus) -> list[str]:
+    """A name for each corpus of a mixture; none for a corpus that stands alone."""
+    if isinstance(corpus, config.Prepared):
+        return labels(records.corpus_of(corpus.folder))
+    if not isinstance(corpus, config.Mixture):
+        return []
+    return [" ".join([f"corpus {n + 1}", *corpus.tags[n : n + 1]]) for n in range(len(corpus.corpora))]
 
 
 # -------------------------------------------------------------------------------------- CMUdict
@@ -70,19 +109,24 @@ def _cmudict_file() -> Path:
 # ----------------------------------------------------------------------------------- text files
 
 
-def _text_files(paths: tuple[str, ...], setting: str) -> list[Example]:
+def _text_files(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
     if not paths:
         raise UserError(f"{setting} names no file: give one TSV file, or a source and a target file")
     sides = [_lines(path, setting) for path in paths]
     if len(paths) == 1:
-        return [_from_tsv(line, paths[0], number) for number, line in enumerate(sides[0], start=1)]
-    source, target = sides
-    if len(source) != len(target):
+        for number, line in enumerate(sides[0], start=1):
+            yield _from_tsv(line, paths[0], number)
+        return
+    counts = [0, 0]
+    for pair in zip_longest(*sides):
+        counts = [count + (line is not None) for count, line in zip(counts, pair)]
+        if counts[0] == counts[1]:
+            yield Example(pair[0], (pair[1],))
+    if counts[0] != counts[1]:
         raise UserError(
-            f"{paths[0]} has {len(source)} lines but {paths[1]} has {len(target)}: line n of one must translate "
+            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: line n of one must translate "
             f"line n of the other"
         )
-    return [Example(text, (translation,)) for text, translation in zip(source, target, strict=True)]
 
 
 def _from_tsv(line: str, path: str, number: int) -> Example:
@@ -93,23 +137,27 @@ def _from_tsv(line: str, path: str, number: int) -> Example:
     return Example(source, (targets[0], *filter(None, targets[1:])))
 
 
-def _lines(path: str, setting: str) -> list[str]:
+def _lines(path: str, setting: str) -> Iterator[str]:
     r"""The lines of a UTF-8 file, plain or .gz. Only "\n" or "\r\n" ends a line: U+2028 and its like are text."""
-    content = _content(path, setting).removeprefix(b"\xef\xbb\xbf")
-    if not content:
+    number = 0
+    for number, line in enumerate(_byte_lines(path, setting), start=1):
+        try:
+            yield line.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise UserError(f"{path}, line {number}: not UTF-8: convert the file to UTF-8") from None
+    if number == 0:
         raise UserError(f"{path} is empty: put examples in it, or change {setting}")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {number}: not UTF-8: convert the file to UTF-8") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def _content(path: str, setting: str) -> bytes:
+def _byte_lines(path: str, setting: str) -> Iterator[bytes]:
+    """The lines without the mark that some editors write before the first."""
     file = Path(path).expanduser()
     try:
-        return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
+            first = opened.readline().removeprefix(b"\xef\xbb\xbf")
+            if first:
+                yield first
+            yield from opened
     except FileNotFoundError:
         raise UserError(f"there is no file {path}: correct {setting}") from None
     except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz

@@ -5,6 +5,12 @@ Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> 
     vocabulary = build(config.Text("characters"), ["abba"])
     vocabulary.encode("abc")           -> [4, 5, 3]       no <eos>: batches.py adds it
     vocabulary.decode([4, 5, 2, 4])    -> "ab"            stops at <eos>
+
+Tags tell one model which of several tasks a source is for. A tag is one id, put before the ids of the text by the word
+that spells it there; anywhere else that word is text.
+
+    vocabulary = build(config.Text("characters"), ["<2de> abba"], tags=["<2de>"])
+    vocabulary.encode("<2de> ab")      -> [4, 5, 6]       and decode drops the tag
 """
 
 from __future__ import annotations
@@ -13,9 +19,11 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -23,20 +31,23 @@ import sentencepiece
 
 from s2sjax import config
 from s2sjax.core.tokens import EOS, PAD, SOS, SPECIALS, UNK
+from s2sjax.data import Example
 from s2sjax.errors import UserError
 
 
 class Vocabulary:
     """Characters (Unicode code points) or words (separated by white space), one id each.
 
-    `pieces` are listed in id order, after the specials. Text that spells a special, as the word `<eos>` does, is
-    unknown text: no input can end a sequence.
+    `pieces` are listed in id order, after the specials and the tags. Text that spells a special, as the word `<eos>`
+    does, is unknown text: no input can end a sequence.
     """
 
-    def __init__(self, unit: Literal["characters", "words"], pieces: Iterable[str]):
+    def __init__(self, unit: Literal["characters", "words"], pieces: Iterable[str], tags: Sequence[str] = ()):
         self.unit = unit
-        self._pieces = [*SPECIALS, *pieces]
-        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
+        self.tags = tuple(tags)
+        first = len(SPECIALS) + len(self.tags)
+        self._pieces = [*SPECIALS, *self.tags, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= first}
 
     @property
     def size(self) -> int:
@@ -49,11 +60,12 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         ids = self._ids
-        return [ids.get(piece, UNK) for piece in (text if self.unit == "characters" else text.split())]
+        tag, text = _split_tag(text, self.tags)
+        return tag + [ids.get(piece, UNK) for piece in (text if self.unit == "characters" else text.split())]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
-        return ("" if self.unit == "characters" else " ").join(self._pieces[index] for index in _spoken(ids))
+        return ("" if self.unit == "characters" else " ").join(self._pieces[index] for index in _spoken(ids, self.tags))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable piece for each id, specials included: labels for an attention map."""
@@ -67,17 +79,19 @@ class Vocabulary:
         path = Path(folder) / f"{name}.json"
         try:
             content = json.loads(_read(path).decode())
-            unit, pieces = content["unit"], content["pieces"]
-            whole = unit in ("characters", "words") and all(isinstance(piece, str) for piece in pieces)
-            whole = whole and content["size"] == len(SPECIALS) + len(pieces)
+            unit, pieces, tags = content["unit"], content["pieces"], content.get("tags", [])
+            whole = unit in ("characters", "words") and all(isinstance(piece, str) for piece in [*tags, *pieces])
+            whole = whole and content["size"] == len(SPECIALS) + len(tags) + len(pieces)
         except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or JSON of something else
             whole = False
         if not whole:
             raise _damaged(path)
-        return cls(unit, pieces)
+        return cls(unit, pieces, tags)
 
     def _serialised(self) -> bytes:
-        content = {"unit": self.unit, "size": self.size, "pieces": self._pieces[len(SPECIALS) :]}
+        tags = {"tags": self.tags} if self.tags else {}
+        pieces = self._pieces[len(SPECIALS) + len(self.tags) :]
+        content = {"unit": self.unit, "size": self.size, **tags, "pieces": pieces}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
 
@@ -85,7 +99,8 @@ class Subwords:
     """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
 
     No normalisation: decode(encode(x)) == x for text of known characters. SentencePiece keeps three for itself: U+2581
-    reads back as a blank, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>.
+    reads back as a blank, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>. Tags are control
+    symbols: SentencePiece neither splits them nor finds them in text.
     """
 
     def __init__(self, model: bytes):
@@ -93,6 +108,8 @@ class Subwords:
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
+        later = range(len(SPECIALS), self.size)
+        self.tags = tuple(map(self._processor.id_to_piece, takewhile(self._processor.is_control, later)))
         specials = tuple(self._processor.id_to_piece([PAD, SOS, EOS, UNK]))
         known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
         # A file cut short between two records still parses: without its last ones, blanks would be merged in silence.
@@ -100,8 +117,14 @@ class Subwords:
             raise ValueError("not a SentencePiece model with the special ids and the normalisation of s2sjax")
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int, algorithm: Literal["unigram", "bpe"] = "unigram") -> Subwords:
-        """Learn `size` subwords, specials included. The same lines give the same model, byte for byte."""
+    def train(
+        cls,
+        lines: Iterable[str],
+        size: int,
+        algorithm: Literal["unigram", "bpe"] = "unigram",
+        tags: Sequence[str] = (),
+    ) -> Subwords:
+        """Learn `size` subwords, specials and tags included. The same lines give the same model, byte for byte."""
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -118,6 +141,7 @@ class Subwords:
                 eos_piece=SPECIALS[EOS],
                 unk_piece=SPECIALS[UNK],
                 unk_surface=SPECIALS[UNK],
+                control_symbols=list(tags),
                 character_coverage=1.0,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
@@ -139,11 +163,12 @@ class Subwords:
         return hashlib.sha256(self._model).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        return self._processor.encode(text)
+        tag, text = _split_tag(text, self.tags)
+        return tag + self._processor.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
-        return self._processor.decode(_spoken(ids))
+        return self._processor.decode(_spoken(ids, self.tags))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable piece for each id, specials included: labels for an attention map."""
@@ -164,20 +189,66 @@ class Subwords:
 AnyVocabulary = Vocabulary | Subwords
 
 
-def build(text: config.Text, lines: Iterable[str]) -> AnyVocabulary:
-    """The vocabulary of `lines`: characters and words by falling frequency, ties in alphabetical order."""
+def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:
+    """The vocabulary of `lines`: characters and words by falling frequency, ties in alphabetical order.
+
+    Each line is looked at once and only `text.sample` of them are kept, so the lines may be more than memory holds.
+    """
+    tags = tuple(dict.fromkeys(tags))
+    lines = (_split_tag(line, tags)[1] for line in lines)
     if text.unit == "subwords":
-        return Subwords.train(lines, text.size, text.algorithm)
+        return Subwords.train(sample(lines, text.sample), text.size, text.algorithm, tags)
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line if text.unit == "characters" else line.split())
-    kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in SPECIALS]
+    reserved = {*SPECIALS, *tags}
+    kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
     if not kept:
         raise UserError(
             f"no {text.unit} are left of {len(counts)} to make a vocabulary: is the training text empty, or min_count "
             f"{text.min_count} too high?"
         )
-    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)))
+    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags)
+
+
+def build_both(
+    data: config.Data, examples: Iterable[Example], tags: Sequence[str] = ()
+) -> tuple[AnyVocabulary, AnyVocabulary]:
+    """The vocabularies of sources and targets. `examples` are gone through twice: a list, or what can start over."""
+    sources = (example.source for example in examples)
+    targets = (line for example in examples for line in example.targets)
+    if data.shared:
+        both = build(data.source, chain(sources, targets), tags)
+        return both, both
+    return build(data.source, sources, tags), build(data.target, targets)
+
+
+def sample(lines: Iterable[str], size: int) -> list[str]:
+    """All lines if they are no more than `size`, else that many of them, each as likely (Vitter 1985, algorithm R).
+
+    The same lines give the same sample; only the sample is ever held.
+    """
+    lines, rng = iter(lines), random.Random(0)
+    kept = list(islice(lines, size))
+    for seen, line in enumerate(lines, start=size + 1):
+        place = int(rng.random() * seen)
+        if place < size:
+            kept[place] = line
+    return kept
+
+
+def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
+    """A source as a tagged model wants it: with a tag of its own, or with `tag`; a blank line stays as it is."""
+    known = ", ".join(vocabulary.tags)
+    if tag is not None and tag not in vocabulary.tags:
+        raise UserError(f"there is no tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
+    if not vocabulary.tags or not line.strip():
+        return line
+    if _split_tag(line, vocabulary.tags)[0]:
+        return line
+    if tag is None:
+        raise UserError(f"{where} begins with no tag: begin it with one of {known} and a blank, or give --tag")
+    return f"{tag} {line}"
 
 
 def load(folder: str | Path, name: str) -> AnyVocabulary:
@@ -189,13 +260,23 @@ def load(folder: str | Path, name: str) -> AnyVocabulary:
 # ---------------------------------------------------------------------------------------- parts
 
 
-def _spoken(ids: Iterable[int]) -> list[int]:
-    """The ids that stand for text: up to the first <eos>, without <pad> and <sos>."""
+def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
+    """The id of the tag that a text begins with, if any, and the rest: "<2de> Haus" -> [4], "Haus"."""
+    if tags:
+        first, _, rest = text.partition(" ")
+        if first in tags:
+            return [len(SPECIALS) + tags.index(first)], rest
+    return [], text
+
+
+def _spoken(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
+    """The ids that stand for text: up to the first <eos>, without <pad>, <sos> and tags."""
+    silent = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(tags))}
     spoken = []
     for index in map(int, ids):  # SentencePiece refuses NumPy's integers
         if index == EOS:
             break
-        if index not in (PAD, SOS):
+        if index not in silent:
             spoken.append(index)
     return spoken
 

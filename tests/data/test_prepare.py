@@ -1,0 +1,271 @@
+"""A prepared folder is read batch for batch as the text it was made of, or it is not there at all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from s2sjax import config, run
+from s2sjax.config import Data, Experiment, Luong, Mixture, Prepared, Synthetic, Text, TextFiles, Train
+from s2sjax.data import batches, prepare, records, sources, training
+from s2sjax.errors import UserError
+
+COPY = Synthetic("copy", train=150, dev=5, test=0, length=9, alphabet=4)
+SORT = Synthetic("sort", train=60, dev=5, test=5, length=9, alphabet=4)
+BUCKETS = ((6, 6), (12, 12))
+DATA = Data(COPY, buckets=BUCKETS, tokens=96)
+MIXED = config.replace(DATA, corpus=Mixture((COPY, SORT), temperature=3.0, tags=("<copy>", "<sort>")))
+
+
+def refused(build) -> str:
+    with pytest.raises(UserError) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def read_from(data, folder):
+    return config.replace(data, corpus=Prepared(str(folder)))
+
+
+def all_batches(data, steps=25):
+    train = training.read(data)
+    source, target = training.vocabularies(data, train)
+    pairs = training.make_pairs(data, train, source, target)
+    plan = training.make_plan(data, pairs, seed=1, multiple=2)
+    found = [batches.make_batch(pairs, plan, step) for step in range(steps)]
+    shares = [batches.make_batch(pairs, plan, 3, index, 2) for index in range(2)]
+    return source.fingerprint, target.fingerprint, training.fingerprint(train), pairs.too_long, found + shares
+
+
+def equal(left, right):
+    *facts, batches_left = left
+    *others, batches_right = right
+    assert facts == others and len(batches_left) == len(batches_right)
+    for one, other in zip(batches_left, batches_right):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].dtype == other[name].dtype == np.int32
+            np.testing.assert_array_equal(one[name], other[name])
+    return True
+
+
+# --------------------------------------------------------------------------- raw equals prepared
+
+
+@pytest.mark.parametrize("shard", [64, 10_000])
+@pytest.mark.parametrize("data", [DATA, MIXED], ids=["alone", "mixture"])
+def test_batch_for_batch_it_is_the_raw_corpus(tmp_path, monkeypatch, data, shard):
+    monkeypatch.setattr(prepare, "CHUNK", 16)
+    done = prepare.prepare(data, tmp_path / "made", shard=shard)
+    assert done.new and done.pairs == len(sources.load(data.corpus, "train"))
+    assert equal(all_batches(data), all_batches(read_from(data, tmp_path / "made")))
+    assert sources.load(Prepared(str(tmp_path / "made")), "dev") == sources.load(data.corpus, "dev")
+    assert sources.labels(Prepared(str(tmp_path / "made"))) == sources.labels(data.corpus)
+
+
+def test_several_targets_subwords_and_too_long_pairs_too(tmp_path):
+    rows = [f"wort {n % 7} {'x' * (n % 3)}\tword {n % 7}\t{'y ' * (n % 9)}\n" for n in range(90)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    pieces = Text("subwords", size=30, sample=50)
+    corpus = TextFiles(train=(str(tmp_path / "pairs.tsv"),))
+    data = Data(corpus, pieces, pieces, shared=True, buckets=((9, 5), (12, 9)), tokens=120)
+    prepare.prepare(data, tmp_path / "made")
+    raw, made = all_batches(data), all_batches(read_from(data, tmp_path / "made"))
+    assert raw[3] > 0 and equal(raw, made)
+    assert not sources.has(Prepared(str(tmp_path / "made")), "dev")
+
+
+def test_workers_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "CHUNK", 16)
+    stages = []
+    for workers in (1, 2):
+        prepare.prepare(DATA, tmp_path / f"by{workers}", workers, lambda stage, done: stages.append((stage, done)))
+    one, two = (tmp_path / f"by{workers}" for workers in (1, 2))
+    assert sorted(os.listdir(one)) == sorted(os.listdir(two))
+    for name in ("prepared.json", "lengths.npy", "example.npy", "dev.jsonl", "vocabulary/source.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    assert equal(all_batches(read_from(DATA, one)), all_batches(read_from(DATA, two)))
+    assert {stage for stage, _ in stages} == {"reading", "vocabulary", "writing"}
+    assert max(done for _, done in stages) == 150
+
+
+TINY = Experiment("tiny", DATA, Luong(width=4, embedding=4, layers=1), Train(steps=2, warmup=1, evaluate_every=0))
+
+
+def test_a_run_may_find_it_elsewhere_the_next_time(tmp_path):
+    prepare.prepare(DATA, tmp_path / "made")
+    for name in ("made", "moved"):
+        (tmp_path / "made").rename(tmp_path / name)
+        experiment = config.replace(TINY, data=read_from(DATA, tmp_path / name))
+        started = run.start_run(experiment, tmp_path / "run", training.read(experiment.data))
+    raw = run.start_run(TINY, tmp_path / "raw", training.read(DATA))
+    assert started.source.fingerprint == raw.source.fingerprint
+    pages = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("run", "raw")]
+    assert pages[0]["data"] == pages[1]["data"] and pages[0]["vocabulary"] == pages[1]["vocabulary"]
+
+
+@pytest.mark.slow
+def test_training_on_it_ends_in_the_same_weights(tmp_path):
+    prepare.prepare(DATA, tmp_path / "made")
+    weights = []
+    for data in (DATA, read_from(DATA, tmp_path / "made")):
+        _, result = run.train(config.replace(TINY, data=data), tmp_path / f"run{len(weights)}")
+        weights.append([np.asarray(leaf) for leaf in jax.tree.leaves(result.state.params)])
+    assert all(np.array_equal(raw, made) for raw, made in zip(*weights))
+
+
+# ------------------------------------------------------------------------- whole or not at all
+
+
+def test_a_whole_folder_is_left_as_it_is_and_another_corpus_refused(tmp_path):
+    prepare.prepare(DATA, tmp_path / "made")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
+    assert not prepare.prepare(config.replace(DATA, tokens=7), tmp_path / "made").new  # how it is batched is free
+    for other in (config.replace(DATA, corpus=SORT), config.replace(DATA, source=Text(min_count=2))):
+        assert refused(lambda other=other: prepare.prepare(other, tmp_path / "made")).endswith(
+            "holds another corpus: give another --out, or delete it"
+        )
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
+
+
+def test_something_else_is_never_overwritten(tmp_path):
+    (tmp_path / "thesis.tex").write_text("chapter 1")
+    assert "holds something that was not prepared" in refused(lambda: prepare.prepare(DATA, tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monkeypatch, moment):
+    """Every file appears by a rename: ending before any of them is all that a kill can do."""
+    monkeypatch.setattr(prepare, "CHUNK", 16)
+    rename, calls = os.replace, []
+
+    def ends(*arguments):
+        calls.append(arguments)
+        if len(calls) == moment:
+            raise Killed
+        return rename(*arguments)
+
+    monkeypatch.setattr(os, "replace", ends)
+    folder = tmp_path / "made"
+    with pytest.raises(Killed):
+        prepare.prepare(DATA, folder, shard=64)
+    assert "is not prepared: run `s2sjax prepare FILE` first" in refused(lambda: training.read(read_from(DATA, folder)))
+    whole = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
+    monkeypatch.setattr(os, "replace", rename)
+    kept = []
+    written = prepare._write_shard
+    monkeypatch.setattr(prepare, "_write_shard", lambda path, *rest: kept.append(path) or written(path, *rest))
+    assert prepare.prepare(DATA, folder, shard=64).new
+    assert not {path.with_suffix(".npz") for path in kept} & whole.keys()  # whole shards were not made again
+    monkeypatch.undo()
+    assert equal(all_batches(DATA), all_batches(read_from(DATA, folder)))
+    assert not list(folder.rglob("*partial*")) and not list(folder.glob("*.npz")) and not list(folder.glob("begun*"))
+
+
+def test_other_text_starts_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "_join", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        prepare.prepare(DATA, tmp_path / "made", shard=64)
+    monkeypatch.undo()
+    other = config.replace(DATA, corpus=SORT)
+    prepare.prepare(other, tmp_path / "made", shard=64)
+    assert equal(all_batches(other), all_batches(read_from(other, tmp_path / "made")))
+
+
+def test_workers_end_with_the_one_who_fed_them(tmp_path):
+    program = (
+        "import sys, time\n"
+        "from s2sjax.config import Data, Synthetic\n"
+        "from s2sjax.data import prepare\n"
+        "def tell(stage, done):\n"
+        "    if stage == 'writing':\n"
+        "        import multiprocessing\n"
+        "        print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "        time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    prepare.CHUNK = 4\n"
+        f"    prepare.prepare(Data(Synthetic('copy', train=400)), {str(tmp_path / 'made')!r}, 2, tell)\n"
+    )
+    (tmp_path / "feed.py").write_text(program.replace("done):\n", "done):\n    if done < 40: return\n"))
+    parent = subprocess.Popen([sys.executable, tmp_path / "feed.py"], stdout=subprocess.PIPE, text=True)
+    children = [int(child) for child in parent.stdout.readline().split()]
+    assert len(children) >= 1
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(child) for child in children)
+    assert not (tmp_path / "made" / records.MARK).exists()
+
+
+def _alive(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ----------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (lambda folder: (folder / "lengths.npy").unlink(), "lengths.npy is damaged (["),
+        (lambda folder: np.save(folder / "lengths.npy", np.ones((3, 2), np.int32)), "(3 pairs, not 150)"),
+        (lambda folder: (folder / "train-00000.array_record").unlink(), "train-00000.array_record is damaged (it is"),
+        (lambda folder: (folder / "prepared.json").write_text("{"), "prepared.json is damaged (Expecting"),
+        (lambda folder: (folder / "vocabulary/source.json").unlink(), "the vocabulary"),
+        (lambda folder: flip(folder / "train-00000.array_record"), "is damaged ("),
+        (lambda folder: np.save(folder / "lengths.npy", np.full((150, 2), 2, np.int32)), "longer or shorter than"),
+    ],
+)
+def test_what_is_damaged_is_named(tmp_path, harm, words):
+    prepare.prepare(DATA, tmp_path / "made")
+    harm(tmp_path / "made")
+    assert words in refused(lambda: all_batches(read_from(DATA, tmp_path / "made")))
+
+
+def flip(path):
+    """Every byte of the records' ids is another one."""
+    content = bytearray(path.read_bytes())
+    for place in range(200, 8000):
+        content[place] ^= 0x55
+    path.write_bytes(bytes(content))
+
+
+def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
+    prepare.prepare(DATA, tmp_path / "made")
+    page = json.loads((tmp_path / "made/prepared.json").read_text())
+    made = read_from(DATA, tmp_path / "made")
+    words = refused(lambda: training.read(config.replace(made, target=Text("words"))))
+    assert words.startswith(f"{tmp_path / 'made'} was prepared with data.target Text(unit='characters'")
+    other = config.replace(made, corpus=Prepared(str(tmp_path / "made"), SORT))
+    assert "was prepared from another corpus" in refused(lambda: training.read(other))
+    (tmp_path / "made/prepared.json").write_text(json.dumps({**page, "version": 0}))
+    assert "was prepared by another s2sjax" in refused(lambda: training.read(made))
+
+
+def test_what_a_prepared_folder_does_not_keep(tmp_path):
+    prepare.prepare(DATA, tmp_path / "made")
+    made = Prepared(str(tmp_path / "made"))
+    assert "keeps no training text" in refused(lambda: sources.load(made, "train"))
+    assert "was prepared without test examples" not in refused(lambda: sources.load(Prepared("gone"), "test"))
+    assert "data.corpus.corpus is not given" in refused(lambda: prepare.prepare(read_from(DATA, "x"), tmp_path / "y"))
+    again = config.replace(DATA, corpus=Prepared(str(tmp_path / "two"), COPY))
+    assert prepare.prepare(again, tmp_path / "two").pairs == 150
+    assert equal(all_batches(DATA), all_batches(again))
