@@ -134,8 +134,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
     score = command("score", _score, about, "RUN", folder)
     score.add_argument("--tag", metavar="TAG", help=tag)
-    about = "measure ours beside its peers, those that are installed: `train` or `decode`"
-    bench = command("bench", _bench, about, "NAME", "train, or decode")
+    about = "measure ours beside its peers, those that are installed (`train`, `decode`), or what feeds it (`data`)"
+    bench = command("bench", _bench, about, "NAME", "train, decode, or data")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
     bench.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
     command("doctor", _doctor, "tell versions, devices, and what is missing with its remedy")
@@ -340,8 +340,8 @@ def _bench(known: argparse.Namespace, rest: list[str]) -> None:
         return known.parser.print_help()
     if rest:
         raise UserError(f"bench takes no {rest[0]}: see s2sjax bench --help")
-    if known.subject not in ("train", "decode"):
-        nearest = _nearest(known.subject, ["train", "decode"])
+    if known.subject not in ("train", "decode", "data"):
+        nearest = _nearest(known.subject, ["train", "decode", "data"])
         raise UserError(f"there is no benchmark {known.subject!r}: did you mean {nearest!r}?")
     if known.rounds < 1:
         raise UserError(f"--rounds is {known.rounds}: it must be at least 1")
@@ -350,6 +350,11 @@ def _bench(known: argparse.Namespace, rest: list[str]) -> None:
         from s2sjax.bench import train
 
         return train.bench(known.rounds)
+    if known.subject == "data":
+        from s2sjax.bench import data
+
+        data.bench(known.rounds)
+        return None
     from s2sjax.bench import decode
 
     return decode.bench(known.size, known.rounds)

@@ -107,7 +107,8 @@ class Stacked(nn.Module):
 
     One compiled body serves all of them: a scan over the blocks compiles in the time of one, and XLA does not fuse
     a block's residual chain into the blocks above it. Accelerators still run them unrolled, where that is faster.
-    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train).
+    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train), with
+    the keywords that the stack was called with.
     """
 
     block: nn.Module
@@ -120,13 +121,13 @@ class Stacked(nn.Module):
         init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
         self.stack = self.param("stack", lambda key: jax.vmap(init)(jax.random.split(key, self.depth)))
 
-    def __call__(self, x: Array, *arguments: Array, train: bool) -> Array:
+    def __call__(self, x: Array, *arguments: Array, train: bool, **shared) -> Array:
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
 
         def body(x, inputs):
             params, key = inputs
             rngs = None if key is None else {"dropout": key}
-            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs), None
+            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
 
         return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from s2sjax import __version__, config, models
 from s2sjax.core import losses
@@ -253,14 +254,16 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
         mesh=mesh,
         # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
         compiler_options={"xla_cpu_experimental_ynn_fusion_type": ""} if jax.default_backend() == "cpu" else None,
-        shapes=[_shapes(plan, bucket) for bucket in plan.used_buckets],
+        shapes=[_shapes(pairs, plan, bucket) for bucket in plan.used_buckets],
     )
     return run, result
 
 
 def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
     """The cross-entropy of a batch with dropout on."""
-    logits: Any = module.apply({"params": params}, batch["source"], batch["target"], True, rngs={"dropout": key})
+    packed = {"segments": (batch["source_segments"], batch["target_segments"])} if "source_segments" in batch else {}
+    inputs = batch["source"], batch["target"], True
+    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key}, **packed)
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
 
 
@@ -276,20 +279,21 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
     return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
 
 
-def _shapes(plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
-    rows, (source, target) = plan.rows[bucket], plan.buckets[bucket]
-    ids = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
-    return {"source": ids(rows, source), "target": ids(rows, target), "example": ids(rows)}
+def _shapes(pairs: batches.AnyPairs, plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of the batches of a bucket: those of one that is padding alone."""
+    empty = pairs.batch(np.full(plan.rows[bucket], -1), *plan.buckets[bucket])
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in empty.items()}
 
 
 def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
     e = run.experiment
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     device = jax.devices()[0]
+    items = "rows of packed pairs" if e.data.packing else "pairs"
     lines = [
         f"{e.name}: {type(e.model).__name__} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
         + ("s" if mesh.size > 1 else ""),
-        f"{len(pairs.lengths):,} training pairs, vocabulary {run.source.size} -> {run.target.size}, "
+        f"{len(pairs.lengths):,} training {items}, vocabulary {run.source.size} -> {run.target.size}, "
         f"{plan.steps_per_epoch:,} steps an epoch",
     ]
     if pairs.too_long:

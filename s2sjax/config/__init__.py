@@ -69,6 +69,11 @@ class Experiment:
             "model.tie 'all' needs one vocabulary for both sides: set data.shared",
         )
         require(
+            isinstance(self.model, Transformer) or not self.data.packing,
+            f"data.packing needs a Transformer: the state of {type(self.model).__name__} would run from one example "
+            "of a row into the next: unset it",
+        )
+        require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )

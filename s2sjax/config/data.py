@@ -203,6 +203,8 @@ class Data:
     """(source, target) lengths in tokens, <eos> included; an example joins the first that holds it"""
     tokens: int = 2048
     """budget of a batch: rows x (source + target) of its bucket, about constant over buckets"""
+    packing: bool = False
+    """several examples in a row of the last of `buckets`, instead of one a row of the first that holds it"""
     prefetch: int = 4
     """batches made ahead by Grain's threads"""
 

@@ -117,8 +117,11 @@ def multi_head(queries: Array, keys: Array, values: Array, mask: Array) -> Array
 def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False) -> Array:
     """The same as `multi_head` in one fused kernel, for a memory whose padding stands at its end.
 
-    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t.
+    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t. Rows that hold several
+    sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
     """
+    if lengths.ndim == 3:
+        return _masked_multi_head(queries, keys, values, lengths, causal)
     if queries.dtype == jnp.float64:  # the kernels stop at float32
         real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
@@ -131,6 +134,21 @@ def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array,
         implementation=_kernel(queries),
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
+
+
+def same_segment(queries: Array, keys: Array) -> Array:
+    """Segments [B, T] and [B, S] -> mask [B, T, S]: a query sees its own segment. Padding, 0, sees padding."""
+    return queries[:, :, None] == keys[:, None, :]
+
+
+def _masked_multi_head(queries: Array, keys: Array, values: Array, mask: Array, causal: bool) -> Array:
+    mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
+    if queries.dtype == jnp.float64:
+        return multi_head(queries, keys, values, mask)
+    # XLA's kernel: cuDNN's takes lengths or a full bias, and the bias would cost what it saves. What sees nothing
+    # attends evenly to everything, which is finite, and is zeroed.
+    attended = jax.nn.dot_product_attention(queries, keys, values, mask=mask[:, None], implementation="xla")
+    return jnp.where(mask.any(-1)[..., None, None], attended, 0)
 
 
 def _kernel(queries: Array) -> Literal["cudnn", "xla"]:

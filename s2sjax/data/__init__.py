@@ -6,6 +6,7 @@ tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back
 batches.py      the batch at step t, a pure function of (data, seed, t)
 mixtures.py     the same for several corpora at once
+packing.py      several short pairs in one row
 prepare.py      all of it done once, into a folder
 records.py      that folder, which training only reads
 training.py     what a run learns from, be it raw or prepared

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from s2sjax import config
-from s2sjax.data import Example, batches, mixtures, records, sources, text
+from s2sjax.data import Example, batches, mixtures, packing, records, sources, text
 
 Training = Sequence[Example] | records.Records
 
@@ -46,16 +46,17 @@ def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary
 def make_pairs(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary
 ) -> batches.AnyPairs:
-    if isinstance(train, records.Records):
-        return train
-    return batches.encode(train, source, target, data.buckets)
+    prepared = isinstance(train, records.Records)
+    pairs = train if prepared else batches.encode(train, source, target, data.buckets)  # type: ignore[arg-type]
+    return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs  # type: ignore[arg-type]
 
 
 def make_plan(data: config.Data, pairs: batches.AnyPairs, seed: int, multiple: int) -> batches.Plan:
     corpus = data.corpus
     if isinstance(corpus, config.Prepared):
         corpus = records.corpus_of(corpus.folder)
-    settings = (pairs.lengths, data.buckets, data.tokens, seed, multiple)
+    buckets = data.buckets[-1:] if data.packing else data.buckets
+    settings = (pairs.lengths, buckets, data.tokens, seed, multiple)
     if not isinstance(corpus, config.Mixture):
         return batches.Plan(*settings)
     return mixtures.MixturePlan(*settings, sizes=pairs.sizes, weights=corpus.weights, temperature=corpus.temperature)

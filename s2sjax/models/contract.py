@@ -7,6 +7,9 @@
 
 `source` [B, S] and `target` [B, T] are ids with <pad> at their end. Search, scoring, training and the laws in
 tests/models/test_laws.py know nothing else of a model.
+
+Rows of several examples one behind the other (data/packing.py) come with `segments`, two of [B, S] and [B, T]: which
+example each token belongs to, from 1. Only models without a recurrent state take them.
 """
 
 from typing import Any, NamedTuple
@@ -16,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import layers
+from s2sjax.core import positions
 from s2sjax.core.cells import Carry
 from s2sjax.core.tokens import PAD, SOS
 
@@ -28,9 +32,10 @@ class Memory(NamedTuple):
     final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
 
 
-def shift_right(target: Array) -> Array:
-    """What the decoder reads while it writes `target`: <sos> y1 y2 ... [B, T]."""
-    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+def shift_right(target: Array, segments: Array | None = None) -> Array:
+    """What the decoder reads while it writes `target`: <sos> y1 y2 ... [B, T]; of each segment its own <sos>."""
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    return shifted if segments is None else jnp.where(positions.within(segments) == 0, SOS, shifted)
 
 
 class EncoderDecoder(nn.Module):
@@ -64,5 +69,10 @@ class EncoderDecoder(nn.Module):
     def step(self, memory, state, token: Array):
         return self.decoder.step(memory, state, token)
 
-    def __call__(self, source: Array, target: Array, train: bool = False) -> Array:
-        return self.decoder(self.encode(source, train), shift_right(target), target != PAD, train)
+    def __call__(
+        self, source: Array, target: Array, train: bool = False, segments: tuple[Array, Array] | None = None
+    ) -> Array:
+        if segments is None:
+            return self.decoder(self.encode(source, train), shift_right(target), target != PAD, train)
+        memory = self.decoder.prepare(self.encoder(source, source != PAD, train, segments[0]))
+        return self.decoder(memory, shift_right(target, segments[1]), target != PAD, train, segments)

@@ -101,6 +101,11 @@ class Positioned(nn.Module):
         return self.norm(x) if self.config.norm == "pre" else x
 
 
+def places(ids: Array, segments: Array | None) -> Array:
+    """The position of each of [B, T]: [T], or, where rows hold several sequences, [B, T]."""
+    return jnp.arange(ids.shape[1]) if segments is None else positions.within(segments)
+
+
 # ------------------------------------------------------------------------------------ encoder
 
 
@@ -131,9 +136,11 @@ class TransformerEncoder(nn.Module):
         block = EncoderBlock(self.config, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        x = self.positioned(self.embedding(source), jnp.arange(source.shape[1]), train)
-        x = self.blocks(x, mask.sum(1), train=train)
+    def __call__(self, source: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+        """segments [B, S]: of rows that hold several sources."""
+        x = self.positioned(self.embedding(source), places(source, segments), train)
+        seen = mask.sum(1) if segments is None else attention.same_segment(segments, segments)
+        x = self.blocks(x, seen, train=train)
         return Memory(self.positioned.last(x), mask, ())
 
 
@@ -165,9 +172,12 @@ class DecoderBlock(nn.Module):
         self.around_cross = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool) -> Array:
-        """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices."""
-        everything = jnp.full(x.shape[:1], x.shape[1])
+    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool, own: Array | None = None) -> Array:
+        """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices.
+
+        Of rows that hold several targets, `own` [B, T, T] is what each position may see of its own row.
+        """
+        everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else own
         h = self.around_attention.before(x)
         x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), everything, causal=True), train)
         h = self.around_cross.before(x)
@@ -225,7 +235,14 @@ class TransformerDecoder(nn.Module):
         logits = self.output.logits(self.positioned.last(x))
         return State(state.position + 1, tuple(caches)), logits, sum(alphas) / len(alphas)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        x = self.positioned(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
-        x = self.blocks(x, memory.states, memory.mask.sum(1), train=train)
+    def __call__(
+        self, memory: Read, inputs: Array, mask: Array, train: bool, segments: tuple[Array, Array] | None = None
+    ) -> Array:
+        """segments [B, S] and [B, T]: of rows that hold several pairs."""
+        seen, own = memory.mask.sum(1), None
+        if segments is not None:
+            source, target = segments
+            seen, own = attention.same_segment(target, source), attention.same_segment(target, target)
+        x = self.positioned(self.embedding(inputs), places(inputs, segments and segments[1]), train)
+        x = self.blocks(x, memory.states, seen, train=train, own=own)
         return self.output.logits(self.positioned.last(x))

@@ -180,7 +180,7 @@ def _examples(batch: Batch) -> str:
     """Names the examples of a batch that carries their numbers as `example`, -1 in a row of padding."""
     if not isinstance(batch, dict) or "example" not in batch:
         return ""
-    return f" with examples {', '.join(str(number) for number in batch['example'] if number >= 0)}"
+    return f" with examples {', '.join(str(number) for number in batch['example'].ravel() if number >= 0)}"
 
 
 class Programs:

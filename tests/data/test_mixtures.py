@@ -1,6 +1,7 @@
 """Mixtures: how often each corpus is drawn, no pair twice before all once, and tags that no vocabulary splits."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def mixtures(draw):
     weights = draw(st.just(()) | st.tuples(*(st.floats(0.1, 9) for _ in parts)))
     temperature = 1.0 if weights else draw(st.sampled_from([1.0, 2.0, 5.0, 100.0]))
     plan = MixturePlan(
-        np.array(sum(parts, [])), BUCKETS, draw(st.integers(1, 60)), draw(st.integers(-3, 2**40)),
+        np.concatenate(parts), BUCKETS, draw(st.integers(1, 60)), draw(st.integers(-3, 2**40)),
         draw(st.sampled_from([1, 2])), sizes=[len(part) for part in parts], weights=weights, temperature=temperature,
     )  # fmt: skip
     return plan, np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -62,7 +63,7 @@ def test_shares_add_up_to_the_corpora(sizes, temperature):
     assert sum(sizes) <= sum(found) <= sum(sizes) + len(sizes)
     assert shares(sizes) == sizes
     order = np.argsort(sizes, kind="stable")
-    assert all(found[a] <= found[b] + 1 for a, b in zip(order, order[1:]))
+    assert all(found[a] <= found[b] + 1 for a, b in pairwise(order))
 
 
 @settings(deadline=None, max_examples=40)

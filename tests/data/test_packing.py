@@ -1,0 +1,192 @@
+"""Packing: every pair once, whole and in one row, and a model that cannot tell a neighbour is there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s2sjax import config, models, run
+from s2sjax.config import Data, Experiment, Luong, Mixture, Prepared, RNNsearch, Synthetic, Transformer
+from s2sjax.core import positions
+from s2sjax.core.attention import fused_multi_head, multi_head, same_segment
+from s2sjax.core.tokens import EOS, PAD, SOS
+from s2sjax.data import Example, batches, packing, prepare, training
+from s2sjax.data.text import Vocabulary
+from s2sjax.errors import UserError
+from s2sjax.models.contract import shift_right
+
+ROW = (9, 8)
+LETTERS = Vocabulary("characters", "abc")
+examples_of = st.lists(
+    st.tuples(st.text("abc", max_size=9), st.lists(st.text("abc", max_size=9), min_size=1, max_size=2)), max_size=30
+)
+
+
+def packed_of(examples):
+    pairs = batches.encode([Example("a", ("b",)), *examples], LETTERS, LETTERS, [ROW])
+    return pairs, packing.Packed(pairs, ROW)
+
+
+def unpacked(batch, side):
+    """{(row, segment): ids} of a batch."""
+    found = {}
+    for row, (ids, segments) in enumerate(zip(batch[side], batch[f"{side}_segments"])):
+        assert np.array_equal(ids != PAD, segments > 0)
+        for segment in range(1, segments.max(initial=0) + 1):
+            places = np.flatnonzero(segments == segment)
+            assert len(places) == places[-1] - places[0] + 1  # in one piece
+            found[row, segment] = ids[places].tolist()
+    return found
+
+
+# ----------------------------------------------------------------------------------------- rows
+
+
+def test_the_worked_example():
+    assert packing.pack(np.array([(3, 2), (2, 2), (4, 1)]), (6, 6)).tolist() == [2, 3]
+    assert packing.pack(np.array([(6, 6)] * 3), (6, 6)).tolist() == [1, 2, 3]
+    assert packing.pack(np.array([(1, 6), (1, 1)]), (6, 6)).tolist() == [1, 2]  # the target alone can fill it
+    assert packing.pack(np.zeros((0, 2), int), (6, 6)).tolist() == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(examples_of)
+def test_every_pair_is_in_one_row_whole(rows):
+    pairs, packed = packed_of([Example(source, tuple(targets)) for source, targets in rows])
+    batch = packed.batch(np.arange(len(packed.lengths)), *ROW)
+    sources, targets = unpacked(batch, "source"), unpacked(batch, "target")
+    assert sources.keys() == targets.keys()
+    fits = np.flatnonzero(np.all(pairs.lengths <= ROW, axis=1))
+    plain = pairs.batch(fits, *ROW)
+    expected = [
+        ([*filter(None, source.tolist())], [*filter(None, target.tolist())], int(example))
+        for source, target, example in zip(plain["source"], plain["target"], plain["example"])
+    ]
+    found = [(sources[key], targets[key], int(batch["example"][key[0], key[1] - 1])) for key in sources]
+    assert sorted(found) == sorted(expected) and len(fits) == (batch["example"] >= 0).sum()
+    assert packed.too_long == len(pairs.lengths) - len(fits)
+
+
+def test_rows_of_padding_and_rows_in_any_order():
+    _, packed = packed_of([Example("ab" * (n % 4), ("c" * (n % 6),)) for n in range(20)])
+    whole = packed.batch(np.arange(4), *ROW)
+    some = packed.batch(np.array([2, -1, 0]), *ROW)
+    for name in whole:
+        assert some[name].dtype == np.int32
+        assert np.array_equal(some[name][[0, 2]], whole[name][[2, 0]])
+        assert np.all(some[name][1] == (-1 if name == "example" else 0))
+        assert np.all(packed.batch(np.array([-1, -1]), *ROW)[name] == (-1 if name == "example" else 0))
+
+
+def test_packing_wastes_less_than_buckets():
+    corpus = Synthetic("copy", train=2000, length=30, alphabet=5)
+    waste = {}
+    for packing_too in (False, True):
+        data = Data(corpus, buckets=((16, 16), (32, 32), (64, 64)), tokens=2048, packing=packing_too)
+        pairs, plan = pairs_and_plan(data)
+        made = [batches.make_batch(pairs, plan, step) for step in range(plan.steps_per_epoch)]
+        waste[packing_too] = np.mean(np.concatenate([batch["source"].ravel() == PAD for batch in made]))
+        examples = np.concatenate([batch["example"].ravel() for batch in made])
+        assert sorted(examples[examples >= 0].tolist()) == list(range(2000))
+    assert waste[True] < 0.2 < waste[False]
+
+
+def pairs_and_plan(data):
+    train = training.read(data)
+    pairs = training.make_pairs(data, train, *training.vocabularies(data, train))
+    return pairs, training.make_plan(data, pairs, seed=0, multiple=2)
+
+
+def test_prepared_and_mixed_corpora_are_packed_alike(tmp_path):
+    parts = tuple(Synthetic(task, train=60, dev=0, test=0, length=5, alphabet=3) for task in ("copy", "sort"))
+    data = Data(Mixture(parts, weights=(3, 1)), buckets=((20, 20),), tokens=160, packing=True)
+    prepare.prepare(data, tmp_path / "made")
+    raw, made = (
+        pairs_and_plan(config.replace(data, corpus=c)) for c in (data.corpus, Prepared(str(tmp_path / "made")))
+    )
+    for step in range(12):
+        left, right = batches.make_batch(*raw, step), batches.make_batch(*made, step)
+        assert left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+        for example in left["example"]:
+            assert len({int(number) // 60 for number in example[example >= 0]}) <= 1  # a row is of one corpus
+
+
+# --------------------------------------------------------------------------------------- models
+
+
+def test_positions_begin_anew_with_each_segment():
+    segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 3, 0, 0, 0]])
+    assert positions.within(segments).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 0, 1, 2]]
+    target = jnp.array([[5, 6, EOS, 7, EOS, PAD]])
+    assert shift_right(target, segments[:1]).tolist() == [[SOS, 5, 6, SOS, 7, SOS]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_by_segments_is_the_definition(causal):
+    rng = np.random.default_rng(0)
+    queries, keys, values = (rng.normal(size=(2, 6, 2, 4)).astype(np.float32) for _ in range(3))
+    asked, seen = (
+        jnp.array([[1, 1, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1]]),
+        jnp.array([[1, 2, 2, 2, 0, 0], [1, 1, 1, 2, 2, 2]]),
+    )
+    mask = same_segment(asked, seen)
+    definition = multi_head(queries, keys, values, mask & jnp.tri(6, dtype=bool) if causal else mask)
+    np.testing.assert_allclose(fused_multi_head(queries, keys, values, mask, causal), definition, atol=1e-6)
+
+
+transformers = zoo.each({name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer)})
+
+
+@transformers
+def test_packed_equals_unpacked_in_loss_and_gradients(name):
+    """The same pairs, each in a row of its own and several in a row, with neighbours, in another order."""
+    words = Vocabulary("characters", "abc")  # the vocabulary of the zoo: 7
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("abc"), rng.integers(0, 5))) for _ in range(14)]
+    pairs = batches.encode([Example(s, (t,)) for s, t in zip(texts[:7], texts[7:])], words, words, [ROW])
+    packed = packing.Packed(pairs, ROW)
+    assert packed.most >= 3
+    module = models.build(zoo.MODELS[name], words.size, words.size)
+    plain = pairs.batch(np.arange(7), *ROW)
+    params = jax.jit(module.init)(jax.random.key(1), plain["source"], plain["target"])["params"]
+    params = jax.tree.map(lambda leaf: 1.5 * leaf, params)
+
+    @jax.jit
+    def loss_and_gradients(params, batch):
+        def total(params):
+            still = _Still(module)
+            (loss, weight) = run.loss(still, 0.1, params, batch, jax.random.key(0))["loss"]
+            return loss, weight
+
+        return jax.value_and_grad(total, has_aux=True)(params)
+
+    (loss, weight), gradients = loss_and_gradients(params, plain)
+    (other, same), others = loss_and_gradients(params, packed.batch(np.arange(len(packed.lengths)), *ROW))
+    assert weight == same == pairs.lengths[:, 1].sum()
+    np.testing.assert_allclose(loss / weight, other / weight, rtol=1e-5)
+    for left, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(others)):
+        np.testing.assert_allclose(left / weight, right / weight, atol=1e-5)
+    assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradients)) > 0.1
+
+
+class _Still:
+    """A module without dropout: which units it drops depends on where they stand."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def apply(self, variables, source, target, train, rngs, **others):
+        return self.module.apply(variables, source, target, False, **others)
+
+
+@pytest.mark.parametrize("model", [Luong(), RNNsearch()], ids=lambda model: type(model).__name__)
+def test_a_recurrent_model_is_refused_by_name(model):
+    with pytest.raises(UserError) as caught:
+        Experiment("x", Data(packing=True), model)
+    assert str(caught.value) == (
+        f"data.packing needs a Transformer: the state of {type(model).__name__} would run from one example "
+        "of a row into the next: unset it"
+    )
