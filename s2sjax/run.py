@@ -261,7 +261,9 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
 
 def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
     """The cross-entropy of a batch with dropout on."""
-    packed = {"segments": (batch["source_segments"], batch["target_segments"])} if "source_segments" in batch else {}
+    packed: dict[str, Any] = {}
+    if "source_segments" in batch:
+        packed = {"segments": (batch["source_segments"], batch["target_segments"])}
     inputs = batch["source"], batch["target"], True
     logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key}, **packed)
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}

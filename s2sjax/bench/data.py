@@ -6,7 +6,6 @@ A token is a real one, of source or target; padding does not count.
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,17 +82,17 @@ def _watch(data: config.Data) -> tuple[tuple[float, float], float, batches.Batch
 
 
 def _corpus(folder: Path, pairs: int) -> tuple[str, str]:
-    """Two files of lines of 4 to 44 words, drawn as words are: the n-th most frequent in proportion to 1 / n."""
+    """Two files of lines of 4 to 44 words, those of a pair about as long.
+
+    Words are drawn as they are in texts: the n-th most frequent in proportion to 1 / n.
+    """
     rng = np.random.default_rng(0)
-    rank = 1 / np.arange(1, WORDS - 3)
     words = np.array([f"w{n}" for n in range(WORDS - 4)])
-
-    def lines() -> Iterator[str]:
-        for length in rng.integers(4, 45, pairs):
-            yield " ".join(words[np.searchsorted(edges, rng.random(length))])
-
-    edges = np.cumsum(rank / rank.sum())[:-1]
+    edges = np.cumsum(1 / np.arange(1, len(words) + 1))
+    lengths = rng.integers(4, 45, pairs)
     paths = folder / "source.txt", folder / "target.txt"
     for path in paths:
-        path.write_text("\n".join(lines()) + "\n", encoding="utf-8")
+        drawn = (words[np.searchsorted(edges, edges[-1] * rng.random(length))] for length in lengths)
+        path.write_text("\n".join(map(" ".join, drawn)) + "\n", encoding="utf-8")
+        lengths = np.clip(lengths + rng.integers(-3, 4, pairs), 1, None)
     return str(paths[0]), str(paths[1])

@@ -13,6 +13,8 @@ N pairs, R packed rows, K the most pairs of a row; S and T the lengths of a row.
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from s2sjax.core.tokens import PAD
@@ -25,19 +27,18 @@ class Packed:
     def __init__(self, pairs: AnyPairs, row: tuple[int, int]):
         self.pairs, self.row, self.too_long = pairs, row, pairs.too_long
         lengths = np.asarray(pairs.lengths)
-        order, starts, sizes = [np.zeros(0, np.int64)], [np.zeros(1, np.int64)], []
-        first = 0
+        order, counts, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         for size in pairs.sizes:  # a row holds pairs of one corpus
             members = first + np.flatnonzero(first_bucket(lengths[first : first + size], [row]) == 0)
             # Shuffled, for neighbours in a corpus are often of one text, and of one length.
             members = members[np.argsort(np.random.Philox(0).random_raw(len(members)), kind="stable")]
-            ends = pack(lengths[members], row)
-            starts.append(ends + sum(map(len, order)))
-            order.append(members)
-            sizes.append(len(ends))
+            rows = pack(lengths[members], row)
+            order.append(members[np.argsort(rows, kind="stable")])
+            counts.append(np.bincount(rows))
             first += size
-        self.sizes = tuple(sizes)
-        self._order, self._starts = np.concatenate(order), np.concatenate(starts)
+        self.sizes = tuple(map(len, counts[1:]))
+        self._order = np.concatenate(order)
+        self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
         self.most = int(np.diff(self._starts).max(initial=1))
 
     @property
@@ -66,20 +67,37 @@ class Packed:
 
 
 def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
-    """[N, 2] -> [R]: where each row ends. Pairs join a row in their order, until one of its sides is full.
+    """[N, 2] -> int32 [N]: the row of each pair, by best fit: the fullest row that has room, or else a new one.
 
-    lengths (3, 2) (2, 2) (4, 1) and row (6, 6) -> 2 3
+    lengths (3, 2) (2, 2) (4, 1) (1, 1) and row (6, 6) -> 0 0 1 0
+
+    Room is counted in levels of 1 / C of a row, on its fuller side; bit n of `levels` says that a row has room n, so
+    that the fullest is found by one look at an integer.
     """
-    count = len(lengths)
-    full = np.full(count, count)  # the first pair that a row which begins here does not hold
-    for side, limit in enumerate(row):
-        before = np.concatenate([[0], np.cumsum(lengths[:, side], dtype=np.int64)])
-        full = np.minimum(full, np.searchsorted(before, before[:-1] + limit, side="right") - 1)
-    jumps, ends, place = full.tolist(), [], 0
-    while place < count:
-        place = jumps[place]
-        ends.append(place)
-    return np.array(ends, np.int64)
+    S, T = row
+    C = max(row)
+    rows, room = array("i"), array("i")  # of each pair; (source, target) left of each row, one behind the other
+    open_rows: list[list[int]] = [[] for _ in range(C + 1)]
+    levels = 0
+    for block in np.array_split(np.asarray(lengths), max(1, len(lengths) // 2**18)):  # lists of all would be large
+        needs = np.maximum(-(-block[:, 0] * C // S), -(-block[:, 1] * C // T))
+        for source, target, need in zip(block[:, 0].tolist(), block[:, 1].tolist(), needs.tolist()):
+            if fitting := levels >> need:
+                level = need + (fitting & -fitting).bit_length() - 1
+                chosen = open_rows[level].pop()
+                if not open_rows[level]:
+                    levels ^= 1 << level
+            else:
+                chosen = len(room) // 2
+                room.extend(row)
+            room[2 * chosen] -= source
+            room[2 * chosen + 1] -= target
+            rows.append(chosen)
+            level = min(room[2 * chosen] * C // S, room[2 * chosen + 1] * C // T)
+            if level > 0:
+                open_rows[level].append(chosen)
+                levels |= 1 << level
+    return np.array(rows, np.int32)
 
 
 def _laid_out(ids: np.ndarray, row: np.ndarray, turn: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:

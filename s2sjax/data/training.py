@@ -46,9 +46,9 @@ def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary
 def make_pairs(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary
 ) -> batches.AnyPairs:
-    prepared = isinstance(train, records.Records)
-    pairs = train if prepared else batches.encode(train, source, target, data.buckets)  # type: ignore[arg-type]
-    return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs  # type: ignore[arg-type]
+    pairs: batches.AnyPairs
+    pairs = train if isinstance(train, records.Records) else batches.encode(train, source, target, data.buckets)
+    return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
 
 
 def make_plan(data: config.Data, pairs: batches.AnyPairs, seed: int, multiple: int) -> batches.Plan:

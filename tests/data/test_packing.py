@@ -46,10 +46,21 @@ def unpacked(batch, side):
 
 
 def test_the_worked_example():
-    assert packing.pack(np.array([(3, 2), (2, 2), (4, 1)]), (6, 6)).tolist() == [2, 3]
-    assert packing.pack(np.array([(6, 6)] * 3), (6, 6)).tolist() == [1, 2, 3]
-    assert packing.pack(np.array([(1, 6), (1, 1)]), (6, 6)).tolist() == [1, 2]  # the target alone can fill it
+    assert packing.pack(np.array([(3, 2), (2, 2), (4, 1), (1, 1)]), (6, 6)).tolist() == [0, 0, 1, 0]
+    assert packing.pack(np.array([(6, 6)] * 3), (6, 6)).tolist() == [0, 1, 2]
+    assert packing.pack(np.array([(1, 6), (1, 1)]), (6, 6)).tolist() == [0, 1]  # the target alone can fill it
+    assert packing.pack(np.array([(1, 3), (4, 2), (2, 1)]), (8, 4)).tolist() == [0, 1, 0]
     assert packing.pack(np.zeros((0, 2), int), (6, 6)).tolist() == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), max_size=60))
+def test_no_row_holds_more_than_it_can(lengths):
+    lengths = np.array(lengths, int).reshape(-1, 2)
+    rows = packing.pack(lengths, (12, 7))
+    assert set(rows.tolist()) == set(range(len(set(rows.tolist()))))
+    used = np.array([lengths[rows == row].sum(0) for row in range(rows.max(initial=-1) + 1)]).reshape(-1, 2)
+    assert np.all(used <= (12, 7))
 
 
 @settings(deadline=None, max_examples=50)
