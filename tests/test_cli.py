@@ -86,7 +86,7 @@ def refused(call):
 # --------------------------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "decode", "score", "doctor"])
+@pytest.mark.parametrize("command", ["train", "prepare", "evaluate", "decode", "score", "doctor"])
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")
@@ -143,7 +143,7 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "name a command (train, evaluate, decode, score, bench, doctor): see s2sjax --help"),
+        ([], "name a command (train, prepare, evaluate, decode, score, bench, doctor): see s2sjax --help"),
         (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: FILE: see s2sjax train --help"),
         (["decode"], "the following arguments are required: RUN: see s2sjax decode --help"),

@@ -1,0 +1,100 @@
+"""Preparing a corpus and decoding with tags, as a person meets them."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from s2sjax import cli
+
+PAGE = """
+from s2sjax.config import *
+parts = tuple(Synthetic(task, train=40, dev=4, test=4, length=4, alphabet=3) for task in ("copy", "reverse"))
+mixture = Mixture(parts, temperature=2.0, tags=("<copy>", "<back>"))
+experiment = Experiment(
+    name="both",
+    data=Data({corpus}, buckets=((6, 6),), tokens=96),
+    model=Luong(width=8, embedding=4, layers=1, dropout=0.0),
+    train=Train(steps=2, warmup=1, evaluate_every=2, save_every=2),
+    evaluate=Evaluate(rows=8),
+    search=Search(beam=1),
+    show=("<copy> abc",),
+)
+"""
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def page(tmp_path, corpus: str) -> str:
+    path = tmp_path / "page.py"
+    path.write_text(PAGE.format(corpus=corpus))
+    return str(path)
+
+
+def test_prepare_says_what_it_wrote_and_how_to_train_on_it(call, tmp_path):
+    file = page(tmp_path, "mixture")
+    code, out, err = call("prepare", file, "--workers", 1)
+    assert (code, err) == (0, "") and Path("prepared/both/prepared.json").is_file()
+    wrote, hint = out.strip().splitlines()[-2:]
+    assert wrote.startswith("wrote prepared/both, 80 pairs of ")
+    assert hint == "to train on it: data.corpus = config.Prepared('prepared/both')"
+    assert "nothing to do: prepared/both, 80 pairs" in call("prepare", file, "--workers", 1)[1]
+    assert call("prepare", file, "--workers", 1, "--data.corpus.tags", "<a>", "<b>")[2] == (
+        "error: prepared/both holds another corpus: give another --out, or delete it\n"
+    )
+    assert call("prepare", file, "--workers", 0)[2] == "error: --workers is 0: it must be at least 1\n"
+    assert call("prepare", file, "--worker", 2)[2].startswith(
+        "error: there is no field --worker: did you mean --workers?"
+    )
+
+
+def test_a_page_names_the_folder_that_it_is_prepared_into(call, tmp_path):
+    file = page(tmp_path, "Prepared('corpus', mixture)")
+    assert call("train", file)[2] == (
+        "error: corpus is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder\n"
+    )
+    code, out, _ = call("prepare", file, "--workers", 1)
+    assert code == 0 and "to train on it" not in out and Path("corpus/prepared.json").is_file()
+    assert "--workers" in call("prepare", file, "--help")[1]
+
+
+def test_a_benchmark_that_is_not_there_names_its_neighbour(call):
+    assert call("bench", "date")[2] == "error: there is no benchmark 'date': did you mean 'data'?\n"
+
+
+@pytest.mark.slow
+def test_a_mixture_is_prepared_trained_judged_by_corpus_and_decoded_by_tag(call, tmp_path):
+    file = page(tmp_path, "Prepared('corpus', mixture)")
+    call("prepare", file, "--workers", 1)
+    code, out, err = call("train", file)
+    assert code == 0 and "\ncorpus 1 <copy>:\n" in out and "\ncorpus 2 <back>:\n" in out, err
+    results = json.loads(Path("runs/both/results.json").read_text())
+    assert set(results["corpora"]) == {"corpus 1 <copy>", "corpus 2 <back>"}
+    written = call("decode", "runs/both", stdin=b"<copy> abc\n\n<back> abc\n")
+    assert written[0] == 0 and written[1].count("\n") == 3
+    assert call("decode", "runs/both", "--tag", "<copy>", stdin=b"abc\n\n<back> abc\n") == written
+    assert call("decode", "runs/both", stdin=b"<copy> a\nabc\n")[2] == (
+        "error: standard input, line 2 begins with no tag: "
+        "begin it with one of <copy>, <back> and a blank, or give --tag\n"
+    )
+    assert call("score", "runs/both", "--tag", "<2de>", stdin=b"abc\tabc\n")[2] == (
+        "error: there is no tag '<2de>': choose from <copy>, <back>\n"
+    )
+    assert call("score", "runs/both", "--tag", "<copy>", stdin=b"abc\tabc\n")[0] == 0
