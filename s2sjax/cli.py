@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax/models/__init__.py")
     about = "prepare the corpus of an experiment once, so that training only reads it"
     prepare = command("prepare", _prepare, about, "FILE", file, FIELDS)
-    where = "the folder to make (default: that of config.Prepared, or prepared/NAME)"
-    prepare.add_argument("--out", metavar="DIR", help=where)
-    prepare.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
+    prepare.add_argument("--out", metavar="DIR", help="(default: that of config.Prepared, or prepared/NAME)")
+    cores = os.cpu_count() or 1
+    prepare.add_argument("--workers", type=int, default=cores, metavar="N", help="processes (default: one a core)")
     about = "decode a split with the best checkpoint and score it"
     evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
@@ -248,18 +248,14 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
         from s2sjax.data import prepare
 
         experiment = _override(known, run.load_experiment(known.subject), rest)
-        corpus = experiment.data.corpus
-        made = isinstance(corpus, config.Prepared)
-        folder = known.out or (corpus.folder if made else Path("prepared") / experiment.name)
-        workers = (os.cpu_count() or 1) if known.workers is None else known.workers
-        if workers < 1:
-            raise UserError(f"--workers is {workers}: it must be at least 1")
-        with _bars() as progress:
-            done = prepare.prepare(experiment.data, folder, workers, progress)
-        how = "wrote" if done.new else "nothing to do:"
-        print(f"{how} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
-        if not made or str(corpus.folder) != str(folder):
-            print(f"to train on it: data.corpus = config.Prepared({str(folder)!r})")
+        folder = known.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
+        with prepare.bars() as progress:
+            done = prepare.prepare(experiment.data, folder, known.workers, progress)
+        print(
+            f"{'wrote' if done.new else 'nothing to do:'} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens"
+        )
+        if getattr(experiment.data.corpus, "folder", None) != folder:
+            print(f"to train on it: data.corpus = config.Prepared({folder!r})")
     return None
 
 
@@ -340,9 +336,8 @@ def _bench(known: argparse.Namespace, rest: list[str]) -> None:
         return known.parser.print_help()
     if rest:
         raise UserError(f"bench takes no {rest[0]}: see s2sjax bench --help")
-    if known.subject not in ("train", "decode", "data"):
-        nearest = _nearest(known.subject, ["train", "decode", "data"])
-        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {nearest!r}?")
+    if known.subject not in (names := ["train", "decode", "data"]):
+        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {_nearest(known.subject, names)!r}?")
     if known.rounds < 1:
         raise UserError(f"--rounds is {known.rounds}: it must be at least 1")
     _start_jax()
@@ -353,8 +348,7 @@ def _bench(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject == "data":
         from s2sjax.bench import data
 
-        data.bench(known.rounds)
-        return None
+        return data.bench(known.rounds)
     from s2sjax.bench import decode
 
     return decode.bench(known.size, known.rounds)
@@ -454,27 +448,6 @@ def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
             chunk = []
     if chunk:
         yield chunk
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[str, int], None]]:
-    """A line for each stage of a long work, with how much is done: (stage, done) -> None."""
-    from rich import progress
-
-    columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
-               progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
-    with progress.Progress(*columns, transient=not sys.stdout.isatty()) as shown:
-        tasks: dict[str, progress.TaskID] = {}
-        most = 0
-
-        def tell(stage: str, done: int) -> None:
-            nonlocal most
-            if stage not in tasks:  # the first stage does not know how many there are
-                tasks[stage] = shown.add_task(stage, total=most or None)
-            most = max(most, done)
-            shown.update(tasks[stage], completed=done, refresh=done == most)
-
-        yield tell
 
 
 @contextlib.contextmanager

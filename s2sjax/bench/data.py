@@ -23,8 +23,8 @@ ENOUGH = 5
 """times what the step consumes: then the step never waits"""
 
 
-def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int = PAIRS) -> float:
-    """Prints a line for each pipeline, the step, and how often the slowest pipeline could feed it: that is returned."""
+def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int = PAIRS) -> None:
+    """Prints a line for each pipeline, the step, and how often the slowest pipeline could feed it."""
     with tempfile.TemporaryDirectory() as folder:
         files = _corpus(Path(folder), pairs)
         raw = config.Data(
@@ -60,7 +60,6 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
     ratio = min(rates) / consumed
     verdict = "enough" if ratio >= ENOUGH else f"NOT enough: {ENOUGH} are wanted"
     print(f"the slowest pipeline feeds {ratio:,.1f} such steps at once: {verdict}")
-    return ratio
 
 
 def _watch(data: config.Data) -> tuple[tuple[float, float], float, batches.Batch]:

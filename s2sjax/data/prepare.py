@@ -9,10 +9,12 @@ are kept when a preparation that was killed is run again on the same text.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +59,8 @@ def prepare(
     shard: int = SHARD,
 ) -> Summary:
     """Prepares the corpus of an experiment into `folder`; where that was done already, nothing is done."""
+    if workers < 1:
+        raise UserError(f"--workers is {workers}: it must be at least 1")
     if isinstance(data.corpus, config.Prepared):
         if data.corpus.corpus is None:
             raise UserError("data.corpus.corpus is not given: name what to prepare, or `train` on the folder as it is")
@@ -109,6 +113,27 @@ class Streamed:
         if done == 0:
             raise UserError("the corpus has no train examples: correct data.corpus")
         self.progress(self.stage, done)
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Progress]:
+    """A line on the screen for each stage, with how much of it is done."""
+    from rich import progress  # not for the workers
+
+    columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
+               progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
+    with progress.Progress(*columns, transient=not sys.stdout.isatty()) as shown:
+        tasks: dict[str, progress.TaskID] = {}
+        most = 0
+
+        def tell(stage: str, done: int) -> None:
+            nonlocal most
+            if stage not in tasks:  # the first stage does not know how many there are
+                tasks[stage] = shown.add_task(stage, total=most or None)
+            most = max(most, done)
+            shown.update(tasks[stage], completed=done, refresh=done == most)
+
+        yield tell
 
 
 def _same_ids(left: dict, right: dict) -> bool:
