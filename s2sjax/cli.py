@@ -112,8 +112,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "prepare the corpus of an experiment once, so that training only reads it"
     prepare = command("prepare", _prepare, about, "FILE", file, FIELDS)
     prepare.add_argument("--out", metavar="DIR", help="(default: that of config.Prepared, or prepared/NAME)")
-    cores = os.cpu_count() or 1
-    prepare.add_argument("--workers", type=int, default=cores, metavar="N", help="processes (default: one a core)")
+    prepare.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="(default: one a core)")
     about = "decode a split with the best checkpoint and score it"
     evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
