@@ -56,7 +56,7 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
     tokens = sum(int((plain[side] != PAD).sum()) for side in ("source", "target"))
     consumed = tokens / train._seconds(step, rounds)
     size = f"Transformer {base.width}" if isinstance(base, config.Transformer) else type(base).__name__
-    print(f"{f'step of {size}':24}{len(plain['source']) * consumed / tokens:12,.0f}{consumed:14,.0f}")
+    print(f"{f'step of {size}':24}{len(plain['source']) * consumed / tokens:12,.1f}{consumed:14,.1f}")
     ratio = min(rates) / consumed
     verdict = "enough" if ratio >= ENOUGH else f"NOT enough: {ENOUGH} are wanted"
     print(f"the slowest pipeline feeds {ratio:,.1f} such steps at once: {verdict}")

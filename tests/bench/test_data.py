@@ -15,5 +15,5 @@ def test_the_pipeline_feeds_a_step_several_times(capsys, monkeypatch):
     data.bench(1, tiny, pairs=400)
     out = capsys.readouterr().out
     for name in ("prepare, once", "raw", "raw, packed", "prepared", "prepared, packed", "step of Transformer 16"):
-        assert re.search(rf"^{name} +[\d,]+ +[\d,]+", out, re.M), out
+        assert re.search(rf"^{name} +[\d,.]+ +[\d,.]+", out, re.M), out
     assert re.search(r"^the slowest pipeline feeds [\d,.]+ such steps at once: ", out, re.M)
