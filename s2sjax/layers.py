@@ -3,8 +3,7 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -130,11 +129,18 @@ class Stacked(nn.Module):
 
         return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
 
-    def each(self) -> Iterator[Callable]:
-        """Each block by itself, for one position at a time: block(..., method=NAME)."""
-        for layer in range(self.depth):
-            params = jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack)
-            yield partial(self.block.apply, {"params": params})
+    def unstacked(self) -> tuple[dict, ...]:
+        """The parameters of each block, for one position at a time.
+
+        A loop over positions takes them from outside: inside, it would copy them out of the stack at every turn.
+        """
+        return tuple(
+            jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack) for layer in range(self.depth)
+        )
+
+    def one(self, params: dict, *arguments, method: str):
+        """One block by itself."""
+        return self.block.apply({"params": params}, *arguments, method=method)
 
 
 def dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:

@@ -47,8 +47,10 @@ class Run(NamedTuple):
 
     @property
     def module(self) -> EncoderDecoder:
-        e = self.experiment
-        return models.build(e.model, self.source.size, self.target.size, e.train.dtype)
+        return self._module(self.experiment.train.dtype)
+
+    def _module(self, dtype: str) -> EncoderDecoder:
+        return models.build(self.experiment.model, self.source.size, self.target.size, dtype)
 
     def translator(
         self,
@@ -67,9 +69,12 @@ class Run(NamedTuple):
                     )
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh else None
         ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
+        options = options or e.search
+        # What is stored in bfloat16 is computed in it, too; int8 is computed as it was trained.
+        named = options.precision in ("float32", "bfloat16")
+        modules = [run._module(options.precision if named else run.experiment.train.dtype) for run in (self, *others)]
         return Translator(
-            [self.module, *(other.module for other in others)] if others else self.module,
-            self.source, self.target, options or e.search,
+            modules if others else modules[0], self.source, self.target, options,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
             batch_sharding=sharding,
         )  # fmt: skip

@@ -235,9 +235,11 @@ def stream(
 
 
 def evaluation_batches(
-    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int
+    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int, turns: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sources (ids without <eos>), short before long: indices int64 [rows] and source int32 [rows, S].
+    """Sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
+
+    N is `rows`, or twice, four times ... up to `turns` times as many where an S has so many sources.
 
     Each index comes exactly once. S is the first of `buckets` that holds the source and its <eos>; a source longer than
     all of them is neither refused nor cut: it gets the next power of two. The last batch of each S is filled with rows
@@ -253,8 +255,9 @@ def evaluation_batches(
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
         members = members[np.argsort(ragged.lengths[members], kind="stable")]
-        for first in range(0, len(members), rows):
-            indices = np.full(rows, -1)
-            chosen = members[first : first + rows]
+        size = rows * min(turns, 1 << (-(-len(members) // rows) - 1).bit_length())
+        for first in range(0, len(members), size):
+            indices = np.full(size, -1)
+            chosen = members[first : first + size]
             indices[: len(chosen)] = chosen
             yield indices, ragged.padded(indices, int(width))

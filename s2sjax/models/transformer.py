@@ -41,7 +41,10 @@ class Attention(nn.Module):
         return self.output(attended.reshape(x.shape))
 
     def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """One position: x [B, W], keys and values [B, N, S, D], mask [B, S] -> [B, W], mean weights [B, S]."""
+        """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
+
+        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S].
+        """
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
 
@@ -149,7 +152,13 @@ class Read(NamedTuple):
 
 
 class State(NamedTuple):
+    """Of one prefix a sentence; of K side by side `rows` is [B, K, L] and a cache [B, N, K, L, D].
+
+    The cache never moves when prefixes change places: a prefix knows in which of the K rows its past lies.
+    """
+
     position: Array  # [B] how many tokens are written
+    rows: Array  # [B, L] the row of the cache that holds each position
     layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
 
 
@@ -180,17 +189,35 @@ class DecoderBlock(nn.Module):
         keys, values = self.cross.read(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
-    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position: Array):
-        """One position, x [B, W]: the same with a cache -> x, cache, alpha over the source [B, S]."""
+    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position, rows):
+        """One position of K prefixes, x [B, K, W]: the same with a cache -> x, cache, alpha over the source [B, K, S].
+
+        position [B]; rows [B, K, L]: the row of the cache that holds each position of a prefix.
+        """
         h = self.around_attention.before(x)
-        write = jax.vmap(lambda past, now, at: past.at[:, at].set(now))
-        keys, values = (write(past, now, position) for past, now in zip(cache, self.attention.read(h)))
-        so_far = jnp.arange(keys.shape[2]) <= position[:, None]  # [B, L]
-        x = self.around_attention.after(x, self.attention.one(h, keys, values, so_far)[0], False)
+        write = jax.vmap(lambda past, now, at: past.at[:, :, at].set(now))
+        cache = tuple(write(past, now.swapaxes(1, 2), position) for past, now in zip(cache, self.attention.read(h)))
+        x = self.around_attention.after(x, self.attention.one(h, *_pasts(cache, position, rows))[0], False)
         attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, False), False), (keys, values), alpha
+        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
+
+
+def _pasts(cache: tuple[Array, Array], position: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """Keys, values and mask for the past of K prefixes.
+
+    A CPU gathers the past of each: [B, N, K, L, D], mask [B, K, L]. An accelerator reads all K rows for each, which
+    its matrix units do for nothing, and masks those of other prefixes: [B, N, K * L, D], mask [B, K, K * L].
+    """
+    place, prefix = jnp.arange(rows.shape[2]), jnp.arange(rows.shape[1])
+    written = place <= position[:, None]  # [B, L]
+    if jax.default_backend() == "cpu":
+        keys, values = (jax.vmap(lambda past, row: past[:, row, place])(part, rows) for part in cache)
+        return keys, values, jnp.broadcast_to(written[:, None], rows.shape)
+    keys, values = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
+    seen = (rows[:, :, None] == prefix[:, None]) & written[:, None, None]  # [B, K, K, L]
+    return keys, values, seen.reshape(*rows.shape[:2], -1)
 
 
 class TransformerDecoder(nn.Module):
@@ -206,24 +233,47 @@ class TransformerDecoder(nn.Module):
         self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
 
     def prepare(self, memory: Memory) -> Read:
-        layers = tuple(block(memory.states, method="read") for block in self.blocks.each())
+        layers = tuple(self.blocks.one(block, memory.states, method="read") for block in self.blocks.unstacked())
         return Read(memory.states, memory.mask, layers)
 
     def start(self, memory: Read, steps: int) -> State:
         rows = memory.mask.shape[0]
         shape = (rows, self.config.heads, steps, self.config.width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
-        return State(jnp.zeros(rows, jnp.int32), ((empty, empty),) * self.config.decoder_layers)
+        nothing = jnp.zeros((rows, steps), jnp.int32)
+        return State(nothing[:, 0], nothing, ((empty, empty),) * self.config.decoder_layers)
 
     def step(self, memory: Read, state: State, token: Array):
-        x = self.positioned(self.embedding(token), state.position)
+        state, logits, alpha = self.step_beams(memory, self.unstacked(), self.spread(state, 1), token[:, None])
+        caches = jax.tree.map(lambda leaf: leaf[:, :, 0], state.layers)
+        return State(state.position, state.rows[:, 0], caches), logits[:, 0], alpha[:, 0]
+
+    def spread(self, state: State, width: int) -> State:
+        """K equal prefixes."""
+        caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, None], width, axis=2), state.layers)
+        return State(state.position, jnp.repeat(state.rows[:, None], width, axis=1), caches)
+
+    def follow(self, state: State, origin: Array) -> State:
+        """Prefix k goes on from what was prefix origin[k]: its past stays where it lies."""
+        return state._replace(rows=jax.vmap(lambda rows, at: rows[at])(state.rows, origin))
+
+    def unstacked(self) -> tuple[dict, ...]:
+        return self.blocks.unstacked()
+
+    def step_beams(self, memory: Read, blocks: tuple[dict, ...], state: State, token: Array):
+        """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
+        now = state.position[:, None]
+        x = self.positioned(self.embedding(token), now)
+        prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.rows.shape[2])
+        rows = jnp.where(place == now[..., None], prefix[:, None], state.rows)  # [B, K, L]
+        mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))
         caches, alphas = [], []
-        for block, read, cache in zip(self.blocks.each(), memory.layers, state.layers):
-            x, cache, alpha = block(x, read, memory.mask, cache, state.position, method="one")
+        for block, read, cache in zip(blocks, memory.layers, state.layers):
+            x, cache, alpha = self.blocks.one(block, x, read, mask, cache, state.position, rows, method="one")
             caches.append(cache)
             alphas.append(alpha)
         logits = self.output.logits(self.positioned.last(x))
-        return State(state.position + 1, tuple(caches)), logits, sum(alphas) / len(alphas)
+        return State(state.position + 1, rows, tuple(caches)), logits, sum(alphas) / len(alphas)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         x = self.positioned(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)

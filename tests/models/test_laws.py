@@ -90,9 +90,9 @@ def decode(module, params, source, limit, **options):
     apply = partial(module.apply, params)
     memory = apply(source, method="encode")
     state = apply(memory, limit, method="start")
-    step = lambda state, token: apply(memory, state, token, method="step")
     limits = jnp.full(len(source), limit)
-    return (search.beam if options else search.greedy)(step, state, limits, limit, **options)
+    search_with = search.beam if options else search.greedy
+    return search_with(module.beams(params["params"], memory), state, limits, limit, **options)
 
 
 FOUR_SENTENCES = zoo.batch(np.random.default_rng(5), rows=4)[0]
