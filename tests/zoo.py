@@ -26,7 +26,19 @@ MODELS: dict[str, config.ModelConfig] = {
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
     ),
     "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+    "pair-transformer-rnnsearch": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.RNNsearch(**TINY)),
+    "pair-bigru-transformer": config.Pair(
+        config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
+    ),
+    "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
 }
+
+
+def without_dropout(model: config.ModelConfig) -> config.ModelConfig:
+    if isinstance(model, config.Pair):
+        return config.replace(model, encoder=without_dropout(model.encoder), decoder=without_dropout(model.decoder))
+    return config.replace(model, dropout=0.0)
+
 
 VOCABULARY = 7  # the four specials and three words
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from s2sjax.config.joints import Carries, Reader, Writer, check_tie
 from s2sjax.config.settings import at_least, require, settings
+
+Tie = Literal["all", "output", "none"]
 
 
 @settings
@@ -23,13 +26,27 @@ class RNNsearch:
     """plain recurrent, LSTM or GRU"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def reader(self) -> Reader:
+        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
+
     def __post_init__(self):
         at_least(1, self, "model", "width", "embedding", "encoder_layers")
-        at_least(0, self, "model", "attention")
+        at_least(0, self, "model", "attention", "readout_width")
         _check_dropout(self)
+        check_tie(self, self.readout_width or self.embedding)
 
 
 @settings
@@ -52,12 +69,23 @@ class Luong:
     """read the source both ways; each direction has half of `width`"""
     residual: bool = False
     """each layer above the first adds to what it read"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "embedding", "layers")
         _check_dropout(self)
+        check_tie(self, self.width)
         require(
             not self.bidirectional or self.width % 2 == 0,
             f"model.width is {self.width}: it must be even to be halved between two directions",
@@ -84,10 +112,22 @@ class Transformer:
     """how a token knows its place"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
-    tie: Literal["all", "output", "none"] = "output"
+    tie: Tie = "output"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
@@ -103,7 +143,7 @@ class Transformer:
         )
 
 
-ModelConfig = RNNsearch | Luong | Transformer
+Family = RNNsearch | Luong | Transformer
 
 
 def _check_dropout(config) -> None:
