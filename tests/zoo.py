@@ -15,12 +15,21 @@ TINY = dict(width=8, embedding=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
 
 MODELS: dict[str, config.ModelConfig] = {
+    "cho": config.Cho(**TINY),
+    "cho-lstm-tanh-tied": config.Cho(**TINY, cell="lstm", readout="tanh", tie="output"),
+    "sutskever-reversed": config.Sutskever(**TINY),
+    "sutskever-shared": config.Sutskever(width=8, embedding=8, share=True, tie="all", dropout=0.2),
+    "character": config.Sutskever(width=8, embedding=0, layers=1, reverse=False, dropout=0.2),
     "rnnsearch": config.RNNsearch(**TINY),
+    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
+    "luong-reversed-tied": config.Luong(width=8, embedding=8, reverse=True, tie="all", dropout=0.2),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "gnmt": config.GNMT(**TINY, layers=3),
+    "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
@@ -30,6 +39,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "pair-bigru-transformer": config.Pair(
         config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
     ),
+    "pair-transformer-sutskever": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.Sutskever(**TINY)),
     "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
 }
 

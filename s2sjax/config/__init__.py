@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
 from s2sjax.config.joints import Carries, Reader, Writer
-from s2sjax.config.models import Family, Luong, RNNsearch, Transformer
+from s2sjax.config.models import GNMT, Cho, Family, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import ModelConfig, Pair, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
