@@ -15,18 +15,40 @@ TINY = dict(width=8, embedding=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
 
 MODELS: dict[str, config.ModelConfig] = {
+    "cho": config.Cho(**TINY),
+    "cho-lstm-tanh-tied": config.Cho(**TINY, cell="lstm", readout="tanh", tie="output"),
+    "sutskever-reversed": config.Sutskever(**TINY),
+    "sutskever-shared": config.Sutskever(width=8, embedding=8, share=True, tie="all", dropout=0.2),
+    "character": config.Sutskever(width=8, embedding=0, layers=1, reverse=False, dropout=0.2),
     "rnnsearch": config.RNNsearch(**TINY),
+    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
+    "luong-reversed-tied": config.Luong(width=8, embedding=8, reverse=True, tie="all", dropout=0.2),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "gnmt": config.GNMT(**TINY, layers=3),
+    "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
     ),
     "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+    "pair-transformer-rnnsearch": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.RNNsearch(**TINY)),
+    "pair-bigru-transformer": config.Pair(
+        config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
+    ),
+    "pair-transformer-sutskever": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.Sutskever(**TINY)),
+    "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
 }
+
+
+def without_dropout(model: config.ModelConfig) -> config.ModelConfig:
+    if isinstance(model, config.Pair):
+        return config.replace(model, encoder=without_dropout(model.encoder), decoder=without_dropout(model.decoder))
+    return config.replace(model, dropout=0.0)
+
 
 VOCABULARY = 7  # the four specials and three words
 

@@ -338,15 +338,15 @@ def top_k_of_rows(ranked: Array, count: int) -> Array:
     return places // each * vocabulary + jnp.take_along_axis(tokens.reshape(sentences, -1), places, axis=1)
 
 
-def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array:
-    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]."""
+def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
+    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
     beams = side_by_side(step)
 
     def body(carry, token):
         state, previous = carry
         state, _, attention = beams.step(state, previous[:, None])
-        assert attention is not None, "a model without attention looks at nothing"
-        return (state, token), attention[:, 0]
+        return (state, token), None if attention is None else attention[:, 0]
 
     start = (beams.spread(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    return lax.scan(body, start, tokens.T)[1].swapaxes(0, 1)
+    looked = lax.scan(body, start, tokens.T)[1]
+    return None if looked is None else looked.swapaxes(0, 1)

@@ -164,3 +164,22 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
         if isinstance(options.get("sampling"), dict):
             options = options | {"sampling": Sampling(**options["sampling"])}
         Search(**options)
+
+
+# ------------------------------------------------------------------------- models without attention
+
+
+def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text):
+    """Alone, or as a member of an ensemble; all else works."""
+    blind = models.build(zoo.MODELS["cho"], text.size, text.size)
+    for modules in (blind, [weights[0][0], blind]):
+        with pytest.raises(
+            UserError, match=r"search\.coverage 0\.2 is made of attention, and this model has none: set"
+        ):
+            Translator(modules, text, text, Search(beam=3, coverage=0.2), (8,), 8)
+        maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
+        assert not maker.attends
+        with pytest.raises(UserError, match="a map is made of attention"):
+            maker.attention(None, "abc", None)
+        with pytest.raises(UserError, match="an alignment is made of attention"):
+            maker.align(None, ["abc"], [None])
