@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core import cells, recurrence
+from s2sjax.core import cells, convolution, recurrence
 from s2sjax.core.attention import at_least_float32
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -177,9 +177,12 @@ class Dense(nn.Module):
     outputs: int
     dtype: jnp.dtype = jnp.float32
     bias: bool = True
+    gain: float | None = None
+    """weights are drawn from N(0, gain / inputs), so that variances are multiplied by it; None draws Glorot's"""
+    weight_norm: bool = False
 
     def setup(self):
-        self.kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.inputs, self.outputs))
+        self.kernel = _kernel(self, (self.inputs, self.outputs))
         self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
@@ -189,6 +192,46 @@ class Dense(nn.Module):
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))
         return y if self.offset is None else y + self.offset
+
+
+class Convolution(nn.Module):
+    """A convolution over time, see s2sjax/core/convolution.py; `gain` and `weight_norm` as of `Dense`."""
+
+    inputs: int
+    outputs: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+    causal: bool = False
+    gain: float | None = None
+    weight_norm: bool = False
+
+    def setup(self):
+        self.kernel = _kernel(self, (self.width, self.inputs, self.outputs))
+        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,))
+
+    def _weights(self) -> convolution.Weights:
+        return {"kernel": self.kernel.astype(self.dtype), "bias": self.offset.astype(self.dtype)}
+
+    def __call__(self, xs: Array, mask: Array) -> Array:
+        """[B, T, inputs], mask [B, T] -> [B, T, outputs]."""
+        return convolution.convolve(self._weights(), xs, mask, self.causal)
+
+    def start(self, rows: int) -> Array:
+        return convolution.start(self._weights(), rows, self.dtype)
+
+    def one(self, past: Array, x: Array) -> tuple[Array, Array]:
+        """One step: past [B, width-1, inputs], x [B, inputs] -> past, [B, outputs]."""
+        return convolution.step(self._weights(), past, x)
+
+
+def _kernel(module, shape: tuple[int, ...]) -> Array:
+    """Declares a kernel [..., inputs, outputs] of a module with a `gain` and a `weight_norm`."""
+    scaled = lambda gain: nn.initializers.variance_scaling(gain, "fan_in", "normal")
+    initial = nn.initializers.glorot_uniform() if module.gain is None else scaled(module.gain)
+    if not module.weight_norm:
+        return module.param("kernel", initial, shape)
+    direction = module.param("direction", initial, shape)
+    return convolution.weight_norm(direction, module.param("length", lambda key: convolution.length(direction)))
 
 
 def product_in_float32(x: Array, kernel: Array) -> Array:
