@@ -13,6 +13,8 @@ from s2sjax.core.tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
+# Laws hold for the true gradient; how `scale_gradient` departs from it is tested in tests/models/test_convs2s.py.
+TINY_CONVS2S = dict(embedding=6, max_length=16, dropout=0.2, scale_gradient=False)
 
 MODELS: dict[str, config.ModelConfig] = {
     "rnnsearch": config.RNNsearch(**TINY),
@@ -26,6 +28,10 @@ MODELS: dict[str, config.ModelConfig] = {
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
     ),
     "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+    "convs2s": config.ConvS2S(**TINY_CONVS2S, encoder_layers=((8, 3), (8, 3)), decoder_layers=((8, 3), (8, 3))),
+    "convs2s-uneven": config.ConvS2S(
+        **TINY_CONVS2S, weight_norm=False, encoder_layers=((6, 3), (8, 2), (4, 1)), decoder_layers=((4, 2), (8, 4))
+    ),
 }
 
 VOCABULARY = 7  # the four specials and three words

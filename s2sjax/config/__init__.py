@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
-from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
+from s2sjax.config.models import ConvS2S, Luong, ModelConfig, RNNsearch, Transformer
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.training import Mesh, Train

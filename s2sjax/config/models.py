@@ -103,8 +103,46 @@ class Transformer:
         )
 
 
-ModelConfig = RNNsearch | Luong | Transformer
+Shapes = tuple[tuple[int, int], ...]
+
+
+@settings
+class ConvS2S:
+    """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
+
+    embedding: int = 256
+    """width of a token, of what attention compares, and of what the output layer reads"""
+    encoder_layers: Shapes = ((256, 3),) * 4
+    """(width, kernel) of each block that reads"""
+    decoder_layers: Shapes = ((256, 3),) * 3
+    """(width, kernel) of each block that writes"""
+    max_length: int = 512
+    """longest sequence that the learned positions can address"""
+    weight_norm: bool = True
+    """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
+    scale_gradient: bool = True
+    """divide the encoder's gradient by twice the number of attentions, which all add to it"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    def __post_init__(self):
+        at_least(1, self, "model", "embedding", "max_length")
+        _check_shapes(self, "encoder_layers", "decoder_layers")
+        _check_dropout(self)
+
+
+ModelConfig = RNNsearch | Luong | Transformer | ConvS2S
 
 
 def _check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
+
+
+def _check_shapes(config, *names: str) -> None:
+    for name in names:
+        shapes = getattr(config, name)
+        require(len(shapes) > 0, f"model.{name} is empty: name at least one (width, kernel) pair")
+        require(
+            all(width >= 1 and kernel >= 1 for width, kernel in shapes),
+            f"model.{name} is {shapes}: every width and kernel must be at least 1",
+        )

@@ -4,7 +4,7 @@ Letters: B batch, T time, D input width, O output width, k kernel width, d dilat
 
     y_t = b + sum_j W_j x_{t + d (j - before)},  j = 0 .. k-1;  x is zero outside of the sentence
 
-`before` is how many of the k inputs lie in the past: k-1 of a causal convolution, (k-1)//2 of a centred one. With k = 3:
+`before` of the k inputs lie in the past: k-1 where the convolution is causal, (k-1)//2 where it is centred. With k = 3:
 
     centred   y_1 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b
     causal    y_2 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b

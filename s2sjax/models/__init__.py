@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from s2sjax import config
 from s2sjax.models.contract import EncoderDecoder
+from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
@@ -11,6 +12,7 @@ FAMILIES = {
     config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
     config.Luong: (RecurrentEncoder, LuongDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
+    config.ConvS2S: (ConvEncoder, ConvDecoder),
 }
 
 NAMED: dict[str, config.ModelConfig] = {
@@ -34,6 +36,10 @@ TENSOR_RULES = {
         (r"(query|key_value|inner)/bias$", ("tensor",)),
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
+    ),
+    config.ConvS2S: (
+        (r"(convolution|ask|answer|enter)/(kernel|direction)$", (None, "tensor")),
+        (r"(convolution|ask|answer|enter)/(bias|length)$", ("tensor",)),
     ),
 }
 

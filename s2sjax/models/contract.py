@@ -26,6 +26,7 @@ class Memory(NamedTuple):
     states: Array  # [B, S, M] one vector a source position
     mask: Array  # [B, S] where the source is real
     final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
+    values: Array | None = None  # [B, S, M] what attention finds, where that is not `states`
 
 
 def shift_right(target: Array) -> Array:
