@@ -216,7 +216,7 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
                 raise UserError(
                     f"there is no model {known.model!r}: did you mean {nearest!r}? ({', '.join(models.NAMED)})"
                 )
-            experiment = config.replace(experiment, model=models.NAMED[known.model])
+            experiment = config.replace(experiment, model=models.NAMED[known.model].config)
         experiment = _override(known, experiment, rest)
         _start_jax()
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))

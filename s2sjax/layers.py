@@ -102,6 +102,37 @@ class Recurrent(nn.Module):
         return xs, tuple(final)
 
 
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gated": convolution.gated}
+
+
+class Convolutional(nn.Module):
+    """A stack of centred convolutions over a padded batch: xs [B, T, D] -> ys [B, T, H], y = activation(W * x).
+
+    `kernels`: how many positions each of them sees. With `residual`, a layer's input is added to its output where it is
+    as wide.
+    """
+
+    inputs: int
+    width: int
+    kernels: tuple[int, ...]
+    activation: str
+    residual: bool = False
+    dropout: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        outputs = 2 * self.width if self.activation == "gated" else self.width
+        inputs = (self.inputs, *(self.width,) * (len(self.kernels) - 1))
+        self.convolution = [Convolution(i, outputs, k, self.dtype) for i, k in zip(inputs, self.kernels)]
+
+    def __call__(self, xs: Array, mask: Array, train: bool = False) -> Array:
+        for layer, convolve in enumerate(self.convolution):
+            xs = dropout(self, xs, self.dropout, train) if layer > 0 else xs
+            ys = ACTIVATIONS[self.activation](convolve(xs, mask))
+            xs = xs + ys if self.residual and xs.shape == ys.shape else ys
+        return xs
+
+
 class Stacked(nn.Module):
     """`depth` blocks of one shape, one after the other, their parameters stacked [depth, ...].
 

@@ -287,7 +287,7 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
         one = jnp.ones((1, 1), jnp.int32)
         return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(e.model)] if e.train.mesh.tensor > 1 else ()
+    rules = models.tensor_rules(e.model) if e.train.mesh.tensor > 1 else ()
     return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
 
 

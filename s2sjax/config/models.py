@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from s2sjax.config.joints import Carries, Reader, Writer, check_tie
 from s2sjax.config.settings import at_least, require, settings
+
+Tie = Literal["all", "output", "none"]
 
 
 @settings
@@ -23,13 +26,27 @@ class RNNsearch:
     """plain recurrent, LSTM or GRU"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def reader(self) -> Reader:
+        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
+
     def __post_init__(self):
         at_least(1, self, "model", "width", "embedding", "encoder_layers")
-        at_least(0, self, "model", "attention")
+        at_least(0, self, "model", "attention", "readout_width")
         _check_dropout(self)
+        check_tie(self, self.readout_width or self.embedding)
 
 
 @settings
@@ -52,12 +69,23 @@ class Luong:
     """read the source both ways; each direction has half of `width`"""
     residual: bool = False
     """each layer above the first adds to what it read"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "embedding", "layers")
         _check_dropout(self)
+        check_tie(self, self.width)
         require(
             not self.bidirectional or self.width % 2 == 0,
             f"model.width is {self.width}: it must be even to be halved between two directions",
@@ -84,10 +112,22 @@ class Transformer:
     """how a token knows its place"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
-    tie: Literal["all", "output", "none"] = "output"
+    tie: Tie = "output"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
@@ -107,6 +147,46 @@ Shapes = tuple[tuple[int, int], ...]
 
 
 @settings
+class RCTM:
+    """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
+
+    width: int = 256
+    """of the convolutions and of the decoder state"""
+    embedding: int = 256
+    """width of a token"""
+    kernels: tuple[int, ...] = (2, 3, 4)
+    """how many positions each convolution sees, from the lowest"""
+    activation: Literal["tanh", "relu", "gated"] = "tanh"
+    """of each convolution; `gated` is the gated linear unit"""
+    residual: bool = False
+    """each convolution adds to what it read, where that is as wide"""
+    pool: Literal["mean", "max"] = "mean"
+    """how the vectors of all positions become the one that every step of the decoder is given"""
+    cell: Literal["rnn", "lstm", "gru"] = "rnn"
+    """plain recurrent, LSTM or GRU"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        # The vector of the whole sentence stands for the last carry of a plain cell.
+        return Reader(self.width, Carries("rnn", (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries("rnn", (self.width,)))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "embedding")
+        require(len(self.kernels) > 0, "model.kernels is empty: name at least one")
+        require(min(self.kernels) >= 1, f"model.kernels is {self.kernels}: each must be at least 1")
+        _check_dropout(self)
+        check_tie(self, self.width)
+
+
+@settings
 class ConvS2S:
     """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
 
@@ -122,8 +202,18 @@ class ConvS2S:
     """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
     scale_gradient: bool = True
     """divide the encoder's gradient by twice the number of attentions, which all add to it"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.embedding)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.embedding)
 
     def __post_init__(self):
         at_least(1, self, "model", "embedding", "max_length")
@@ -131,7 +221,90 @@ class ConvS2S:
         _check_dropout(self)
 
 
-ModelConfig = RNNsearch | Luong | Transformer | ConvS2S
+@settings
+class LSTMDense:
+    """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
+
+    For sources and targets of matched lengths. The decoder is no language model: no token knows another.
+    """
+
+    width: int = 512
+    """of the states; each direction has half of it"""
+    embedding: int = 256
+    """width of a token"""
+    layers: int = 1
+    """cells stacked"""
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """plain recurrent, LSTM or GRU"""
+    decoder_layers: int = 1
+    """hidden layers between a state and the output layer"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def bidirectional(self) -> bool:
+        return True
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "embedding", "layers")
+        at_least(0, self, "model", "decoder_layers")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            self.width % 2 == 0,
+            f"model.width is {self.width}: it must be even to be halved between two directions",
+        )
+
+
+@settings
+class DenseDense:
+    """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
+
+    width: int = 512
+    """of the hidden layers"""
+    embedding: int = 256
+    """width of a token"""
+    window: int = 7
+    """tokens that a position sees, itself in their middle"""
+    encoder_layers: int = 1
+    """hidden layers; the first reads the window"""
+    decoder_layers: int = 1
+    """hidden layers between those and the output layer"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "embedding", "window", "encoder_layers")
+        at_least(0, self, "model", "decoder_layers")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            self.window % 2 == 1,
+            f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
+        )
+
+
+Family = RNNsearch | Luong | Transformer | RCTM | ConvS2S | LSTMDense | DenseDense
 
 
 def _check_dropout(config) -> None:

@@ -1,34 +1,71 @@
 """Every model by name: a new one joins these dicts, and tests/zoo.py for the laws."""
 
+from typing import NamedTuple
+
+import flax.linen as nn
 import jax.numpy as jnp
 
 from s2sjax import config
+from s2sjax.config.settings import require
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
+from s2sjax.models.dense import DenseDecoder, WindowEncoder
+from s2sjax.models.rctm import ConvolutionalEncoder, RCTMDecoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
-FAMILIES = {
+FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
     config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
     config.Luong: (RecurrentEncoder, LuongDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
+    config.RCTM: (ConvolutionalEncoder, RCTMDecoder),
     config.ConvS2S: (ConvEncoder, ConvDecoder),
+    config.LSTMDense: (RecurrentEncoder, DenseDecoder),
+    config.DenseDense: (WindowEncoder, DenseDecoder),
 }
 
-NAMED: dict[str, config.ModelConfig] = {
-    "rnnsearch": config.RNNsearch(width=1000, embedding=620, dropout=0.0),
-    "luong": config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
-    "transformer_base": config.Transformer(),
-    "transformer_big": config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
-}
 
-# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py.
+class Named(NamedTuple):
+    """A system at the size of its paper."""
+
+    config: config.ModelConfig
+    paper: str
+    essence: str
+
+
+NAMED: dict[str, Named] = {
+    "rnnsearch": Named(
+        config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
+        "Bahdanau et al. 2014",
+        "bidirectional GRU; each step looks at the source anew",
+    ),
+    "luong": Named(
+        config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
+        "Luong et al. 2015",
+        "deep LSTM; the context is read out and fed to the next step",
+    ),
+    "transformer_base": Named(
+        config.Transformer(), "Vaswani et al. 2017", "attention alone, all positions at once"
+    ),
+    "transformer_big": Named(
+        config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+        "Vaswani et al. 2017",
+        "the same, twice as wide",
+    ),
+}  # fmt: skip
+
+# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule of one side alone
+# begins with its name.
 _RECURRENT_RULES = (
-    (r"(forward|backward)_\d+/(input|state)$", (None, "tensor")),
+    (r"encoder/.*(forward|backward)_\d+/(input|state)$", (None, "tensor")),
     (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
     (r"decoder/(readout|combine)/kernel$", (None, "tensor")),
 )
-TENSOR_RULES = {
+_CONVOLUTION_RULES = (
+    (r"encoder/stack/convolution_\d+/kernel$", (None, "tensor")),
+    (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
+)
+TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
     config.RNNsearch: _RECURRENT_RULES,
     config.Luong: _RECURRENT_RULES,
     config.Transformer: (
@@ -37,14 +74,34 @@ TENSOR_RULES = {
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
+    config.RCTM: (*_CONVOLUTION_RULES, (r"decoder/cell/(input|state|context)$", (None, "tensor"))),
     config.ConvS2S: (
         (r"(convolution|ask|answer|enter)/(kernel|direction)$", (None, "tensor")),
         (r"(convolution|ask|answer|enter)/(bias|length)$", ("tensor",)),
     ),
+    config.LSTMDense: _RECURRENT_RULES[:1],
+    config.DenseDense: _CONVOLUTION_RULES,
 }
+
+
+def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    """The rules of a model; of a pair, those of each side's family, for that side alone."""
+    if not isinstance(model, config.Pair):
+        return TENSOR_RULES[type(model)]
+    rules = []
+    for side, other, part in (("encoder", "decoder", model.encoder), ("decoder", "encoder", model.decoder)):
+        for pattern, axes in TENSOR_RULES[type(part)]:
+            if not pattern.startswith(other):
+                rules.append((f"^{side}/.*" + pattern.removeprefix(f"{side}/"), axes))
+    return tuple(rules)
 
 
 def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
-    encoder, decoder = FAMILIES[type(model)]
+    reads, writes = config.sides(model)
+    require(
+        writes.tie != "all" or source_size == target_size,
+        f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
+    )
+    encoder, decoder = FAMILIES[type(reads)][0], FAMILIES[type(writes)][1]
     return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype))

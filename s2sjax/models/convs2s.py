@@ -42,7 +42,7 @@ class Placed(nn.Module):
         self.table = self.param("table", nn.initializers.normal(0.1), shape)
 
     def __call__(self, ids: Array, position: Array, train: bool = False) -> Array:
-        x = self.embedding(ids) + self.table[position].astype(self.dtype)
+        x = 0.1 * self.embedding(ids) + self.table[position].astype(self.dtype)
         return layers.dropout(self, x, self.config.dropout, train)
 
 
@@ -98,7 +98,7 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 
 
 class ConvEncoder(nn.Module):
-    """keys z = the last block's output, as wide as the embedding; values sqrt(1/2) (z + e), e the embeddings."""
+    """z = W_o blocks(W_i e), e the embeddings: it hands over z and e, one as wide as the other."""
 
     config: config.ConvS2S
     embedding: layers.Embedding
@@ -116,14 +116,18 @@ class ConvEncoder(nn.Module):
         x = self.enter(embedded)
         for block in self.blocks:
             x = block(x, mask, train)
-        z = self.leave(x)
-        if self.config.scale_gradient:
-            # Each of the decoder's attentions sends a gradient, both through its keys and through its values.
-            z = slowed(z, 1 / (2 * len(self.config.decoder_layers)))
-        return Memory(z, mask, (), halfway(z, embedded))
+        return Memory(self.leave(x), mask, (), embedded)
 
 
 # ------------------------------------------------------------------------------------ decoder
+
+
+class Read(NamedTuple):
+    """A memory made ready for the decoder."""
+
+    keys: Array  # [B, S, E] z
+    values: Array  # [B, S, E] sqrt(1/2) (z + e)
+    mask: Array  # [B, S]
 
 
 class State(NamedTuple):
@@ -147,10 +151,10 @@ class Attention(nn.Module):
         self.ask = dense(self.config, self.width, self.config.embedding, self.dtype)
         self.answer = dense(self.config, self.config.embedding, self.width, self.dtype)
 
-    def __call__(self, attend, memory: Memory, v: Array, embedded: Array) -> tuple[Array, Array]:
+    def __call__(self, attend, memory: Read, v: Array, embedded: Array) -> tuple[Array, Array]:
         """One position or all, as `attend` does: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
         query = halfway(self.ask(v), embedded)
-        context, alpha = attend(DOT, {}, query, memory.states, memory.values, memory.mask)
+        context, alpha = attend(DOT, {}, query, memory.keys, memory.values, memory.mask)
         lengths = memory.mask.sum(1).reshape(-1, *(1,) * (v.ndim - 1))
         return halfway(self.answer(context * jnp.sqrt(lengths).astype(self.dtype)), v), alpha
 
@@ -167,16 +171,22 @@ class ConvDecoder(nn.Module):
         self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
         self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
         self.leave = dense(c, c.decoder_layers[-1][0], c.embedding, self.dtype)
-        self.output = dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True)
+        own = dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True)
+        self.output = own if c.tie == "none" else self.embedding
 
-    def prepare(self, memory: Memory) -> Memory:
-        return memory
+    def prepare(self, memory: Memory) -> Read:
+        keys = memory.states
+        if self.config.scale_gradient:
+            # Every attention sends a gradient to z, through its keys and through its values; to e it may send it all.
+            keys = slowed(keys, 1 / (2 * len(self.attentions)))
+        values = keys if memory.embedded is None else halfway(keys, memory.embedded)
+        return Read(keys, values, memory.mask)
 
-    def start(self, memory: Memory, steps: int) -> State:
+    def start(self, memory: Read, steps: int) -> State:
         rows = memory.mask.shape[0]
         return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
 
-    def step(self, memory: Memory, state: State, token: Array):
+    def step(self, memory: Read, state: State, token: Array):
         embedded = self.placed(token, state.position)
         x, pasts, alphas = self.enter(embedded), [], []
         for block, look, past in zip(self.blocks, self.attentions, state.past):
@@ -187,7 +197,7 @@ class ConvDecoder(nn.Module):
             alphas.append(alpha)
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
-    def __call__(self, memory: Memory, inputs: Array, mask: Array, train: bool) -> Array:
+    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
         x = self.enter(embedded)
         for block, look in zip(self.blocks, self.attentions):

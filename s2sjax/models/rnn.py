@@ -12,7 +12,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import Memory, output_layer
 
 
 class RecurrentEncoder(nn.Module):
@@ -37,6 +37,8 @@ class RecurrentEncoder(nn.Module):
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
         embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
         states, final = self.stack(embedded, mask, train=train)
+        if isinstance(self.config, config.RNNsearch):
+            final = (tuple(part[:, self.config.width :] for part in final[-1]),)  # of the backward reading
         return Memory(layers.dropout(self, states, self.config.dropout, train), mask, final)
 
 
@@ -80,13 +82,12 @@ class RNNsearchDecoder(nn.Module):
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
         self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
         self.cell = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, context=(memory, gates))
-        halves = 2 if c.readout == "maxout" else 1
-        self.readout = layers.Dense(c.width + c.embedding + memory, halves * c.embedding, self.dtype)
-        self.output = layers.Dense(c.embedding, self.embedding.size, self.dtype)
+        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
+        self.readout = layers.Dense(c.width + c.embedding + memory, halves * hidden, self.dtype)
+        self.output = output_layer(c, self.embedding, hidden, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
-        backward = [part[:, self.config.width :] for part in memory.final[-1]]
-        carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, backward))
+        carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, memory.final[-1]))
         return Read(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
 
     def start(self, memory: Read, steps: int) -> cells.Carry:
@@ -186,7 +187,7 @@ class LuongDecoder(nn.Module):
         self.score = attention.SCORES[c.score]
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
-        self.output = layers.Dense(c.width, self.embedding.size, self.dtype)
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
         keys = self.score.prepare(self.attention(), memory.states)

@@ -21,14 +21,14 @@ VOCABULARY = 8
 
 def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
     """(state, step) of a model of the zoo, on a mesh."""
-    model = zoo.MODELS[name] if dropout else config.replace(zoo.MODELS[name], dropout=0.0)
+    model = zoo.MODELS[name] if dropout else zoo.without_dropout(zoo.MODELS[name])
     module = models.build(model, VOCABULARY, VOCABULARY)
     source, target = zoo.batch(np.random.default_rng(0), vocabulary=VOCABULARY)
 
     def init(key):
         return create(module.init(key, source, target)["params"], optimizer(train), ema=train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(model)] if mesh.shape["tensor"] > 1 else ()
+    rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
     state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
     step = make_train_step(partial(run.loss, module, 0.1), optimizer(train), train, seed=0)
     return state, step
