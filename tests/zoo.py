@@ -42,9 +42,8 @@ MODELS: dict[str, config.ModelConfig] = {
         config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
     ),
     "pair-cnn-luong": config.Pair(config.RCTM(**TINY), config.Luong(**TINY)),
-    "pair-transformer-convs2s": config.Pair(config.Transformer(**TINY_TRANSFORMER), CONVS2S),
-    "pair-convs2s-rnnsearch": config.Pair(CONVS2S, config.RNNsearch(**TINY)),
-    "pair-transformer-dense": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.LSTMDense(**TINY)),
+    "pair-cnn-convs2s": config.Pair(config.RCTM(**TINY), CONVS2S),
+    "pair-convs2s-dense": config.Pair(CONVS2S, config.DenseDense(**TINY)),
     "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
 }
 

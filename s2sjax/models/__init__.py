@@ -44,6 +44,31 @@ NAMED: dict[str, Named] = {
         "Luong et al. 2015",
         "deep LSTM; the context is read out and fed to the next step",
     ),
+    "rctm": Named(
+        config.RCTM(dropout=0.0),
+        "Kalchbrenner and Blunsom 2013",
+        "convolutions read, a plain recurrent cell writes",
+    ),
+    "convs2s": Named(
+        config.ConvS2S(
+            embedding=512,
+            encoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            decoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            max_length=1024,
+        ),
+        "Gehring et al. 2017",
+        "gated convolutions; every layer of the decoder looks at the source",
+    ),
+    "lstm_dense": Named(
+        config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
+        "Graves and Schmidhuber 2005",
+        "an LSTM reads both ways; each position is classified by itself",
+    ),
+    "dense_dense": Named(
+        config.DenseDense(width=80, embedding=29, decoder_layers=0, dropout=0.0),
+        "Sejnowski and Rosenberg 1987",
+        "NETtalk: a window of seven letters through one hidden layer",
+    ),
     "transformer_base": Named(
         config.Transformer(), "Vaswani et al. 2017", "attention alone, all positions at once"
     ),

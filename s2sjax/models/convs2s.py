@@ -57,12 +57,13 @@ class Block(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        kept, normed = 1 - self.config.dropout, self.config.weight_norm
+        c = self.config
+        # A gate lets half through, a quarter of the variance.
         self.convolution = layers.Convolution(
             self.inputs, 2 * self.width, self.kernel, self.dtype,
-            causal=self.causal, gain=4 * kept, weight_norm=normed,
+            causal=self.causal, gain=4 * (1 - c.dropout), weight_norm=c.weight_norm,
         )  # fmt: skip
-        self.widen = dense(self.config, self.inputs, self.width, self.dtype) if self.inputs != self.width else None
+        self.widen = dense(c, self.inputs, self.width, self.dtype) if self.inputs != self.width else None
 
     def read(self, x: Array, mask: Array, train: bool) -> Array:
         """All positions: x [B, T, inputs] -> v [B, T, H]."""
@@ -89,9 +90,9 @@ def dense(c: config.ConvS2S, inputs: int, outputs: int, dtype, dropped: bool = F
 
 
 def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool, dtype) -> list[Block]:
-    widths = [width for width, _ in shapes]
-    inputs = [widths[0], *widths]
-    return [Block(c, *shape, causal, dtype) for shape in ((i, w, k) for i, (w, k) in zip(inputs, shapes))]
+    """The first reads its own width, each other one what is below it."""
+    inputs = [shapes[0][0], *(width for width, _ in shapes)]
+    return [Block(c, below, width, kernel, causal, dtype) for below, (width, kernel) in zip(inputs, shapes)]
 
 
 # ------------------------------------------------------------------------------------ encoder
