@@ -201,6 +201,20 @@ class Embedding(nn.Module):
         return product_in_float32(x, self.table.astype(self.dtype).T)
 
 
+class OneHot(nn.Module):
+    """No embedding: token i is the unit vector e_i, and the matrix above it is the table: [...] -> [..., V]."""
+
+    size: int
+    dtype: jnp.dtype = jnp.float32
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def __call__(self, ids: Array) -> Array:
+        return jax.nn.one_hot(ids, self.size, dtype=self.dtype)
+
+
 class Dense(nn.Module):
     """x W + b: [..., inputs] -> [..., outputs]."""
 

@@ -392,6 +392,9 @@ def show(run: Run) -> list[Path]:
     width = max(map(len, lines))
     for line, output in zip(lines, outputs):
         print(f"  {line:{width}}  ->  {output.text}")
+    if not translator.attends:
+        print("this model has no attention: attention.png is not drawn")
+        return []
     maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
     path = run.folder / "attention.png"
     figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)

@@ -18,12 +18,21 @@ TINY_CONVS2S = dict(embedding=6, max_length=16, dropout=0.2, scale_gradient=Fals
 CONVS2S = config.ConvS2S(**TINY_CONVS2S, encoder_layers=((8, 3), (8, 3)), decoder_layers=((8, 3), (8, 3)))
 
 MODELS: dict[str, config.ModelConfig] = {
+    "cho": config.Cho(**TINY),
+    "cho-lstm-tanh-tied": config.Cho(**TINY, cell="lstm", readout="tanh", tie="output"),
+    "sutskever-reversed": config.Sutskever(**TINY),
+    "sutskever-shared": config.Sutskever(width=8, embedding=8, share=True, tie="all", dropout=0.2),
+    "character": config.Sutskever(width=8, embedding=0, layers=1, reverse=False, dropout=0.2),
     "rnnsearch": config.RNNsearch(**TINY),
+    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
+    "luong-reversed-tied": config.Luong(width=8, embedding=8, reverse=True, tie="all", dropout=0.2),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "gnmt": config.GNMT(**TINY, layers=3),
+    "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
@@ -37,6 +46,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "cnn-rnn-gated-max": config.RCTM(**TINY, kernels=(3, 3), activation="gated", residual=True, pool="max", cell="gru"),
     "lstm-dense": config.LSTMDense(**TINY),
     "dense-dense": config.DenseDense(**TINY, window=3),
+    "dense-dense-one-hot": config.DenseDense(width=8, embedding=0, window=5, decoder_layers=0, dropout=0.2),
     "pair-transformer-rnnsearch": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.RNNsearch(**TINY)),
     "pair-bigru-transformer": config.Pair(
         config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
@@ -44,6 +54,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "pair-cnn-luong": config.Pair(config.RCTM(**TINY), config.Luong(**TINY)),
     "pair-cnn-convs2s": config.Pair(config.RCTM(**TINY), CONVS2S),
     "pair-convs2s-dense": config.Pair(CONVS2S, config.DenseDense(**TINY)),
+    "pair-transformer-sutskever": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.Sutskever(**TINY)),
     "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
 }
 

@@ -10,10 +10,11 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
+from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
 from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
 from s2sjax.config.joints import Carries, Reader, Writer
-from s2sjax.config.models import RCTM, ConvS2S, DenseDense, Family, LSTMDense, Luong, RNNsearch, Transformer
-from s2sjax.config.pair import ModelConfig, Pair, sides
+from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
+from s2sjax.config.pair import Family, ModelConfig, Pair, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.training import Mesh, Train

@@ -11,13 +11,87 @@ Tie = Literal["all", "output", "none"]
 
 
 @settings
+class Cho:
+    """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
+
+    width: int = 512
+    """of the states and of the vector between"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    cell: Literal["rnn", "lstm", "gru"] = "gru"
+    """plain recurrent, LSTM or GRU"""
+    readout: Literal["maxout", "tanh"] = "maxout"
+    """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,)))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(0, self, "model", "embedding", "readout_width")
+        _check_dropout(self)
+        _check_readout(self)
+
+
+@settings
+class Sutskever:
+    """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
+
+    width: int = 512
+    """of the states"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 2
+    """cells stacked, in encoder and decoder each"""
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """plain recurrent, LSTM or GRU"""
+    reverse: bool = True
+    """read the source from its end to its beginning"""
+    share: bool = False
+    """one stack both reads and writes; with tie `all` of one vocabulary, the embeddings are one too"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            not self.share or self.embedding > 0,
+            "model.share needs tokens of one width on both sides: set model.embedding above 0",
+        )
+
+
+@settings
 class RNNsearch:
     """Bahdanau, Cho and Bengio 2014: the previous state asks, the context enters the cell."""
 
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
     encoder_layers: int = 1
@@ -43,10 +117,10 @@ class RNNsearch:
         return Writer(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "encoder_layers")
-        at_least(0, self, "model", "attention", "readout_width")
+        at_least(1, self, "model", "width", "encoder_layers")
+        at_least(0, self, "model", "embedding", "attention", "readout_width")
         _check_dropout(self)
-        check_tie(self, self.readout_width or self.embedding)
+        _check_readout(self)
 
 
 @settings
@@ -56,7 +130,7 @@ class Luong:
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
@@ -69,6 +143,8 @@ class Luong:
     """read the source both ways; each direction has half of `width`"""
     residual: bool = False
     """each layer above the first adds to what it read"""
+    reverse: bool = False
+    """read the source from its end to its beginning"""
     tie: Tie = "none"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
@@ -83,13 +159,53 @@ class Luong:
         return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "layers")
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
         _check_dropout(self)
         check_tie(self, self.width)
+        require(
+            not (self.reverse and self.bidirectional),
+            "model.reverse is for reading one way: set it False, or model.bidirectional False",
+        )
         require(
             not self.bidirectional or self.width % 2 == 0,
             f"model.width is {self.width}: it must be even to be halved between two directions",
         )
+
+
+@settings
+class GNMT:
+    """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
+
+    width: int = 512
+    """of the states, and of each direction of the lowest layer"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 4
+    """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    attention: int = 0
+    """width of the additive score's hidden layer; 0 takes `width`"""
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """plain recurrent, LSTM or GRU"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(2, self, "model", "layers")
+        at_least(0, self, "model", "embedding", "attention")
+        _check_dropout(self)
+        check_tie(self, self.width)
 
 
 @settings
@@ -143,179 +259,17 @@ class Transformer:
         )
 
 
-Shapes = tuple[tuple[int, int], ...]
-
-
-@settings
-class RCTM:
-    """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
-
-    width: int = 256
-    """of the convolutions and of the decoder state"""
-    embedding: int = 256
-    """width of a token"""
-    kernels: tuple[int, ...] = (2, 3, 4)
-    """how many positions each convolution sees, from the lowest"""
-    activation: Literal["tanh", "relu", "gated"] = "tanh"
-    """of each convolution; `gated` is the gated linear unit"""
-    residual: bool = False
-    """each convolution adds to what it read, where that is as wide"""
-    pool: Literal["mean", "max"] = "mean"
-    """how the vectors of all positions become the one that every step of the decoder is given"""
-    cell: Literal["rnn", "lstm", "gru"] = "rnn"
-    """plain recurrent, LSTM or GRU"""
-    tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
-    dropout: float = 0.1
-    """share of activations dropped while training"""
-
-    @property
-    def reader(self) -> Reader:
-        # The vector of the whole sentence stands for the last carry of a plain cell.
-        return Reader(self.width, Carries("rnn", (self.width,)))
-
-    @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries("rnn", (self.width,)))
-
-    def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding")
-        require(len(self.kernels) > 0, "model.kernels is empty: name at least one")
-        require(min(self.kernels) >= 1, f"model.kernels is {self.kernels}: each must be at least 1")
-        _check_dropout(self)
-        check_tie(self, self.width)
-
-
-@settings
-class ConvS2S:
-    """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
-
-    embedding: int = 256
-    """width of a token, of what attention compares, and of what the output layer reads"""
-    encoder_layers: Shapes = ((256, 3),) * 4
-    """(width, kernel) of each block that reads"""
-    decoder_layers: Shapes = ((256, 3),) * 3
-    """(width, kernel) of each block that writes"""
-    max_length: int = 512
-    """longest sequence that the learned positions can address"""
-    weight_norm: bool = True
-    """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
-    scale_gradient: bool = True
-    """divide the encoder's gradient by twice the number of attentions, which all add to it"""
-    tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
-    dropout: float = 0.1
-    """share of activations dropped while training"""
-
-    @property
-    def reader(self) -> Reader:
-        return Reader(self.embedding)
-
-    @property
-    def writer(self) -> Writer:
-        return Writer(self.embedding)
-
-    def __post_init__(self):
-        at_least(1, self, "model", "embedding", "max_length")
-        _check_shapes(self, "encoder_layers", "decoder_layers")
-        _check_dropout(self)
-
-
-@settings
-class LSTMDense:
-    """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
-
-    For sources and targets of matched lengths. The decoder is no language model: no token knows another.
-    """
-
-    width: int = 512
-    """of the states; each direction has half of it"""
-    embedding: int = 256
-    """width of a token"""
-    layers: int = 1
-    """cells stacked"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
-    decoder_layers: int = 1
-    """hidden layers between a state and the output layer"""
-    tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
-    dropout: float = 0.1
-    """share of activations dropped while training"""
-
-    @property
-    def bidirectional(self) -> bool:
-        return True
-
-    @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
-
-    @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
-
-    def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "layers")
-        at_least(0, self, "model", "decoder_layers")
-        _check_dropout(self)
-        check_tie(self, self.width)
-        require(
-            self.width % 2 == 0,
-            f"model.width is {self.width}: it must be even to be halved between two directions",
-        )
-
-
-@settings
-class DenseDense:
-    """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
-
-    width: int = 512
-    """of the hidden layers"""
-    embedding: int = 256
-    """width of a token"""
-    window: int = 7
-    """tokens that a position sees, itself in their middle"""
-    encoder_layers: int = 1
-    """hidden layers; the first reads the window"""
-    decoder_layers: int = 1
-    """hidden layers between those and the output layer"""
-    tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
-    dropout: float = 0.1
-    """share of activations dropped while training"""
-
-    @property
-    def reader(self) -> Reader:
-        return Reader(self.width)
-
-    @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
-
-    def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "window", "encoder_layers")
-        at_least(0, self, "model", "decoder_layers")
-        _check_dropout(self)
-        check_tie(self, self.width)
-        require(
-            self.window % 2 == 1,
-            f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
-        )
-
-
-Family = RNNsearch | Luong | Transformer | RCTM | ConvS2S | LSTMDense | DenseDense
+Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
 
 
 def _check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
 
 
-def _check_shapes(config, *names: str) -> None:
-    for name in names:
-        shapes = getattr(config, name)
-        require(len(shapes) > 0, f"model.{name} is empty: name at least one (width, kernel) pair")
-        require(
-            all(width >= 1 and kernel >= 1 for width, kernel in shapes),
-            f"model.{name} is {shapes}: every width and kernel must be at least 1",
-        )
+def _check_readout(config) -> None:
+    """Of a family whose output layer reads a hidden layer."""
+    require(
+        config.embedding > 0 or config.readout_width > 0,
+        "model.readout_width 0 takes model.embedding, which is 0: set one of them",
+    )
+    check_tie(config, config.readout_width or config.embedding)

@@ -7,16 +7,22 @@ import jax.numpy as jnp
 
 from s2sjax import config
 from s2sjax.config.settings import require
+from s2sjax.models.cho import ChoDecoder
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
 from s2sjax.models.dense import DenseDecoder, WindowEncoder
+from s2sjax.models.gnmt import GNMTDecoder, GNMTEncoder
 from s2sjax.models.rctm import ConvolutionalEncoder, RCTMDecoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
+from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
 FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
+    config.Cho: (RecurrentEncoder, ChoDecoder),
+    config.Sutskever: (RecurrentEncoder, SutskeverDecoder),
     config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
     config.Luong: (RecurrentEncoder, LuongDecoder),
+    config.GNMT: (GNMTEncoder, GNMTDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
     config.RCTM: (ConvolutionalEncoder, RCTMDecoder),
     config.ConvS2S: (ConvEncoder, ConvDecoder),
@@ -31,16 +37,34 @@ class Named(NamedTuple):
     config: config.ModelConfig
     paper: str
     essence: str
+    sizes: tuple[int, int] | None = None
+    """of the vocabularies, where the paper's are part of what it is"""
 
 
 NAMED: dict[str, Named] = {
+    "cho": Named(
+        config.Cho(width=1000, embedding=100, readout_width=500, dropout=0.0),
+        "Cho et al. 2014",
+        "GRU; one vector for the source, given to every step",
+    ),
+    "sutskever": Named(
+        config.Sutskever(width=1000, embedding=1000, layers=4, dropout=0.0),
+        "Sutskever et al. 2014",
+        "deep LSTM, source reversed; its last states begin the decoder",
+    ),
+    "character": Named(
+        config.Sutskever(width=256, embedding=0, layers=1, reverse=False, dropout=0.0),
+        "Sutskever et al. 2014",
+        "the same in one layer, on one-hot characters",
+        sizes=(74, 78),
+    ),
     "rnnsearch": Named(
         config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
         "Bahdanau et al. 2014",
-        "bidirectional GRU; each step looks at the source anew",
+        "bidirectional GRU; every step looks at the source anew",
     ),
     "luong": Named(
-        config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
+        config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
         "Luong et al. 2015",
         "deep LSTM; the context is read out and fed to the next step",
     ),
@@ -65,19 +89,41 @@ NAMED: dict[str, Named] = {
         "an LSTM reads both ways; each position is classified by itself",
     ),
     "dense_dense": Named(
-        config.DenseDense(width=80, embedding=29, decoder_layers=0, dropout=0.0),
+        config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
         "Sejnowski and Rosenberg 1987",
         "NETtalk: a window of seven letters through one hidden layer",
     ),
+    "gnmt_4": Named(
+        config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
+        "Wu et al. 2016",
+        "residual LSTM; the lowest layer asks for all",
+    ),
+    "gnmt_8": Named(
+        config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
+        "Wu et al. 2016",
+        "the same, twice as deep",
+    ),
     "transformer_base": Named(
-        config.Transformer(), "Vaswani et al. 2017", "attention alone, all positions at once"
+        config.Transformer(),
+        "Vaswani et al. 2017",
+        "attention alone, all positions at once",
     ),
     "transformer_big": Named(
         config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
         "Vaswani et al. 2017",
         "the same, twice as wide",
     ),
-}  # fmt: skip
+    "transformer_rnnsearch": Named(
+        config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
+        "Chen et al. 2018",
+        "a Transformer reads, a GRU with attention writes",
+    ),
+    "rnnsearch_transformer": Named(
+        config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
+        "Chen et al. 2018",
+        "a bidirectional GRU reads, a Transformer writes",
+    ),
+}
 
 # Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule of one side alone
 # begins with its name.
@@ -91,8 +137,14 @@ _CONVOLUTION_RULES = (
     (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
 )
 TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
+    config.Cho: _RECURRENT_RULES,
+    config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # the decoder may have none
     config.RNNsearch: _RECURRENT_RULES,
     config.Luong: _RECURRENT_RULES,
+    config.GNMT: (
+        _RECURRENT_RULES[0],
+        (r"decoder/(lowest|upper_\d+)/(input|state|context)$", (None, "tensor")),
+    ),
     config.Transformer: (
         (r"(query|key_value|inner)/kernel$", (None, "tensor")),
         (r"(query|key_value|inner)/bias$", ("tensor",)),

@@ -17,7 +17,7 @@ How an encoder and a decoder join. Both are built as Type(config, embedding, dty
 The configuration's `reader` says what the encoder's Memory is, its `writer` what the decoder asks for
 (s2sjax/config/joints.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree;
 in a `config.Pair` a Bridge makes the one of the other, so no encoder or decoder knows whom it is joined to. Its
-`embedding` is the width of a token and its `tie` says which matrices are one: both are seen to here.
+`embedding` is the width of a token (0 for one-hot) and its `tie` says which matrices are one: both are seen to here.
 """
 
 from typing import Any, NamedTuple
@@ -120,11 +120,14 @@ class EncoderDecoder(nn.Module):
             self.target_embedding if writes.tie == "all" else self._embedding(self.source_size, reads.embedding)
         )
         self.encoder = self.encoder_type(reads, self.source_embedding, self.dtype)
-        self.decoder = self.decoder_type(writes, self.target_embedding, self.dtype)
+        shared = {"encoder": self.encoder} if getattr(writes, "share", False) else {}
+        self.decoder = self.decoder_type(writes, self.target_embedding, self.dtype, **shared)
         joined = isinstance(self.config, config.Pair)
         self.bridge = Bridge(self.config.bridge, reads.reader, writes.writer, self.dtype) if joined else None
 
-    def _embedding(self, size: int, width: int) -> layers.Embedding:
+    def _embedding(self, size: int, width: int) -> nn.Module:
+        if width == 0:
+            return layers.OneHot(size, self.dtype)
         # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
         return layers.Embedding(size, width, self.dtype, scale=width**0.5)
 

@@ -4,7 +4,6 @@ Letters: B batch, S source positions, T target positions, E embedding, H width o
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -44,10 +43,6 @@ class ConvolutionalEncoder(nn.Module):
         return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 
-class Read(NamedTuple):
-    sentence: Array  # [B, H] what each step is given of the source
-
-
 def _move(cell: cells.Cell, weights: cells.Weights, shared: None, carry: cells.Carry, projected: Array):
     return cells.step(cell, weights, carry, projected)
 
@@ -66,23 +61,24 @@ class RCTMDecoder(nn.Module):
         self.cell = layers.cell_weights(c.cell, self.embedding.width, c.width, self.dtype, context=(c.width, gates))
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> Read:
-        return Read(memory.final[-1][0])
+    def prepare(self, memory: Memory) -> Array:
+        """c [B, H]: all that the decoder knows of the source."""
+        return memory.final[-1][0]
 
-    def start(self, memory: Read, steps: int) -> cells.Carry:
-        return cells.start(self.kind, self.config.width, memory.sentence.shape[:1], self.dtype)
+    def start(self, sentence: Array, steps: int) -> cells.Carry:
+        return cells.start(self.kind, self.config.width, sentence.shape[:1], self.dtype)
 
-    def _project(self, memory: Read, embedded: Array) -> Array:
+    def _project(self, sentence: Array, embedded: Array) -> Array:
         """[..., B, E] -> [..., B, G*H]."""
         weights = self.cell()
-        return cells.project(weights, embedded) + memory.sentence @ weights["context"]
+        return cells.project(weights, embedded) + sentence @ weights["context"]
 
-    def step(self, memory: Read, carry: cells.Carry, token: Array):
-        carry, state = cells.step(self.kind, self.cell(), carry, self._project(memory, self.embedding(token)))
+    def step(self, sentence: Array, carry: cells.Carry, token: Array):
+        carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, self.embedding(token)))
         return carry, self.output.logits(state), None
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def __call__(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
-        projected = self._project(memory, embedded)  # [T, B, G*H]
-        _, states = recurrence.scan(partial(_move, self.kind), self.cell(), self.start(memory, 0), projected)
+        projected = self._project(sentence, embedded)  # [T, B, G*H]
+        _, states = recurrence.scan(partial(_move, self.kind), self.cell(), self.start(sentence, 0), projected)
         return self.output.logits(layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train))
