@@ -83,7 +83,7 @@ def test_a_misspelt_field_names_the_nearest():
         (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
         (
             lambda: Experiment("x", model="luong"),
-            "Experiment.model is 'luong': it must be a config.RNNsearch or a config.",
+            "Experiment.model is 'luong': it must be a config.",
         ),
         (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
     ],
