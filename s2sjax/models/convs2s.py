@@ -161,6 +161,8 @@ class Attention(nn.Module):
 
 
 class ConvDecoder(nn.Module):
+    """Causal blocks, each with an attention of its own between its convolution and its sum; logits = W_v W_o x."""
+
     config: config.ConvS2S
     embedding: layers.Embedding
     dtype: jnp.dtype
@@ -172,8 +174,9 @@ class ConvDecoder(nn.Module):
         self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
         self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
         self.leave = dense(c, c.decoder_layers[-1][0], c.embedding, self.dtype)
-        own = dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True)
-        self.output = own if c.tie == "none" else self.embedding
+        self.output = (
+            dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True) if c.tie == "none" else self.embedding
+        )
 
     def prepare(self, memory: Memory) -> Read:
         keys = memory.states
