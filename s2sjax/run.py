@@ -302,7 +302,7 @@ def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.P
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     device = jax.devices()[0]
     lines = [
-        f"{e.name}: {type(e.model).__name__} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
+        f"{e.name}: {config.family(e.model)} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
         + ("s" if mesh.size > 1 else ""),
         f"{len(pairs.lengths):,} training pairs, vocabulary {run.source.size} -> {run.target.size}, "
         f"{plan.steps_per_epoch:,} steps an epoch",

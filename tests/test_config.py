@@ -8,7 +8,9 @@ import pytest
 
 from s2sjax import config
 from s2sjax.config import (
+    GNMT,
     RCTM,
+    Cho,
     ConvS2S,
     Data,
     DenseDense,
@@ -16,8 +18,10 @@ from s2sjax.config import (
     Experiment,
     LSTMDense,
     Luong,
+    Pair,
     RNNsearch,
     Search,
+    Sutskever,
     Synthetic,
     TextFiles,
     Train,
@@ -35,7 +39,9 @@ def refused(build) -> str:
 
 
 @pytest.mark.parametrize(
-    "model", [RNNsearch(), Luong(cell="gru"), Transformer(heads=4)], ids=lambda m: type(m).__name__
+    "model",
+    [RNNsearch(), Luong(cell="gru"), Transformer(heads=4), Cho(), Sutskever(share=True), GNMT(), Pair(Luong(), Cho())],
+    ids=config.family,
 )
 @pytest.mark.parametrize(
     "corpus",
@@ -143,6 +149,51 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
         (lambda: Experiment("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (
+            lambda: Experiment("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
+            "model.tie 'all' needs one vocabulary",
+        ),
+        (
+            lambda: Luong(width=8, embedding=6, tie="output"),
+            "model.tie 'output': the output layer reads 8 numbers and an embedding has 6: set model.embedding 8, or",
+        ),
+        (
+            lambda: RNNsearch(embedding=6, readout_width=5, tie="all"),
+            "model.tie 'all': the output layer reads 5 numbers and an embedding has 6: set model.embedding 5, or",
+        ),
+        (
+            lambda: Sutskever(width=8, embedding=0, tie="output"),
+            "model.tie 'output' needs an embedding to tie: set model.embedding 8",
+        ),
+        (lambda: Sutskever(embedding=0, share=True), "model.share needs tokens of one width on both sides"),
+        (lambda: Cho(embedding=0), "model.readout_width 0 takes model.embedding, which is 0: set one of them"),
+        (lambda: GNMT(layers=1), "model.layers is 1: it must be at least 2"),
+        (lambda: Luong(bidirectional=True, reverse=True), "model.reverse is for reading one way: set it False, or"),
+        (
+            lambda: Pair(RNNsearch(width=8), Luong(width=20), bridge="identity"),
+            "model.bridge 'identity': the encoder's memory is 16 wide, the decoder reads 20: set model.bridge 'linear'",
+        ),
+        (
+            lambda: Pair(Sutskever(width=8, layers=3), Sutskever(width=6, layers=2), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in lstm 8 + 8 + 8, the decoder begins with lstm 6 + 6: set",
+        ),
+        (
+            lambda: Pair(Transformer(), Cho(), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in no carry, the decoder begins with gru 512: set",
+        ),
+        (
+            lambda: Pair(Luong(embedding=6), Transformer(width=8, tie="all")),
+            "model.decoder.tie 'all': the encoder's embedding has 6 numbers, the decoder's 8: make them equal",
+        ),
+        (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share is for an encoder and a decoder of one"),
+        (
+            lambda: Pair(Pair(), Luong()),
+            "Pair.encoder is Pair(",
+        ),
+        (
+            lambda: Experiment("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is made of attention, and model Transformer + Cho has none: set it to 0",
+        ),
         (lambda: Experiment("a/b"), "name is 'a/b': it must be the name of a folder"),
         (lambda: Experiment(".."), "name is '..': it must be the name of a folder"),
         (

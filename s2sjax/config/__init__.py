@@ -14,7 +14,7 @@ from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
 from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
 from s2sjax.config.joints import Carries, Reader, Writer
 from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
-from s2sjax.config.pair import Family, ModelConfig, Pair, sides
+from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.training import Mesh, Train
@@ -73,7 +73,7 @@ class Experiment:
         )
         require(
             self.search.coverage == 0 or self.model.writer.states is not None,
-            f"search.coverage {self.search.coverage} is of attention, and model {type(self.model).__name__} has none: "
+            f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
             "set it to 0",
         )
         require(

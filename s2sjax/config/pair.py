@@ -37,8 +37,7 @@ class Pair:
         return self.decoder.tie
 
     def __post_init__(self):
-        names = f"{type(self.encoder).__name__} encoder and {type(self.decoder).__name__} decoder"
-        require(not self.writer.alone, f"model: {names} cannot be joined: {self.writer.alone}")
+        require(not self.writer.alone, f"model: {family(self)} cannot be joined: {self.writer.alone}")
         for side in ("encoder", "decoder"):
             require(
                 not getattr(getattr(self, side), "share", False),
@@ -73,3 +72,8 @@ ModelConfig = Family | Pair
 def sides(model: ModelConfig) -> tuple[Family, Family]:
     """(who reads, who writes): the two of a pair, or one family twice."""
     return (model.encoder, model.decoder) if isinstance(model, Pair) else (model, model)
+
+
+def family(model: ModelConfig) -> str:
+    """What a model is called: "Luong"; of a pair, "Transformer + RNNsearch"."""
+    return " + ".join(type(side).__name__ for side in ((model,) if not isinstance(model, Pair) else sides(model)))

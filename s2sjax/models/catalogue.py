@@ -60,9 +60,9 @@ def table(source_size: int, target_size: int) -> str:
     for name, (model, paper, essence, own) in NAMED.items():
         sizes = own or (source_size, target_size)
         weights, attention, parallel = facts(model, *sizes)
-        family = " + ".join(dict.fromkeys(type(side).__name__ for side in config.sides(model)))
         answers = ["yes" if answer else "no" for answer in (attention, parallel)]
-        rows.append((name, paper, family, f"{sizes[0]:,} -> {sizes[1]:,}", f"{weights:,}", *answers, essence))
+        vocabulary = f"{sizes[0]:,} -> {sizes[1]:,}"
+        rows.append((name, paper, config.family(model), vocabulary, f"{weights:,}", *answers, essence))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:

@@ -43,10 +43,6 @@ class ConvolutionalEncoder(nn.Module):
         return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 
-def _move(cell: cells.Cell, weights: cells.Weights, shared: None, carry: cells.Carry, projected: Array):
-    return cells.step(cell, weights, carry, projected)
-
-
 class RCTMDecoder(nn.Module):
     """h_t = cell(h_{t-1}, [y_{t-1}; c]), c the vector of the sentence; logits = W_o h_t; h_0 is zero."""
 
@@ -80,5 +76,6 @@ class RCTMDecoder(nn.Module):
     def __call__(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
         projected = self._project(sentence, embedded)  # [T, B, G*H]
-        _, states = recurrence.scan(partial(_move, self.kind), self.cell(), self.start(sentence, 0), projected)
+        move = partial(recurrence.plain_step, self.kind)
+        _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected)
         return self.output.logits(layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train))
