@@ -138,7 +138,7 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         ),
         (
             lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is of attention, and model RCTM has none: set it to 0",
+            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
