@@ -9,10 +9,14 @@ import pytest
 from s2sjax import config
 from s2sjax.config import (
     GNMT,
+    RCTM,
     Cho,
+    ConvS2S,
     Data,
+    DenseDense,
     Evaluate,
     Experiment,
+    LSTMDense,
     Luong,
     Pair,
     RNNsearch,
@@ -85,7 +89,7 @@ def test_a_misspelt_field_names_the_nearest():
         (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
         (
             lambda: Experiment("x", model="luong"),
-            "Experiment.model is 'luong': it must be a config.Cho or a config.",
+            "Experiment.model is 'luong': it must be a config.",
         ),
         (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
     ],
@@ -119,6 +123,22 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (
             lambda: Search(beam=2, nbest=3),
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
+        ),
+        (lambda: RCTM(kernels=()), "model.kernels is empty: name at least one"),
+        (lambda: RCTM(kernels=(3, 0)), "model.kernels is (3, 0): each must be at least 1"),
+        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads 8 numbers"),
+        (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: name at least one (width, kernel) pair"),
+        (lambda: ConvS2S(decoder_layers=((8, 0),)), "model.decoder_layers is ((8, 0),): every width and kernel must"),
+        (lambda: ConvS2S(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
+        (lambda: LSTMDense(width=7), "model.width is 7: it must be even to be halved between two directions"),
+        (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
+        (
+            lambda: Experiment("x", model=ConvS2S(max_length=32)),
+            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),

@@ -10,10 +10,11 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
+from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
 from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
 from s2sjax.config.joints import Carries, Reader, Writer
-from s2sjax.config.models import GNMT, Cho, Family, Luong, RNNsearch, Sutskever, Transformer
-from s2sjax.config.pair import ModelConfig, Pair, family, sides
+from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
+from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.training import Mesh, Train
@@ -80,7 +81,7 @@ class Experiment:
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
         for part in sides(self.model):
-            if isinstance(part, Transformer) and part.positions == "learned":
+            if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
                 places, longest = part.max_length, max(max(pair) for pair in self.data.buckets)
                 require(
                     places >= longest,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
+from s2sjax.config import convolutional, models
 from s2sjax.config.joints import Reader, Writer
-from s2sjax.config.models import Family, RNNsearch, Transformer
+from s2sjax.config.models import RNNsearch, Transformer
 from s2sjax.config.settings import require, settings
+
+Family = models.Family | convolutional.Family
 
 
 @settings

@@ -55,6 +55,11 @@ def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, input
     return new, new[0]
 
 
+def plain_step(cell: Cell, weights: Weights, shared: None, carry: Carry, projected: Array) -> tuple[Carry, Array]:
+    """A cell as a `Step`, for a projection that more than the input has entered."""
+    return step(cell, weights, carry, projected)
+
+
 # ---------------------------------------------------------------- the late weight gradient
 #
 # The gradient of a weight that every step uses is a sum over time of x_t^T g_t. Differentiated naively, the scan adds

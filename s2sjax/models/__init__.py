@@ -9,7 +9,10 @@ from s2sjax import config
 from s2sjax.config.settings import require
 from s2sjax.models.cho import ChoDecoder
 from s2sjax.models.contract import EncoderDecoder
+from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
+from s2sjax.models.dense import DenseDecoder, WindowEncoder
 from s2sjax.models.gnmt import GNMTDecoder, GNMTEncoder
+from s2sjax.models.rctm import ConvolutionalEncoder, RCTMDecoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
 from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
@@ -21,6 +24,10 @@ FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
     config.Luong: (RecurrentEncoder, LuongDecoder),
     config.GNMT: (GNMTEncoder, GNMTDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
+    config.RCTM: (ConvolutionalEncoder, RCTMDecoder),
+    config.ConvS2S: (ConvEncoder, ConvDecoder),
+    config.LSTMDense: (RecurrentEncoder, DenseDecoder),
+    config.DenseDense: (WindowEncoder, DenseDecoder),
 }
 
 
@@ -61,6 +68,31 @@ NAMED: dict[str, Named] = {
         "Luong et al. 2015",
         "deep LSTM; the context is read out and fed to the next step",
     ),
+    "rctm": Named(
+        config.RCTM(dropout=0.0),
+        "Kalchbrenner and Blunsom 2013",
+        "convolutions read, a plain recurrent cell writes",
+    ),
+    "convs2s": Named(
+        config.ConvS2S(
+            embedding=512,
+            encoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            decoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            max_length=1024,
+        ),
+        "Gehring et al. 2017",
+        "gated convolutions; every layer of the decoder looks at the source",
+    ),
+    "lstm_dense": Named(
+        config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
+        "Graves and Schmidhuber 2005",
+        "an LSTM reads both ways; each position is classified by itself",
+    ),
+    "dense_dense": Named(
+        config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
+        "Sejnowski and Rosenberg 1987",
+        "NETtalk: a window of seven letters through one hidden layer",
+    ),
     "gnmt_4": Named(
         config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
         "Wu et al. 2016",
@@ -100,6 +132,10 @@ _RECURRENT_RULES = (
     (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
     (r"decoder/(readout|combine)/kernel$", (None, "tensor")),
 )
+_CONVOLUTION_RULES = (
+    (r"encoder/stack/convolution_\d+/kernel$", (None, "tensor")),
+    (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
+)
 TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
     config.Cho: _RECURRENT_RULES,
     config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # the decoder may have none
@@ -115,6 +151,13 @@ TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
+    config.RCTM: (*_CONVOLUTION_RULES, (r"decoder/cell/(input|state|context)$", (None, "tensor"))),
+    config.ConvS2S: (
+        (r"(convolution|ask|answer|enter)/(kernel|direction)$", (None, "tensor")),
+        (r"(convolution|ask|answer|enter)/(bias|length)$", ("tensor",)),
+    ),
+    config.LSTMDense: _RECURRENT_RULES[:1],
+    config.DenseDense: _CONVOLUTION_RULES,
 }
 
 

@@ -59,11 +59,7 @@ class ChoDecoder(nn.Module):
     def __call__(self, summary: Array, inputs: Array, mask: Array, train: bool) -> Array:
         embedded, weights = layers.dropout(self, self.embedding(inputs), self.config.dropout, train), self.cell()
         projected = cells.project(weights, embedded.swapaxes(0, 1)) + summary @ weights["context"]  # [T, B, G*H]
-        move = partial(_step, self.kind)
+        move = partial(recurrence.plain_step, self.kind)
         _, states = recurrence.scan(move, weights, self.start(summary, 0), projected)
         everywhere = jnp.broadcast_to(summary[:, None], (*embedded.shape[:2], summary.shape[-1]))
         return self._logits(states.swapaxes(0, 1), embedded, everywhere, train)
-
-
-def _step(kind: cells.Cell, weights: cells.Weights, shared: None, carry: cells.Carry, projected: Array):
-    return cells.step(kind, weights, carry, projected)

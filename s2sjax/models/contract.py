@@ -40,6 +40,7 @@ class Memory(NamedTuple):
     states: Array  # [B, S, M] one vector a source position
     mask: Array  # [B, S] where the source is real
     final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
+    embedded: Array | None = None  # [B, S, M] what the encoder read, for a decoder that looks at both (ConvS2S)
 
 
 def shift_right(target: Array) -> Array:
@@ -86,7 +87,8 @@ class Bridge(nn.Module):
 
     def __call__(self, memory: Memory) -> Memory:
         states = memory.states if self.states is None else self.states(memory.states)
-        return Memory(states, memory.mask, self._carries(memory))
+        embedded = memory.embedded if self.states is None else None
+        return Memory(states, memory.mask, self._carries(memory), embedded)
 
     def _carries(self, memory: Memory) -> tuple[Carry, ...]:
         if not self.asked.carries or self.kind == "identity":

@@ -19,7 +19,7 @@ from s2sjax.models.contract import Memory, output_layer
 class RecurrentEncoder(nn.Module):
     """A stack of cells over the embedded source, which it may read from the end; see `layers.Recurrent`."""
 
-    config: config.Cho | config.Sutskever | config.RNNsearch | config.Luong
+    config: config.Cho | config.Sutskever | config.RNNsearch | config.Luong | config.LSTMDense
     embedding: layers.Embedding
     dtype: jnp.dtype
 
@@ -32,6 +32,8 @@ class RecurrentEncoder(nn.Module):
             case config.Luong():
                 both_ways = c.layers if c.bidirectional else 0
                 shape = dict(width=c.width, layers=c.layers, bidirectional=both_ways, residual=c.residual)
+            case config.LSTMDense():
+                shape = dict(width=c.width, layers=c.layers, bidirectional=c.layers)
             case config.Sutskever():
                 shape = dict(width=c.width, layers=c.layers)
             case config.Cho():

@@ -16,6 +16,10 @@ from s2sjax.models.catalogue import Facts
         ("rnnsearch", True, False),
         ("luong-unfed-bidirectional", True, False),  # its attention is parallel, its cells are not
         ("transformer-post", True, True),
+        ("cnn-rnn", False, False),
+        ("convs2s", True, True),
+        ("lstm-dense", True, False),  # each position looks at itself
+        ("dense-dense", True, True),
         ("pair-transformer-rnnsearch", True, False),
         ("pair-bigru-transformer", True, False),
     ],

@@ -75,6 +75,8 @@ TIED = {
     "rnnsearch": (config.RNNsearch, dict(width=8, embedding=6)),
     "luong": (config.Luong, dict(width=6, embedding=6)),
     "gnmt": (config.GNMT, dict(width=6, embedding=6)),
+    "rctm": (config.RCTM, dict(width=6, embedding=6)),
+    "convs2s": (config.ConvS2S, dict(embedding=6, weight_norm=False)),
     "transformer": (config.Transformer, dict(width=6, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)),
 }
 
