@@ -21,6 +21,14 @@ MODELS: dict[str, config.ModelConfig] = {
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational=True),
+    "luong-peephole-zoneout": config.Luong(**TINY, cell="lstm_peephole", zoneout=0.1),
+    "luong-unfed-minlstm-mean": config.Luong(
+        **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
+    ),
+    "luong-norm-project": config.Luong(
+        **TINY, cell="lstm_norm", bidirectional=True, join="project", variational=True, initial="glorot"
+    ),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -27,17 +28,19 @@ class RecurrentEncoder(nn.Module):
         both_ways = isinstance(c, config.RNNsearch) or c.bidirectional
         depth = c.encoder_layers if isinstance(c, config.RNNsearch) else c.layers
         # RNNsearch gives each direction the full width, so its memory is twice as wide as its decoder.
-        width = 2 * c.width if isinstance(c, config.RNNsearch) else c.width
+        width = 2 * c.width if isinstance(c, config.RNNsearch) else c.widths or c.width
         self.stack = layers.Recurrent(
             c.cell, width, depth, c.embedding,
-            bidirectional=depth if both_ways else 0,
-            residual=getattr(c, "residual", False), dropout=c.dropout, dtype=self.dtype,
+            bidirectional=depth if both_ways else 0, join=getattr(c, "join", "concatenate"), initial=c.initial,
+            residual=getattr(c, "residual", False), dropout=c.dropout, variational=c.variational, zoneout=c.zoneout,
+            dtype=self.dtype,
         )  # fmt: skip
 
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
+        c = self.config
+        embedded = layers.dropout(self, self.embedding(source), c.dropout, train, c.variational)
         states, final = self.stack(embedded, mask, train=train)
-        return Memory(layers.dropout(self, states, self.config.dropout, train), mask, final)
+        return Memory(layers.dropout(self, states, c.dropout, train, c.variational), mask, final)
 
 
 class Read(NamedTuple):
@@ -49,15 +52,27 @@ class Read(NamedTuple):
     carry: tuple[cells.Carry, ...]  # where the decoder starts, one a layer
 
 
+def noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bool) -> cells.Noise:
+    """What the decoder's configuration has disturb one of its layers, [T, B, H]: see `layers.noise`."""
+    c = module.config
+    return layers.noise(module, cell, shape, c.dropout if c.variational else 0.0, c.zoneout, module.dtype, train)
+
+
+def step_noise(module: nn.Module, cell: cells.Cell) -> cells.Noise:
+    """The same for one step of search, where nothing is learnt."""
+    return jax.tree.map(lambda leaf: leaf[0], noise(module, cell, (1, 1, 1), train=False))
+
+
 # ---------------------------------------------------------------------------------- RNNsearch
 
 
 def rnnsearch_step(
-    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, projected: Array
+    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, inputs
 ):
-    """One step of the recurrence: projected [B, G*H] -> carry; state [B, H], context [B, M], alpha [B, S]."""
+    """One step of the recurrence: projected [B, G*H], noise -> carry; state [B, H], context [B, M], alpha [B, S]."""
+    projected, disturbed = inputs
     context, alpha = attention.attend_batch(score, weights, carry[0], memory.keys, memory.states, memory.mask)
-    carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"])
+    carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"], disturbed)
     return carry, (state, context, alpha)
 
 
@@ -75,11 +90,11 @@ class RNNsearchDecoder(nn.Module):
     def setup(self):
         c = self.config
         memory, cell = 2 * c.width, cells.CELLS[c.cell]
-        gates = cell.shapes(c.embedding, c.width)["input"][1]
+        context = (memory, len(cell.gates) * c.width)
         self.score = attention.SCORES["additive"]
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
         self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
-        self.cell = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, context=(memory, gates))
+        self.cell = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, c.initial, context=context)
         halves = 2 if c.readout == "maxout" else 1
         self.readout = layers.Dense(c.width + c.embedding + memory, halves * c.embedding, self.dtype)
         self.output = layers.Dense(c.embedding, self.embedding.size, self.dtype)
@@ -95,7 +110,8 @@ class RNNsearchDecoder(nn.Module):
     def step(self, memory: Read, carry: cells.Carry, token: Array):
         embedded = self.embedding(token)
         weights = self._weights()
-        carry, (state, context, alpha) = self._move()(weights, memory, carry, cells.project(weights, embedded))
+        inputs = cells.project(weights, embedded), step_noise(self, cells.CELLS[self.config.cell])
+        carry, (state, context, alpha) = self._move()(weights, memory, carry, inputs)
         return carry, self._logits(state, embedded, context), alpha
 
     def _weights(self) -> cells.Weights:
@@ -108,13 +124,16 @@ class RNNsearchDecoder(nn.Module):
         hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
         maxout = self.config.readout == "maxout"
         hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if maxout else jnp.tanh(hidden)
-        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
+        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train, self.config.variational))
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        c = self.config
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
         weights = self._weights()
         projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
-        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], projected, memory)
+        disturbed = noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
+        xs = projected, disturbed
+        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], xs, memory)
         return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
@@ -145,17 +164,17 @@ def luong_step(
 ):
     """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
 
-    inputs: projected, and keep [layers, B, H] or None: dropout's masks, already divided by 1 - rate, for what each
-    layer hands on.
+    inputs: projected; dropout's masks [B, H] of what each layer hands on, already divided by 1 - rate, or None; and
+    the noise of each layer.
     """
-    projected, keep = inputs
+    projected, keep, disturbed = inputs
     if "fed" in weights.cells[0]:
         projected = projected + state.fed @ weights.cells[0]["fed"]
     carries, below = [], state.fed
     for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
         if layer > 0:
             projected = cells.project(cell, below)
-        carry, h = cells.step(kind, cell, carry, projected)
+        carry, h = cells.step(kind, cell, carry, projected, disturbed[layer])
         carries.append(carry)
         h = h + below if residual and layer > 0 else h
         below = h if keep is None else h * keep[layer]
@@ -179,10 +198,13 @@ class LuongDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.kind = cells.CELLS[c.cell]
-        gates = self.kind.shapes(c.embedding, c.width)["input"][1]
-        fed = {"fed": (c.width, gates)} if c.input_feeding else {}
-        self.first = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, **fed)
-        self.upper = [layers.cell_weights(c.cell, c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
+        self.widths = c.widths or (c.width,) * c.layers
+        fed = {"fed": (c.width, len(self.kind.gates) * self.widths[0])} if c.input_feeding else {}
+        self.first = layers.cell_weights(c.cell, c.embedding, self.widths[0], self.dtype, c.initial, **fed)
+        self.upper = [
+            layers.cell_weights(c.cell, below, width, self.dtype, c.initial)
+            for below, width in zip(self.widths, self.widths[1:])
+        ]
         self.score = attention.SCORES[c.score]
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
@@ -202,25 +224,27 @@ class LuongDecoder(nn.Module):
     def step(self, memory: Read, state: LuongState, token: Array):
         weights = self._weights()
         projected = cells.project(weights.cells[0], self.embedding(token))
-        state, (_, alpha) = self._move()(weights, memory, state, (projected, None))
+        disturbed = (step_noise(self, self.kind),) * self.config.layers
+        state, (_, alpha) = self._move()(weights, memory, state, (projected, None, disturbed))
         return state, self.output.logits(state.fed), alpha
 
     def _move(self):
         return partial(luong_step, self.kind, self.score, self.config.residual)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
-        run = self._fed if self.config.input_feeding else self._unfed
+        c = self.config
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
+        run = self._fed if c.input_feeding else self._unfed
         attentional = run(memory, embedded, train)
-        return self.output.logits(layers.dropout(self, attentional, self.config.dropout, train))
+        return self.output.logits(layers.dropout(self, attentional, c.dropout, train, c.variational))
 
     def _fed(self, memory: Read, embedded: Array, train: bool) -> Array:
         """Each step waits for the attention of the one before: one scan over everything."""
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
-        steps, rows, _ = projected.shape
-        keep = self._keep_masks(steps, rows, train)
-        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), (projected, keep), memory)
+        shapes = [(*projected.shape[:2], width) for width in self.widths]
+        xs = projected, self._keep_masks(shapes, train), tuple(noise(self, self.kind, one, train) for one in shapes)
+        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
         return attentional.swapaxes(0, 1)
 
     def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:
@@ -228,14 +252,17 @@ class LuongDecoder(nn.Module):
         everywhere = jnp.ones(embedded.shape[:2], bool)
         weights, xs = self._weights(), embedded
         for layer, cell in enumerate(weights.cells):
-            ys, _ = recurrence.run(self.kind, cell, xs, everywhere, memory.carry[layer])
+            rows, steps, _ = xs.shape
+            disturbed = noise(self, self.kind, (steps, rows, self.widths[layer]), train)
+            ys, _ = recurrence.run(self.kind, cell, xs, everywhere, memory.carry[layer], noise=disturbed)
             ys = ys + xs if self.config.residual and layer > 0 else ys
-            xs = layers.dropout(self, ys, self.config.dropout, train)
+            xs = layers.dropout(self, ys, self.config.dropout, train, self.config.variational)
         return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
 
-    def _keep_masks(self, steps: int, rows: int, train: bool) -> Array | None:
-        rate = self.config.dropout
-        if not train or rate == 0:
+    def _keep_masks(self, shapes: list[tuple[int, ...]], train: bool) -> tuple[Array, ...] | None:
+        """Dropout of ones: what multiplies the outputs of each layer, [T, B, H]."""
+        c = self.config
+        if not train or c.dropout == 0:
             return None
-        keep = layers.keep_mask(self.make_rng("dropout"), (steps, self.config.layers, rows, self.config.width), rate)
-        return keep.astype(self.dtype) / (1 - rate)
+        ones = [jnp.ones((rows, steps, width), self.dtype) for steps, rows, width in shapes]
+        return tuple(layers.dropout(self, one, c.dropout, train, c.variational).swapaxes(0, 1) for one in ones)
