@@ -52,12 +52,12 @@ class Luong:
 
     width: int = 512
     """of the states"""
-    widths: tuple[int, ...] = ()
-    """of each layer, where they differ; the last is `width`"""
     embedding: int = 256
     """width of a token"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
+    widths: tuple[int, ...] = ()
+    """of each layer, where they differ; the last is `width`"""
     cell: CellName = "lstm"
     """how a state moves: see s2sjax/core/cells.py"""
     score: Literal["dot", "scaled_dot", "general", "additive"] = "general"

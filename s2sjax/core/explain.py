@@ -37,7 +37,7 @@ def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
         shares = (shares * u).at[place].set(1 - u)
         return (u * h + (1 - u) * candidate, shares), (shares, candidate)
 
-    first = jnp.zeros((1 + steps, len(h)), h.dtype).at[0].set(1)
+    first = jnp.zeros_like(h, shape=(1 + steps, len(h))).at[0].set(1)
     _, (shares, candidates) = lax.scan(body, (h, first), (1 + jnp.arange(steps), cells.project(weights, xs)))
     return Unrolled(shares, jnp.concatenate([h[None], candidates]))
 
@@ -85,12 +85,10 @@ def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Arr
     return jnp.linalg.norm(products[:, :width, :width], ord=2, axis=(1, 2))
 
 
-def gradient_bound(weights: Weights, steps: int, gamma: float = 1.0) -> Array:
+def gradient_bound(state: Array, steps: int, gamma: float = 1.0) -> Array:
     """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h: [1 + steps].
 
     What the gradient of a plain RNN cannot exceed, gamma being the steepest slope of its squashing function: one for
-    tanh (Pascanu et al. 2013). Below one it must vanish; above one it may explode. For a cell with gates it is the bar
-    to beat, and no bound: there W_h is that of all gates.
+    tanh (Pascanu et al. 2013). Below one it must vanish; above one it may explode. A cell with gates is not held by it.
     """
-    steepest = gamma * jnp.linalg.norm(weights["state"], ord=2)
-    return steepest ** jnp.arange(1 + steps)
+    return (gamma * jnp.linalg.norm(state, ord=2)) ** jnp.arange(1 + steps)

@@ -222,7 +222,8 @@ def cotangents_like(xs, carry, seed: int = 3):
 
 @pytest.mark.parametrize(
     "name, reverse",
-    [(name, name == "lstm") for name, cell in cells.CELLS.items() if not cell.parallel] + [("rnn", True), ("gru", True)],
+    [(name, name == "lstm") for name, cell in cells.CELLS.items() if not cell.parallel]
+    + [("rnn", True), ("gru", True)],
 )
 def test_the_late_weight_gradient_is_the_plain_one(name, reverse):
     """For every weight, input and carry, to 1e-10 in float64; two problems at once, by `vmap`."""
