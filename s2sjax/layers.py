@@ -3,15 +3,18 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.config.models import Initial, Join
 from s2sjax.core import cells, convolution, recurrence
 from s2sjax.core.attention import at_least_float32
+from s2sjax.core.norms import layer_norm
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -19,86 +22,171 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Weights(nn.Module):
     """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
 
-    Biases start at zero, an LSTM's forget gate at one (Gers et al. 2000); square blocks of a state-to-state
-    matrix start orthogonal, so that the gradient neither grows nor dies at first; the rest is Glorot's.
+    Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
+    state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all the
+    rest, as Glorot's.
     """
 
     shapes: Shapes
     dtype: jnp.dtype = jnp.float32
-    forget_gate: bool = False
+    gates: tuple[str, ...] = ()
+    """of a cell, in the order of its bias"""
+    initial: Initial = "orthogonal"
+    """of the matrices from state to state"""
 
     def setup(self):
         self.weights = {name: self.param(name, self._initial(name), shape) for name, shape in self.shapes.items()}
 
     def _initial(self, name: str):
         match name:
-            case "bias" if self.forget_gate:
-                return lambda key, shape: jnp.zeros(shape).at[: shape[0] // 4].set(1)
-            case "bias":
+            case "bias" | "shift" if "forget" in self.gates:
+                return self._open_forget_gate
+            case "bias" | "shift" | "state_bias" | "cell_shift":
                 return nn.initializers.zeros
+            case "input_scale" | "state_scale" | "cell_scale":
+                return nn.initializers.ones
             case "state" | "candidate":
-                return orthogonal_blocks
-            case "vector":
+                return partial(square_blocks, STATE_INITIAL[self.initial])
+            case "vector" | "peephole":
                 return nn.initializers.normal(self.shapes[name][0] ** -0.5)
             case _:
                 return nn.initializers.glorot_uniform()
+
+    def _open_forget_gate(self, key: Array, shape: tuple[int, ...]) -> Array:
+        width, place = shape[0] // len(self.gates), self.gates.index("forget")
+        return jnp.zeros(shape, jnp.float32).at[place * width : (place + 1) * width].set(1)
 
     def __call__(self) -> dict[str, Array]:
         return {name: value.astype(self.dtype) for name, value in self.weights.items()}
 
 
-def orthogonal_blocks(key: Array, shape: tuple[int, ...]) -> Array:
-    """[H, G*H]: one orthogonal matrix a gate."""
+STATE_INITIAL = {"orthogonal": nn.initializers.orthogonal(), "glorot": nn.initializers.glorot_uniform()}
+
+
+def square_blocks(initial: Callable, key: Array, shape: tuple[int, ...]) -> Array:
+    """[H, G*H]: one square matrix a gate."""
     height, width = shape
     keys = jax.random.split(key, width // height)
-    return jnp.concatenate([nn.initializers.orthogonal()(k, (height, height)) for k in keys], axis=1)
+    return jnp.concatenate([initial(k, (height, height)) for k in keys], axis=1)
 
 
-def cell_weights(cell: str, inputs: int, width: int, dtype, **extra: tuple[int, ...]) -> Weights:
+def cell_weights(
+    cell: str,
+    inputs: int,
+    width: int,
+    dtype,
+    initial: Initial = "orthogonal",
+    **extra: tuple[int, ...],
+) -> Weights:
     """The weights of a named cell; `extra` are further matrices that a decoder adds to its projection."""
-    return Weights(cells.CELLS[cell].shapes(inputs, width) | extra, dtype, forget_gate=cell == "lstm")
+    row = cells.CELLS[cell]
+    return Weights(row.shapes(inputs, width) | extra, dtype, row.gates, initial)
 
 
 class Recurrent(nn.Module):
     """A stack of recurrent layers over a padded batch: xs [B, T, D] -> ys [B, T, H] and the last carry of each layer.
 
-    The first `bidirectional` layers read both ways; each direction then has half of `width`, and the two are
-    concatenated. With `residual`, a layer's input is added to its output from the second layer on.
+    The first `bidirectional` layers read both ways, and `join` makes one vector of two: "concatenate" gives each
+    direction half of the width; with "mean" and "project" (a learned map) each has all of it. Last carries are joined
+    as outputs are. With `residual`, a layer's input is added to its output from the second layer on.
     """
 
     cell: str
-    width: int
+    width: int | tuple[int, ...]
+    """of every layer, or of each"""
     layers: int
     inputs: int
     bidirectional: int = 0
     residual: bool = False
     dropout: float = 0.0
     dtype: jnp.dtype = jnp.float32
+    join: Join = "concatenate"
+    initial: Initial = "orthogonal"
+    variational: bool = False
+    """one mask of dropout a sentence, which hides the recurrent state too"""
+    zoneout: float = 0.0
 
     def setup(self):
         self.forward = [self._weights(i) for i in range(self.layers)]
         self.backward = [self._weights(i) for i in range(self.bidirectional)]
+        if self.join == "project":
+            carries = cells.CELLS[self.cell].carries
+            widths = self.widths[: self.bidirectional]
+            self.joins = [[Dense(2 * width, width, self.dtype) for _ in range(carries)] for width in widths]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of what each layer hands on."""
+        return (self.width,) * self.layers if isinstance(self.width, int) else self.width
+
+    def _one_way(self, layer: int) -> int:
+        """The width of one direction."""
+        halved = layer < self.bidirectional and self.join == "concatenate"
+        return self.widths[layer] // 2 if halved else self.widths[layer]
 
     def _weights(self, layer: int) -> Weights:
-        width = self.width // 2 if layer < self.bidirectional else self.width
-        return cell_weights(self.cell, self.inputs if layer == 0 else self.width, width, self.dtype)
+        inputs = self.inputs if layer == 0 else self.widths[layer - 1]
+        return cell_weights(self.cell, inputs, self._one_way(layer), self.dtype, self.initial)
 
     def __call__(self, xs: Array, mask: Array, train: bool = False) -> tuple[Array, tuple[cells.Carry, ...]]:
-        cell, final = cells.CELLS[self.cell], []
+        final = []
         for layer in range(self.layers):
             directions = (self.forward[layer], *self.backward[layer : layer + 1])
-            width = self.width // len(directions)
-            begin = cells.start(cell, width, xs.shape[:1], self.dtype)
             passes = [
-                recurrence.run(cell, weights(), xs, mask, begin, reverse=reverse)
+                self._read(layer, weights(), xs, mask, reverse, train)
                 for weights, reverse in zip(directions, (False, True))
             ]
-            ys = jnp.concatenate([ys for ys, _ in passes], axis=-1)
-            final.append(tuple(jnp.concatenate(parts, axis=-1) for parts in zip(*(carry for _, carry in passes))))
+            ys = self._joined(layer, 0, [ys for ys, _ in passes])
+            members = zip(*(carry for _, carry in passes))
+            final.append(tuple(self._joined(layer, member, parts) for member, parts in enumerate(members)))
             xs = xs + ys if self.residual and layer > 0 else ys
             if layer < self.layers - 1:
-                xs = dropout(self, xs, self.dropout, train)
+                xs = dropout(self, xs, self.dropout, train, self.variational)
         return xs, tuple(final)
+
+    def _read(self, layer: int, weights: cells.Weights, xs: Array, mask: Array, reverse: bool, train: bool):
+        cell, width = cells.CELLS[self.cell], self._one_way(layer)
+        rows, steps, _ = xs.shape
+        begin = cells.start(cell, width, (rows,), self.dtype)
+        rate = self.dropout if self.variational else 0.0
+        disturbed = noise(self, cell, (steps, rows, width), rate, self.zoneout, self.dtype, train)
+        return recurrence.run(cell, weights, xs, mask, begin, reverse, disturbed)
+
+    def _joined(self, layer: int, member: int, parts: Sequence[Array]) -> Array:
+        """One or two directions of a member of the carry (the outputs are of its first): [..., H]."""
+        if len(parts) == 1:
+            return parts[0]
+        if self.join == "mean":
+            return (parts[0] + parts[1]) / 2
+        both = jnp.concatenate(parts, axis=-1)
+        return self.joins[layer][member](both) if self.join == "project" else both
+
+
+def noise(
+    module: nn.Module,
+    cell: cells.Cell,
+    shape: tuple[int, ...],
+    rate: float,
+    zoneout: float,
+    dtype,
+    train: bool,
+) -> cells.Noise:
+    """What disturbs the steps of one layer, [T, B, H], the time in front; nothing where both rates are zero.
+
+    `rate` is that of the recurrent state's dropout, one mask a sentence (Gal and Ghahramani 2016). `zoneout` draws at
+    every step, and is its expectation where nothing is learnt (Krueger et al. 2017).
+    """
+    steps, rows, width = shape
+    keep = zone = None
+    if train and rate > 0:
+        once = keep_mask(module.make_rng("dropout"), (rows, width), rate).astype(dtype) / (1 - rate)
+        keep = jnp.broadcast_to(once, shape)
+    if train and zoneout > 0:
+        zone = ~keep_mask(module.make_rng("dropout"), (steps, cell.carries, rows, width), zoneout)
+        zone = zone.astype(dtype)
+    elif zoneout > 0:
+        zone = jnp.full((steps, cell.carries, 1, 1), zoneout, dtype)
+    return cells.Noise(keep, zone)
 
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gated": convolution.gated}
@@ -174,14 +262,16 @@ class Stacked(nn.Module):
         return self.block.apply({"params": params}, *arguments, method=method)
 
 
-def dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:
+def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = False) -> Array:
     """x * keep / (1 - rate), keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
 
-    Sixteen random bits an element are enough for the rate, and cost half of what a float does.
+    Sixteen random bits an element are enough for the rate, and cost half of what a float does. With `once`, one mask
+    serves all positions of a sentence, x [B, T, D] (Gal and Ghahramani 2016).
     """
     if not train or rate == 0:
         return x
-    return jnp.where(keep_mask(module.make_rng("dropout"), x.shape, rate), x / (1 - rate), 0)
+    shape = (x.shape[0], 1, x.shape[2]) if once else x.shape
+    return jnp.where(keep_mask(module.make_rng("dropout"), shape, rate), x / (1 - rate), 0)
 
 
 def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
@@ -301,7 +391,4 @@ class LayerNorm(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (self.width,))
 
     def __call__(self, x: Array) -> Array:
-        x = x.astype(at_least_float32(x.dtype))
-        centred = x - x.mean(-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
-        return (normal * self.scale + self.bias).astype(self.dtype)
+        return layer_norm(x, self.scale, self.bias).astype(self.dtype)

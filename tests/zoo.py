@@ -33,6 +33,14 @@ MODELS: dict[str, config.ModelConfig] = {
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
     "gnmt": config.GNMT(**TINY, layers=3),
     "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
+    "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational=True),
+    "luong-peephole-zoneout": config.Luong(**TINY, cell="lstm_peephole", zoneout=0.1),
+    "luong-unfed-minlstm-mean": config.Luong(
+        **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
+    ),
+    "luong-norm-project": config.Luong(
+        **TINY, cell="lstm_norm", bidirectional=True, join="project", variational=True, initial="glorot"
+    ),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from s2sjax.config.joints import Carries, Reader, Writer, check_tie
-from s2sjax.config.models import Tie, _check_dropout
+from s2sjax.config.models import CellName, Tie, _check_dropout
 from s2sjax.config.settings import at_least, require, settings
 
 Shapes = tuple[tuple[int, int], ...]
@@ -27,8 +27,8 @@ class RCTM:
     """each convolution adds to what it read, where that is as wide"""
     pool: Literal["mean", "max"] = "mean"
     """how the vectors of all positions become the one that every step of the decoder is given"""
-    cell: Literal["rnn", "lstm", "gru"] = "rnn"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "rnn"
+    """how a state moves: see s2sjax/core/cells.py"""
     tie: Tie = "none"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
@@ -100,8 +100,8 @@ class LSTMDense:
     """width of a token; 0 reads it as a unit vector"""
     layers: int = 1
     """cells stacked"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
     decoder_layers: int = 1
     """hidden layers between a state and the output layer"""
     tie: Tie = "none"

@@ -7,6 +7,13 @@ from typing import Literal
 from s2sjax.config.joints import Carries, Reader, Writer, check_tie
 from s2sjax.config.settings import at_least, require, settings
 
+CellName = Literal[
+    "rnn", "lstm", "gru", "lstm_peephole", "lstm_coupled", "gru_after", "rnn_norm", "lstm_norm", "gru_norm", "mingru",
+    "minlstm",
+]  # fmt: skip
+"""the rows of s2sjax/core/cells.py"""
+Initial = Literal["orthogonal", "glorot"]
+Join = Literal["concatenate", "mean", "project"]
 Tie = Literal["all", "output", "none"]
 
 
@@ -18,8 +25,8 @@ class Cho:
     """of the states and of the vector between"""
     embedding: int = 256
     """width of a token; 0 reads tokens as one-hot vectors"""
-    cell: Literal["rnn", "lstm", "gru"] = "gru"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "gru"
+    """how a state moves: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
     readout_width: int = 0
@@ -54,8 +61,8 @@ class Sutskever:
     """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
     reverse: bool = True
     """read the source from its end to its beginning"""
     share: bool = False
@@ -96,16 +103,22 @@ class RNNsearch:
     """width of the additive score's hidden layer; 0 takes `width`"""
     encoder_layers: int = 1
     """bidirectional layers, one upon the other"""
-    cell: Literal["rnn", "lstm", "gru"] = "gru"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "gru"
+    """how a state moves: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
     readout_width: int = 0
     """width of what the output layer reads; 0 takes `embedding`"""
     tie: Tie = "none"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    initial: Initial = "orthogonal"
+    """how matrices from state to state begin"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+    variational: bool = False
+    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    zoneout: float = 0.0
+    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
 
     @property
     def reader(self) -> Reader:
@@ -119,7 +132,7 @@ class RNNsearch:
     def __post_init__(self):
         at_least(1, self, "model", "width", "encoder_layers")
         at_least(0, self, "model", "embedding", "attention", "readout_width")
-        _check_dropout(self)
+        _check_rates(self)
         _check_readout(self)
 
 
@@ -133,43 +146,72 @@ class Luong:
     """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
+    widths: tuple[int, ...] = ()
+    """of each layer, where they differ; the last is `width`"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
     score: Literal["dot", "scaled_dot", "general", "additive"] = "general"
     """how a state asks: see s2sjax/core/attention.py"""
     input_feeding: bool = True
     """the attentional state enters the next step"""
     bidirectional: bool = False
-    """read the source both ways; each direction has half of `width`"""
+    """read the source both ways"""
+    join: Join = "concatenate"
+    """of two directions: each has half of the width, or all of it and they are averaged or mapped by learned weights"""
     residual: bool = False
     """each layer above the first adds to what it read"""
     reverse: bool = False
     """read the source from its end to its beginning"""
     tie: Tie = "none"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    initial: Initial = "orthogonal"
+    """how matrices from state to state begin"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+    variational: bool = False
+    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    zoneout: float = 0.0
+    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
 
     @property
     def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+        return Reader(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
 
     @property
     def writer(self) -> Writer:
-        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+        return Writer(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
         at_least(0, self, "model", "embedding")
-        _check_dropout(self)
+        _check_rates(self)
         check_tie(self, self.width)
         require(
             not (self.reverse and self.bidirectional),
             "model.reverse is for reading one way: set it False, or model.bidirectional False",
         )
         require(
-            not self.bidirectional or self.width % 2 == 0,
+            not self.widths or (len(self.widths) == self.layers and self.widths[-1] == self.width),
+            f"model.widths is {self.widths}: name one for each of model.layers {self.layers}, "
+            f"the last of them model.width {self.width}",
+        )
+        require(min(self.widths, default=1) >= 1, f"model.widths is {self.widths}: each must be at least 1")
+        require(
+            not self.residual or len({*self.widths}) <= 1,
+            f"model.widths is {self.widths}: layers must be equally wide to be added by model.residual",
+        )
+        require(
+            self.bidirectional or self.join == "concatenate",
+            f"model.join {self.join!r} is of two directions: set model.bidirectional",
+        )
+        halved = self.bidirectional and self.join == "concatenate"
+        require(
+            not halved or self.width % 2 == 0,
             f"model.width is {self.width}: it must be even to be halved between two directions",
+        )
+        require(
+            not halved or not any(width % 2 for width in self.widths),
+            f"model.widths is {self.widths}: each must be even to be halved between two directions",
         )
 
 
@@ -185,8 +227,8 @@ class GNMT:
     """cells stacked, in encoder and decoder each; those above the second add to what they read"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
     tie: Tie = "none"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
@@ -260,6 +302,11 @@ class Transformer:
 
 
 Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
+
+
+def _check_rates(config) -> None:
+    _check_dropout(config)
+    require(0 <= config.zoneout < 1, f"model.zoneout is {config.zoneout}: it must be in [0, 1)")
 
 
 def _check_dropout(config) -> None:

@@ -31,7 +31,7 @@ class ChoDecoder(nn.Module):
     def setup(self):
         c, tokens = self.config, self.embedding.width
         self.kind = cells.CELLS[c.cell]
-        gates = self.kind.shapes(tokens, c.width)["input"][1]
+        gates = len(self.kind.gates) * c.width
         self.summary = layers.Dense(c.width, c.width, self.dtype)
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(self.kind.carries)]
         self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(c.width, gates))

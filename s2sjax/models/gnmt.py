@@ -57,7 +57,7 @@ class GNMTDecoder(nn.Module):
     def setup(self):
         c, tokens = self.config, self.embedding.width
         self.kind, self.score = cells.CELLS[c.cell], attention.SCORES["additive"]
-        gates = self.kind.shapes(tokens, c.width)["input"][1]
+        gates = len(self.kind.gates) * c.width
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.attention or c.width), self.dtype)
         self.lowest = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(c.width, gates))
         self.upper = [layers.cell_weights(c.cell, 2 * c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
@@ -79,7 +79,7 @@ class GNMTDecoder(nn.Module):
     def step(self, memory: Read, carries: tuple[cells.Carry, ...], token: Array):
         lowest, upper = self._weights()
         projected = cells.project(lowest, self.embedding(token))
-        first, (x, context, alpha) = self._move()(lowest, memory, carries[0], projected)
+        first, (x, context, alpha) = self._move()(lowest, memory, carries[0], (projected, cells.QUIET))
         rest, x = step_layers(self.kind, upper, carries[1:], x, residual=True, context=context)
         return (first, *rest), self.output.logits(x), alpha
 
@@ -88,7 +88,9 @@ class GNMTDecoder(nn.Module):
         lowest, upper = self._weights()
         embedded = layers.dropout(self, self.embedding(inputs), rate, train)
         projected = cells.project(lowest, embedded.swapaxes(0, 1))  # [T, B, G*H]
-        _, (states, contexts, _) = recurrence.scan(self._move(), lowest, memory.carry[0], projected, memory)
+        _, (states, contexts, _) = recurrence.scan(
+            self._move(), lowest, memory.carry[0], (projected, cells.QUIET), memory
+        )
         xs = layers.dropout(self, states.swapaxes(0, 1), rate, train)
         contexts = contexts.swapaxes(0, 1)  # [B, T, H]
         xs = run_layers(self, self.kind, upper, memory.carry[1:], xs, train, residual=True, context=contexts)

@@ -53,7 +53,7 @@ class RCTMDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.kind = cells.CELLS[c.cell]
-        gates = self.kind.shapes(self.embedding.width, c.width)["input"][1]
+        gates = len(self.kind.gates) * c.width
         self.cell = layers.cell_weights(c.cell, self.embedding.width, c.width, self.dtype, context=(c.width, gates))
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 

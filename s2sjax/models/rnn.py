@@ -5,9 +5,10 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,24 +32,28 @@ class RecurrentEncoder(nn.Module):
                 shape = dict(width=2 * c.width, layers=c.encoder_layers, bidirectional=c.encoder_layers)
             case config.Luong():
                 both_ways = c.layers if c.bidirectional else 0
-                shape = dict(width=c.width, layers=c.layers, bidirectional=both_ways, residual=c.residual)
+                shape = dict(width=c.widths or c.width, layers=c.layers, bidirectional=both_ways, residual=c.residual)
+                shape |= dict(join=c.join)
             case config.LSTMDense():
                 shape = dict(width=c.width, layers=c.layers, bidirectional=c.layers)
             case config.Sutskever():
                 shape = dict(width=c.width, layers=c.layers)
             case config.Cho():
                 shape = dict(width=c.width, layers=1)
+        if isinstance(c, config.RNNsearch | config.Luong):
+            shape |= dict(initial=c.initial, variational=c.variational, zoneout=c.zoneout)
         self.stack = layers.Recurrent(c.cell, inputs=self.embedding.width, dropout=c.dropout, dtype=self.dtype, **shape)
 
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
         c = self.config
+        once = getattr(c, "variational", False)
         turn = recurrence.turned if getattr(c, "reverse", False) else lambda xs, mask: xs
-        embedded = layers.dropout(self, self.embedding(source), c.dropout, train)
+        embedded = layers.dropout(self, self.embedding(source), c.dropout, train, once)
         states, final = self.stack(turn(embedded, mask), mask, train=train)
         if isinstance(c, config.RNNsearch):
             final = (tuple(part[:, c.width :] for part in final[-1]),)  # of the backward reading
         # In the order of the source again, so that attention points at its words.
-        return Memory(layers.dropout(self, turn(states, mask), c.dropout, train), mask, final)
+        return Memory(layers.dropout(self, turn(states, mask), c.dropout, train, once), mask, final)
 
 
 class Read(NamedTuple):
@@ -60,6 +65,18 @@ class Read(NamedTuple):
     carry: tuple[cells.Carry, ...]  # where the decoder starts, one a layer
 
 
+def noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bool) -> cells.Noise:
+    """What the decoder's configuration has disturb one of its layers, [T, B, H]: see `layers.noise`."""
+    c: Any = module.config  # type: ignore[attr-defined]
+    rate = c.dropout if getattr(c, "variational", False) else 0.0
+    return layers.noise(module, cell, shape, rate, getattr(c, "zoneout", 0.0), module.dtype, train)  # type: ignore[attr-defined]
+
+
+def step_noise(module: nn.Module, cell: cells.Cell) -> cells.Noise:
+    """The same for one step of search, where nothing is learnt."""
+    return jax.tree.map(lambda leaf: leaf[0], noise(module, cell, (1, 1, 1), train=False))
+
+
 def run_layers(
     module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], xs: Array,
     train: bool, residual: bool = False, context: Array | None = None,
@@ -69,11 +86,13 @@ def run_layers(
     context [B, T, M] enters every layer beside what is below; with `residual`, layers above the first add to that.
     """
     everywhere = jnp.ones(xs.shape[:2], bool)
+    once = getattr(module.config, "variational", False)  # type: ignore[attr-defined]
     for layer, (cell, carry) in enumerate(zip(weights, carries)):
         inputs = xs if context is None else jnp.concatenate([xs, context], axis=-1)
-        ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry)
+        disturbed = noise(module, kind, (*everywhere.T.shape, carry[0].shape[-1]), train)
+        ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry, noise=disturbed)
         ys = ys + xs if residual and layer > 0 else ys
-        xs = layers.dropout(module, ys, module.config.dropout, train)  # type: ignore[attr-defined]
+        xs = layers.dropout(module, ys, module.config.dropout, train, once)  # type: ignore[attr-defined]
     return xs
 
 
@@ -100,11 +119,12 @@ def read_out(kind: str, hidden: Array) -> Array:
 
 
 def rnnsearch_step(
-    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, projected: Array
+    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, inputs
 ):
-    """One step of the recurrence: projected [B, G*H] -> carry; state [B, H], context [B, M], alpha [B, S]."""
+    """One step of the recurrence: projected [B, G*H], noise -> carry; state [B, H], context [B, M], alpha [B, S]."""
+    projected, disturbed = inputs
     context, alpha = attention.attend_batch(score, weights, carry[0], memory.keys, memory.states, memory.mask)
-    carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"])
+    carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"], disturbed)
     return carry, (state, context, alpha)
 
 
@@ -122,11 +142,11 @@ class RNNsearchDecoder(nn.Module):
     def setup(self):
         c = self.config
         tokens, memory, cell = self.embedding.width, 2 * c.width, cells.CELLS[c.cell]
-        gates = cell.shapes(tokens, c.width)["input"][1]
+        context = (memory, len(cell.gates) * c.width)
         self.score = attention.SCORES["additive"]
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
         self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
-        self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(memory, gates))
+        self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, c.initial, context=context)
         halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
         self.readout = layers.Dense(c.width + tokens + memory, halves * hidden, self.dtype)
         self.output = output_layer(c, self.embedding, hidden, self.dtype)
@@ -141,7 +161,8 @@ class RNNsearchDecoder(nn.Module):
     def step(self, memory: Read, carry: cells.Carry, token: Array):
         embedded = self.embedding(token)
         weights = self._weights()
-        carry, (state, context, alpha) = self._move()(weights, memory, carry, cells.project(weights, embedded))
+        inputs = cells.project(weights, embedded), step_noise(self, cells.CELLS[self.config.cell])
+        carry, (state, context, alpha) = self._move()(weights, memory, carry, inputs)
         return carry, self._logits(state, embedded, context), alpha
 
     def _weights(self) -> cells.Weights:
@@ -152,13 +173,16 @@ class RNNsearchDecoder(nn.Module):
 
     def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
         hidden = read_out(self.config.readout, self.readout(jnp.concatenate([state, embedded, context], axis=-1)))
-        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
+        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train, self.config.variational))
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        c = self.config
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
         weights = self._weights()
         projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
-        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], projected, memory)
+        disturbed = noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
+        xs = projected, disturbed
+        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], xs, memory)
         return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
@@ -189,17 +213,17 @@ def luong_step(
 ):
     """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
 
-    inputs: projected, and keep [layers, B, H] or None: dropout's masks, already divided by 1 - rate, for what each
-    layer hands on.
+    inputs: projected; dropout's masks [B, H] of what each layer hands on, already divided by 1 - rate, or None; and
+    the noise of each layer.
     """
-    projected, keep = inputs
+    projected, keep, disturbed = inputs
     if "fed" in weights.cells[0]:
         projected = projected + state.fed @ weights.cells[0]["fed"]
     carries, below = [], state.fed
     for layer, (cell, carry) in enumerate(zip(weights.cells, state.carry)):
         if layer > 0:
             projected = cells.project(cell, below)
-        carry, h = cells.step(kind, cell, carry, projected)
+        carry, h = cells.step(kind, cell, carry, projected, disturbed[layer])
         carries.append(carry)
         h = h + below if residual and layer > 0 else h
         below = h if keep is None else h * keep[layer]
@@ -223,11 +247,13 @@ class LuongDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.kind = cells.CELLS[c.cell]
-        tokens = self.embedding.width
-        gates = self.kind.shapes(tokens, c.width)["input"][1]
-        fed = {"fed": (c.width, gates)} if c.input_feeding else {}
-        self.first = layers.cell_weights(c.cell, tokens, c.width, self.dtype, **fed)
-        self.upper = [layers.cell_weights(c.cell, c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
+        self.widths = c.widths or (c.width,) * c.layers
+        fed = {"fed": (c.width, len(self.kind.gates) * self.widths[0])} if c.input_feeding else {}
+        self.first = layers.cell_weights(c.cell, self.embedding.width, self.widths[0], self.dtype, c.initial, **fed)
+        self.upper = [
+            layers.cell_weights(c.cell, below, width, self.dtype, c.initial)
+            for below, width in zip(self.widths, self.widths[1:])
+        ]
         self.score = attention.SCORES[c.score]
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
@@ -247,25 +273,27 @@ class LuongDecoder(nn.Module):
     def step(self, memory: Read, state: LuongState, token: Array):
         weights = self._weights()
         projected = cells.project(weights.cells[0], self.embedding(token))
-        state, (_, alpha) = self._move()(weights, memory, state, (projected, None))
+        disturbed = (step_noise(self, self.kind),) * self.config.layers
+        state, (_, alpha) = self._move()(weights, memory, state, (projected, None, disturbed))
         return state, self.output.logits(state.fed), alpha
 
     def _move(self):
         return partial(luong_step, self.kind, self.score, self.config.residual)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
-        run = self._fed if self.config.input_feeding else self._unfed
+        c = self.config
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
+        run = self._fed if c.input_feeding else self._unfed
         attentional = run(memory, embedded, train)
-        return self.output.logits(layers.dropout(self, attentional, self.config.dropout, train))
+        return self.output.logits(layers.dropout(self, attentional, c.dropout, train, c.variational))
 
     def _fed(self, memory: Read, embedded: Array, train: bool) -> Array:
         """Each step waits for the attention of the one before: one scan over everything."""
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
-        steps, rows, _ = projected.shape
-        keep = self._keep_masks(steps, rows, train)
-        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), (projected, keep), memory)
+        shapes = [(*projected.shape[:2], width) for width in self.widths]
+        xs = projected, self._keep_masks(shapes, train), tuple(noise(self, self.kind, one, train) for one in shapes)
+        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
         return attentional.swapaxes(0, 1)
 
     def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:
@@ -274,9 +302,10 @@ class LuongDecoder(nn.Module):
         xs = run_layers(self, self.kind, weights.cells, memory.carry, embedded, train, self.config.residual)
         return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
 
-    def _keep_masks(self, steps: int, rows: int, train: bool) -> Array | None:
-        rate = self.config.dropout
-        if not train or rate == 0:
+    def _keep_masks(self, shapes: list[tuple[int, ...]], train: bool) -> tuple[Array, ...] | None:
+        """Dropout of ones: what multiplies the outputs of each layer, [T, B, H]."""
+        c = self.config
+        if not train or c.dropout == 0:
             return None
-        keep = layers.keep_mask(self.make_rng("dropout"), (steps, self.config.layers, rows, self.config.width), rate)
-        return keep.astype(self.dtype) / (1 - rate)
+        ones = [jnp.ones((rows, steps, width), self.dtype) for steps, rows, width in shapes]
+        return tuple(layers.dropout(self, one, c.dropout, train, c.variational).swapaxes(0, 1) for one in ones)
