@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
-from s2sjax.core import losses
+from s2sjax.core import cells, losses
 from s2sjax.core.tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
@@ -34,13 +34,13 @@ MODELS: dict[str, config.ModelConfig] = {
     "gnmt": config.GNMT(**TINY, layers=3),
     "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
     "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational=True),
-    "luong-peephole-zoneout": config.Luong(**TINY, cell="lstm_peephole", zoneout=0.1),
+    "luong-peephole-zoneout-project": config.Luong(
+        **TINY, cell="lstm_peephole", zoneout=0.1, bidirectional=True, join="project"
+    ),
     "luong-unfed-minlstm-mean": config.Luong(
         **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
     ),
-    "luong-norm-project": config.Luong(
-        **TINY, cell="lstm_norm", bidirectional=True, join="project", variational=True, initial="glorot"
-    ),
+    "luong-norm-variational": config.Luong(**TINY, cell="lstm_norm", variational=True, initial="glorot"),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
@@ -139,4 +139,10 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 def each(names):
     """A test for each name; a family's other models wait for `make test-slow`, which .ci/run runs too."""
     slow = lambda name: () if name in FAMILIES else pytest.mark.slow
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
+
+
+def each_cell(names=tuple(cells.CELLS)):
+    """A test for each cell; the variants of the first ones wait likewise, where a test costs much to compile."""
+    slow = lambda name: () if name in ("rnn", "lstm", "gru", "minlstm") else pytest.mark.slow
     return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])

@@ -70,6 +70,7 @@ def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: No
     """
     seen = carry[0] if noise.keep is None else carry[0] * noise.keep
     new = cell.update(weights, carry, projected, seen)
+    new = tuple(now.astype(old.dtype) for now, old in zip(new, carry))  # a normed cell computes in float32
     if noise.zone is not None:
         new = tuple(z * old + (1 - z) * now for z, old, now in zip(noise.zone, carry, new))
     return new, new[0]

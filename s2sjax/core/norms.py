@@ -17,6 +17,6 @@ def layer_norm(x: Array, scale: Array | float = 1.0, bias: Array | float = 0.0) 
 
 
 def norm_by_gate(x: Array, scale: Array, bias: Array | float = 0.0, *, width: int) -> Array:
-    """Each block of `width` normalised by itself, in the type of x: [..., G*H], scale and bias [G*H] -> [..., G*H]."""
+    """Each block of `width` normalised by itself: [..., G*H], scale and bias [G*H] -> [..., G*H]."""
     blocks = x.reshape(*x.shape[:-1], -1, width)
-    return (layer_norm(blocks).reshape(x.shape) * scale + bias).astype(x.dtype)
+    return layer_norm(blocks).reshape(x.shape) * scale + bias

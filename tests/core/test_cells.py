@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from jax.test_util import check_grads
 
 from s2sjax import layers
@@ -185,7 +186,7 @@ def test_a_cell_is_its_equation(name):
     jax.tree.map(partial(np.testing.assert_allclose, atol=BAR), last, carry)
 
 
-@every_cell
+@zoo.each_cell()
 def test_gradients_match_finite_differences(name):
     """By every weight, input and carry, in float64: 1e-6 relative."""
     with jax.enable_x64(True):

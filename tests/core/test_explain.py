@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 
 from s2sjax.core import cells, explain, recurrence
 
@@ -34,7 +35,7 @@ def states(name: str, weights, xs, carry):
 # --------------------------------------------------------------------------- sums of candidates
 
 
-@pytest.mark.parametrize("name", BLENDING)
+@zoo.each_cell(BLENDING)
 def test_a_gru_is_a_weighted_sum_of_its_candidates(name):
     weights, xs, (h,) = example(name)
     shares, candidates = jax.jit(partial(explain.unroll_blend, cells.CELLS[name]))(weights, xs, h)
@@ -68,7 +69,7 @@ def held_step(name: str, weights, projected, h, c):
     return new_h, new_c
 
 
-@pytest.mark.parametrize("name", FORGETTING)
+@zoo.each_cell(FORGETTING)
 def test_the_gradient_along_an_lstms_cell_is_the_product_of_its_forget_gates(name):
     """dc_T / dc_t by autodiff, gates held: a diagonal matrix, f_T ... f_{t+1}."""
     weights, xs, carry = example(name)

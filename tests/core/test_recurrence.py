@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 
 from s2sjax.core import cells, recurrence
 
@@ -17,8 +18,8 @@ HOLES = np.random.default_rng(9).random((ROWS, TIME)) < 0.6  # a mask need not b
 
 PARALLEL = [name for name, cell in cells.CELLS.items() if cell.parallel]
 
-every_cell = pytest.mark.parametrize("name", cells.CELLS)
-every_parallel_cell = pytest.mark.parametrize("name", PARALLEL)
+every_cell = zoo.each_cell()
+every_parallel_cell = zoo.each_cell(PARALLEL)
 both_ways = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 run = jax.jit(recurrence.run, static_argnames=("cell", "reverse"))
@@ -220,11 +221,8 @@ def cotangents_like(xs, carry, seed: int = 3):
     return draw(*xs.shape[:-1], WIDTH), tuple(draw(*part.shape) for part in carry)
 
 
-@pytest.mark.parametrize(
-    "name, reverse",
-    [(name, name == "lstm") for name, cell in cells.CELLS.items() if not cell.parallel]
-    + [("rnn", True), ("gru", True)],
-)
+@zoo.each_cell([name for name in cells.CELLS if name not in PARALLEL])
+@both_ways
 def test_the_late_weight_gradient_is_the_plain_one(name, reverse):
     """For every weight, input and carry, to 1e-10 in float64; two problems at once, by `vmap`."""
 
