@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core import cells, recurrence
+from s2sjax.core import attention, cells, recurrence
 from s2sjax.core.attention import at_least_float32
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -39,7 +39,7 @@ class Weights(nn.Module):
                 return nn.initializers.zeros
             case "state" | "candidate":
                 return orthogonal_blocks
-            case "vector":
+            case _ if len(self.shapes[name]) == 1:
                 return nn.initializers.normal(self.shapes[name][0] ** -0.5)
             case _:
                 return nn.initializers.glorot_uniform()
@@ -107,7 +107,8 @@ class Stacked(nn.Module):
 
     One compiled body serves all of them: a scan over the blocks compiles in the time of one, and XLA does not fuse
     a block's residual chain into the blocks above it. Accelerators still run them unrolled, where that is faster.
-    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train).
+    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train), with
+    the keywords that the stack was called with.
     """
 
     block: nn.Module
@@ -120,13 +121,13 @@ class Stacked(nn.Module):
         init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
         self.stack = self.param("stack", lambda key: jax.vmap(init)(jax.random.split(key, self.depth)))
 
-    def __call__(self, x: Array, *arguments: Array, train: bool) -> Array:
+    def __call__(self, x: Array, *arguments: Array, train: bool, **shared) -> Array:
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
 
         def body(x, inputs):
             params, key = inputs
             rngs = None if key is None else {"dropout": key}
-            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs), None
+            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
 
         return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
 
@@ -177,9 +178,10 @@ class Dense(nn.Module):
     outputs: int
     dtype: jnp.dtype = jnp.float32
     bias: bool = True
+    initial: Callable = nn.initializers.glorot_uniform()
 
     def setup(self):
-        self.kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.inputs, self.outputs))
+        self.kernel = self.param("kernel", self.initial, (self.inputs, self.outputs))
         self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
@@ -211,3 +213,50 @@ class LayerNorm(nn.Module):
         centred = x - x.mean(-1, keepdims=True)
         normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
         return (normal * self.scale + self.bias).astype(self.dtype)
+
+
+class Pooling(nn.Module):
+    """Learned queries that ask a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
+
+    Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
+    """
+
+    queries: int
+    width: int
+    score: str = "scaled_dot"
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
+        self.weights = Weights(shapes, self.dtype)
+        self.asked = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
+
+    def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
+        asked = self.asked.astype(self.dtype)
+        return attention.pool(attention.SCORES[self.score], self.weights(), asked, memory, mask)
+
+
+class NonLocal(nn.Module):
+    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
+
+        z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
+
+    x [B, ..., width], places `...` as they are: H x W or T x H x W; mask [B, ...] where they are real. theta, phi and g
+    are linear, half as wide; W_z starts at zero, so that a block put into a trained network changes nothing at first.
+    """
+
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        inner = max(1, self.width // 2)
+        self.query = Dense(self.width, inner, self.dtype)
+        self.key_value = Dense(self.width, 2 * inner, self.dtype)
+        self.output = Dense(inner, self.width, self.dtype, initial=nn.initializers.zeros)
+
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        flat = x.reshape(len(x), -1, self.width)  # [B, S, width]
+        real = jnp.ones(flat.shape[:2], bool) if mask is None else mask.reshape(flat.shape[:2])
+        keys, values = jnp.split(self.key_value(flat), 2, axis=-1)
+        seen, _ = attention.attend_all(attention.SCORES["dot"], {}, self.query(flat), keys, values, real)
+        return x + self.output(seen).reshape(x.shape)

@@ -17,15 +17,22 @@ TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, deco
 MODELS: dict[str, config.ModelConfig] = {
     "rnnsearch": config.RNNsearch(**TINY),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
+    "rnnsearch-coverage": config.RNNsearch(**TINY, coverage=True),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "luong-cosine": config.Luong(**TINY, score="cosine", layers=1),
+    "luong-local-monotonic": config.Luong(**TINY, window="monotonic", radius=1),
+    "luong-local-predictive-unfed": config.Luong(**TINY, window="predictive", radius=2, input_feeding=False),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
     ),
     "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+    "transformer-rotary": config.Transformer(**TINY_TRANSFORMER, positions="rotary"),
+    "transformer-relative-pre": config.Transformer(**TINY_TRANSFORMER, norm="pre", positions="relative"),
+    "transformer-window": config.Transformer(**TINY_TRANSFORMER, window=2),
 }
 
 VOCABULARY = 7  # the four specials and three words

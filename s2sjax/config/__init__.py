@@ -78,6 +78,19 @@ class Experiment:
                 places >= longest,
                 f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
             )
+        if isinstance(self.model, Transformer):
+            self._check_window("window", self.model.window, max(max(pair) for pair in self.data.buckets), "0")
+        if isinstance(self.model, Luong):
+            longest = max(source for source, _ in self.data.buckets)
+            self._check_window("radius", self.model.radius, longest, "0, and model.window global")
+
+    @staticmethod
+    def _check_window(field: str, reach: int, longest: int, everywhere: str) -> None:
+        require(
+            reach < longest,
+            f"model.{field} {reach} reaches across the longest of data.buckets, {longest}: "
+            f"lower it, or set it to {everywhere}, to see everything",
+        )
 
 
 # ------------------------------------------------------------------------------------- to JSON

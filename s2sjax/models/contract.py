@@ -55,6 +55,11 @@ class EncoderDecoder(nn.Module):
         self.encoder = self.encoder_type(self.config, self.source_embedding, self.dtype)
         self.decoder = self.decoder_type(self.config, self.target_embedding, self.dtype)
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a source or a target that the model can tell apart; None: any number."""
+        return self.config.max_length if getattr(self.config, "positions", None) == "learned" else None
+
     def encode(self, source: Array, train: bool = False):
         return self.decoder.prepare(self.encoder(source, source != PAD, train))
 

@@ -1,6 +1,10 @@
 """The Transformer (Vaswani et al. 2017), post-LN as published or pre-LN.
 
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
+
+Positions enter where they act: sinusoidal and learned ones in `Positioned`; rotary ones in the self-attentions, which
+turn their queries and keys; relative ones as a `bias` of the self-attentions, made once a stack and shared by its
+blocks. A `window` restricts the self-attentions. Cross attention knows of none of them.
 """
 
 from typing import NamedTuple
@@ -12,6 +16,8 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, positions
+from s2sjax.core.windowed import offsets, windowed_multi_head
+from s2sjax.errors import UserError
 from s2sjax.models.contract import Memory
 
 
@@ -30,20 +36,53 @@ class Attention(nn.Module):
     def _heads(self, x: Array) -> Array:
         return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
 
-    def read(self, memory: Array) -> tuple[Array, Array]:
-        """Keys and values of [..., W]: two of [..., N, D]."""
-        keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
-        return self._heads(keys), self._heads(values)
+    def _turned(self, x: Array, position: Array | None) -> Array:
+        """Queries or keys [..., N, D] at their positions [...]."""
+        if position is None or self.config.positions != "rotary":
+            return x
+        return positions.rotate(x, position[..., None])
 
-    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array, causal: bool = False) -> Array:
+    def read(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
+        """Keys and values of [..., W]: two of [..., N, D]. position [...]: of self-attention's keys."""
+        keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
+        return self._turned(self._heads(keys), position), self._heads(values)
+
+    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array) -> Array:
         """All positions: x [B, T, W], keys and values [B, S, N, D], lengths [B] of them real."""
-        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths, causal)
+        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths)
         return self.output(attended.reshape(x.shape))
 
-    def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """One position: x [B, W], keys and values [B, N, S, D], mask [B, S] -> [B, W], mean weights [B, S]."""
-        attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
+    def to_itself(self, x: Array, lengths: Array, causal: bool = False, bias: Array | None = None) -> Array:
+        """All positions of x [B, T, W], lengths [B] of them real, look at each other. bias: of `Positioned.bias`."""
+        position = jnp.arange(x.shape[1])
+        heads = self._turned(self._heads(self.query(x)), position), *self.read(x, position)
+        if radius := reach(self.config, x.shape[1]):
+            attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
+        else:
+            attended = attention.fused_multi_head(*heads, lengths, causal, bias)
+        return self.output(attended.reshape(x.shape))
+
+    def one(
+        self,
+        x: Array,
+        keys: Array,
+        values: Array,
+        mask: Array,
+        position: Array | None = None,
+        bias: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """One position: x [B, W], keys and values [B, N, S, D], mask [B, S] -> [B, W], mean weights [B, S].
+
+        position [B] and bias [B, N, S] are self-attention's.
+        """
+        query = self._turned(self._heads(self.query(x)), position)
+        attended, alpha = attention.attend_heads(query, keys, values, mask, bias)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
+
+
+def reach(c: config.Transformer, length: int) -> int:
+    """How far each of `length` positions sees to either side; 0: everywhere, as where the window holds all of them."""
+    return c.window if length > c.window + 1 else 0
 
 
 class FeedForward(nn.Module):
@@ -78,24 +117,67 @@ class Residual(nn.Module):
 
 
 class Positioned(nn.Module):
-    """Embeddings plus positions, dropped out; and the last norm of a pre-LN stack."""
+    """What a stack has besides its blocks: embeddings with positions, dropped out; the bias of relative positions; the
+    last norm of a pre-LN stack."""
 
     config: config.Transformer
+    causal: bool
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
         if c.positions == "learned":
             self.table = self.param("table", nn.initializers.normal(0.02), (c.max_length, c.width))
+        if c.positions == "relative":
+            shape = (positions.BUCKETS, c.heads)
+            self.relative = self.param("relative", nn.initializers.normal(c.width**-0.5), shape)
+        if c.join_positions == "concat":
+            self.join = layers.Dense(2 * c.width, c.width, self.dtype)
         if c.norm == "pre":
             self.norm = layers.LayerNorm(c.width, self.dtype)
 
     def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
-        if self.config.positions == "learned":
-            offset = self.table[position]
-        else:
-            offset = positions.sinusoidal(position, self.config.width)
-        return layers.dropout(self, embedded + offset.astype(self.dtype), self.config.dropout, train)
+        """embedded [B, ..., W], position [...] or [B]."""
+        match self.config.positions:
+            case "sinusoidal":
+                embedded = self._joined(embedded, positions.sinusoidal(position, self.config.width))
+            case "learned":
+                embedded = self._joined(embedded, self.table[position])
+        return layers.dropout(self, embedded, self.config.dropout, train)
+
+    def _joined(self, embedded: Array, place: Array) -> Array:
+        place = place.astype(self.dtype)
+        if self.config.join_positions == "sum":
+            return embedded + place
+        return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
+
+    def everywhere(self, embedded: Array, train: bool) -> Array:
+        """All positions: embedded [B, T, W]."""
+        self.make_room(embedded.shape[1])
+        return self(embedded, jnp.arange(embedded.shape[1]), train)
+
+    def make_room(self, length: int) -> None:
+        """Refuses what learned positions cannot address: an index beyond their table would be another position's."""
+        if self.config.positions == "learned" and length > self.config.max_length:
+            raise UserError(
+                f"model.max_length is {self.config.max_length}: learned positions cannot address {length}; "
+                "shorten the line or search.max_length, or train with a higher max_length"
+            )
+
+    def bias(self, length: int) -> Array | None:
+        """What relative positions add to the scores of all positions: [1, N, T, T], of windows [1, N, r, K]."""
+        if self.config.positions != "relative":
+            return None
+        place, radius = jnp.arange(length), reach(self.config, length)
+        between = offsets(radius, self.causal) if radius else place - place[:, None]
+        return positions.relative_bias(self.relative, between, self.causal)[None]
+
+    def bias_of_one(self, position: Array, length: int) -> Array | None:
+        """The same for one position [B] that looks into a cache of `length`, see `State`: [B, N, L]."""
+        if self.config.positions != "relative":
+            return None
+        ago = (position[:, None] - jnp.arange(length)) % length
+        return positions.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)
 
     def last(self, x: Array) -> Array:
         return self.norm(x) if self.config.norm == "pre" else x
@@ -114,9 +196,9 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, lengths: Array, train: bool) -> Array:
+    def __call__(self, x: Array, lengths: Array, train: bool, bias: Array | None = None) -> Array:
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), lengths), train)
+        x = self.around_attention.after(x, self.attention.to_itself(h, lengths, bias=bias), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
@@ -127,13 +209,13 @@ class TransformerEncoder(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        self.positioned = Positioned(self.config, self.dtype)
+        self.positioned = Positioned(self.config, False, self.dtype)
         block = EncoderBlock(self.config, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
 
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        x = self.positioned(self.embedding(source), jnp.arange(source.shape[1]), train)
-        x = self.blocks(x, mask.sum(1), train=train)
+        x = self.positioned.everywhere(self.embedding(source), train)
+        x = self.blocks(x, mask.sum(1), train=train, bias=self.positioned.bias(source.shape[1]))
         return Memory(self.positioned.last(x), mask, ())
 
 
@@ -149,6 +231,8 @@ class Read(NamedTuple):
 
 
 class State(NamedTuple):
+    """A window needs no more than its own width: L = r + 1, and position t is kept in place t mod L."""
+
     position: Array  # [B] how many tokens are written
     layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
 
@@ -165,11 +249,11 @@ class DecoderBlock(nn.Module):
         self.around_cross = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool) -> Array:
+    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool, bias: Array | None = None) -> Array:
         """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices."""
         everything = jnp.full(x.shape[:1], x.shape[1])
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), everything, causal=True), train)
+        x = self.around_attention.after(x, self.attention.to_itself(h, everything, True, bias), train)
         h = self.around_cross.before(x)
         x = self.around_cross.after(x, self.cross(h, *self.cross.read(states), source_lengths), train)
         h = self.around_feedforward.before(x)
@@ -180,13 +264,22 @@ class DecoderBlock(nn.Module):
         keys, values = self.cross.read(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
-    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position: Array):
+    def one(
+        self,
+        x: Array,
+        read: tuple[Array, Array],
+        mask: Array,
+        cache: tuple[Array, Array],
+        position: Array,
+        bias: Array | None,
+    ):
         """One position, x [B, W]: the same with a cache -> x, cache, alpha over the source [B, S]."""
         h = self.around_attention.before(x)
         write = jax.vmap(lambda past, now, at: past.at[:, at].set(now))
-        keys, values = (write(past, now, position) for past, now in zip(cache, self.attention.read(h)))
+        place = position % cache[0].shape[2]
+        keys, values = (write(past, now, place) for past, now in zip(cache, self.attention.read(h, position)))
         so_far = jnp.arange(keys.shape[2]) <= position[:, None]  # [B, L]
-        x = self.around_attention.after(x, self.attention.one(h, keys, values, so_far)[0], False)
+        x = self.around_attention.after(x, self.attention.one(h, keys, values, so_far, position, bias)[0], False)
         attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
@@ -200,7 +293,7 @@ class TransformerDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        self.positioned = Positioned(c, self.dtype)
+        self.positioned = Positioned(c, True, self.dtype)
         block = DecoderBlock(c, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
         self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
@@ -210,22 +303,26 @@ class TransformerDecoder(nn.Module):
         return Read(memory.states, memory.mask, layers)
 
     def start(self, memory: Read, steps: int) -> State:
-        rows = memory.mask.shape[0]
-        shape = (rows, self.config.heads, steps, self.config.width // self.config.heads)
+        self.positioned.make_room(steps)
+        rows, window = memory.mask.shape[0], self.config.window
+        length = min(steps, window + 1) if window else steps
+        shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
         return State(jnp.zeros(rows, jnp.int32), ((empty, empty),) * self.config.decoder_layers)
 
     def step(self, memory: Read, state: State, token: Array):
         x = self.positioned(self.embedding(token), state.position)
+        bias = self.positioned.bias_of_one(state.position, state.layers[0][0].shape[2])
         caches, alphas = [], []
         for block, read, cache in zip(self.blocks.each(), memory.layers, state.layers):
-            x, cache, alpha = block(x, read, memory.mask, cache, state.position, method="one")
+            x, cache, alpha = block(x, read, memory.mask, cache, state.position, bias, method="one")
             caches.append(cache)
             alphas.append(alpha)
         logits = self.output.logits(self.positioned.last(x))
         return State(state.position + 1, tuple(caches)), logits, sum(alphas) / len(alphas)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        x = self.positioned(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
-        x = self.blocks(x, memory.states, memory.mask.sum(1), train=train)
+        x = self.positioned.everywhere(self.embedding(inputs), train)
+        bias = self.positioned.bias(inputs.shape[1])
+        x = self.blocks(x, memory.states, memory.mask.sum(1), train=train, bias=bias)
         return self.output.logits(self.positioned.last(x))

@@ -52,7 +52,11 @@ def test_every_leaf_of_memory_and_state_has_the_batch_in_front(name, model):
     assert {leaf.shape[0] for leaf in jax.tree.leaves((memory, state))} == {3}
     assert logits.shape == (3, zoo.VOCABULARY)
     assert attention.shape == source.shape
-    np.testing.assert_allclose(attention.sum(1), 1, atol=1e-6)
+    total = np.asarray(attention.sum(1))
+    if getattr(zoo.MODELS[name], "window", None) == "predictive":  # its Gaussian thins the weights, as published
+        assert ((total > 0.01) & (total < 1)).all()
+    else:
+        np.testing.assert_allclose(total, 1, atol=1e-6)
     assert np.all(np.asarray(attention)[source == PAD] == 0)
 
 
