@@ -121,8 +121,8 @@ class Positioned(nn.Module):
     last norm of a pre-LN stack."""
 
     config: config.Transformer
-    causal: bool
     dtype: jnp.dtype
+    causal: bool = False
 
     def setup(self):
         c = self.config
@@ -209,7 +209,7 @@ class TransformerEncoder(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        self.positioned = Positioned(self.config, False, self.dtype)
+        self.positioned = Positioned(self.config, self.dtype)
         block = EncoderBlock(self.config, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
 
@@ -293,7 +293,7 @@ class TransformerDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        self.positioned = Positioned(c, True, self.dtype)
+        self.positioned = Positioned(c, self.dtype, causal=True)
         block = DecoderBlock(c, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
         self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
