@@ -21,7 +21,8 @@ class Weights(nn.Module):
     """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
 
     Biases start at zero, an LSTM's forget gate at one (Gers et al. 2000); square blocks of a state-to-state
-    matrix start orthogonal, so that the gradient neither grows nor dies at first; the rest is Glorot's.
+    matrix start orthogonal, so that the gradient neither grows nor dies at first; other matrices are Glorot's, other
+    vectors normal with the deviation that gives them length one.
     """
 
     shapes: Shapes

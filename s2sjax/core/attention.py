@@ -1,6 +1,6 @@
 """Attention: scores of one query against its keys, and what is made of them.
 
-Letters: B batch, T queries, S positions of the memory, Q query width, M memory width, A width of a
+Letters: B batch, T queries, S positions of the memory, P learned queries, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
 A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `ask` turns a state into a query,

@@ -117,8 +117,9 @@ class Residual(nn.Module):
 
 
 class Positioned(nn.Module):
-    """What a stack has besides its blocks: embeddings with positions, dropped out; the bias of relative positions; the
-    last norm of a pre-LN stack."""
+    """What a stack has besides its blocks: embeddings with their positions, dropped out; the bias that relative
+    positions are; the last norm of a pre-LN stack.
+    """
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -137,7 +138,7 @@ class Positioned(nn.Module):
             self.norm = layers.LayerNorm(c.width, self.dtype)
 
     def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
-        """embedded [B, ..., W], position [...] or [B]."""
+        """embedded [B, T, W] at position [T], or embedded [B, W] at position [B]."""
         match self.config.positions:
             case "sinusoidal":
                 embedded = self._joined(embedded, positions.sinusoidal(position, self.config.width))
@@ -153,10 +154,10 @@ class Positioned(nn.Module):
 
     def everywhere(self, embedded: Array, train: bool) -> Array:
         """All positions: embedded [B, T, W]."""
-        self.make_room(embedded.shape[1])
+        self.check_length(embedded.shape[1])
         return self(embedded, jnp.arange(embedded.shape[1]), train)
 
-    def make_room(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
         """Refuses what learned positions cannot address: an index beyond their table would be another position's."""
         if self.config.positions == "learned" and length > self.config.max_length:
             raise UserError(
@@ -303,7 +304,7 @@ class TransformerDecoder(nn.Module):
         return Read(memory.states, memory.mask, layers)
 
     def start(self, memory: Read, steps: int) -> State:
-        self.positioned.make_room(steps)
+        self.positioned.check_length(steps)
         rows, window = memory.mask.shape[0], self.config.window
         length = min(steps, window + 1) if window else steps
         shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
