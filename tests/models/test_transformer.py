@@ -34,10 +34,15 @@ def sentences(seed: int, rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(4, VOCABULARY, (rows, length)).astype(np.int32)
 
 
+def fast_first(count: int, cases: list[tuple]):
+    """The first cases with every test, the rest with the slow ones."""
+    return [pytest.param(*case, marks=pytest.mark.slow if number >= count else ()) for number, case in enumerate(cases)]
+
+
 # -------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.parametrize("window, causal", [(0, False), (0, True), (2, False), (2, True)])
+@pytest.mark.parametrize("window, causal", fast_first(2, [(0, False), (2, True), (0, True), (2, False)]))
 def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal):
     """Theirs under the mask of the band; ours without."""
     torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
@@ -76,10 +81,10 @@ def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal)
 
 # -------------------------------------------------------------------------------------- positions
 
-POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "none"]
+POSITIONS = ["none", "rotary", "relative", "sinusoidal", "learned"]
 
 
-@pytest.mark.parametrize("kind", POSITIONS)
+@pytest.mark.parametrize("kind", fast_first(3, [(kind,) for kind in POSITIONS]))
 def test_only_positions_tell_order(kind):
     """Without positions, a sentence turned round gives the same memory turned round."""
     module, params = build(positions=kind)
@@ -100,11 +105,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param(each, marks=pytest.mark.slow if number > 2 else ()) for number, each in enumerate(COMBINATIONS)],
-    ids=str,
-)
+@pytest.mark.parametrize("options", fast_first(2, [(options,) for options in COMBINATIONS]), ids=str)
 def test_positions_windows_norms_and_ties_combine(options):
     """Step by step equals teacher forced, beyond the length of a rolling cache."""
     module, params = build(**options)
