@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
+from s2sjax.core.tokens import SOS
 
 VOCABULARY = 9
 SMALL = dict(width=6, embedding=5, dropout=0.0)
@@ -75,3 +76,14 @@ def test_coverage_is_the_sum_of_all_attention_and_changes_the_next():
     assert states.coverage is None
     np.testing.assert_allclose(plain_logits, expected, atol=1e-5)
     assert np.abs(logits - expected).max() > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window, fed", [("monotonic", False), ("predictive", True)])
+def test_windows_combine_with_input_feeding_or_without(window, fed):
+    """The zoo has the other two. Step by step equals teacher forced, where the target outruns the source too."""
+    module, params = build(config.Luong(**SMALL, layers=1, window=window, radius=1, input_feeding=fed, score="cosine"))
+    read = np.concatenate([np.full((2, 1), SOS), TOKENS[:, :-1]], axis=1).astype(np.int32)
+    _, _, stepped = written(module, params, read)
+    forced = jax.jit(module.apply)(params, SOURCE, TOKENS)
+    np.testing.assert_allclose(stepped.swapaxes(0, 1), forced, atol=1e-5)
