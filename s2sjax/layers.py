@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax.config.models import Initial, Join
-from s2sjax.core import cells, convolution, recurrence
+from s2sjax.core import attention, cells, convolution, recurrence
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm
 
@@ -23,8 +23,8 @@ class Weights(nn.Module):
     """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
 
     Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
-    state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all the
-    rest, as Glorot's.
+    state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all other
+    matrices, as Glorot's; other vectors are normal with the deviation that gives them length one.
     """
 
     shapes: Shapes
@@ -47,7 +47,7 @@ class Weights(nn.Module):
                 return nn.initializers.ones
             case "state" | "candidate":
                 return partial(square_blocks, STATE_INITIAL[self.initial])
-            case "vector" | "peephole":
+            case _ if len(self.shapes[name]) == 1:
                 return nn.initializers.normal(self.shapes[name][0] ** -0.5)
             case _:
                 return nn.initializers.glorot_uniform()
@@ -225,7 +225,8 @@ class Stacked(nn.Module):
 
     One compiled body serves all of them: a scan over the blocks compiles in the time of one, and XLA does not fuse
     a block's residual chain into the blocks above it. Accelerators still run them unrolled, where that is faster.
-    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train).
+    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train), with
+    the keywords that the stack was called with.
     """
 
     block: nn.Module
@@ -238,13 +239,13 @@ class Stacked(nn.Module):
         init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
         self.stack = self.param("stack", lambda key: jax.vmap(init)(jax.random.split(key, self.depth)))
 
-    def __call__(self, x: Array, *arguments: Array, train: bool) -> Array:
+    def __call__(self, x: Array, *arguments: Array, train: bool, **shared) -> Array:
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
 
         def body(x, inputs):
             params, key = inputs
             rngs = None if key is None else {"dropout": key}
-            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs), None
+            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
 
         return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
 
@@ -392,3 +393,50 @@ class LayerNorm(nn.Module):
 
     def __call__(self, x: Array) -> Array:
         return layer_norm(x, self.scale, self.bias).astype(self.dtype)
+
+
+class Pooling(nn.Module):
+    """Learned queries that ask a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
+
+    Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
+    """
+
+    queries: int
+    width: int
+    score: str = "scaled_dot"
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
+        self.weights = Weights(shapes, self.dtype)
+        self.asked = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
+
+    def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
+        asked = self.asked.astype(self.dtype)
+        return attention.pool(attention.SCORES[self.score], self.weights(), asked, memory, mask)
+
+
+class NonLocal(nn.Module):
+    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
+
+        z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
+
+    x [B, ..., width], places `...` as they are: H x W or T x H x W; mask [B, ...] where they are real. theta, phi and g
+    are linear, half as wide; W_z starts at zero, so that a block put into a trained network changes nothing at first.
+    """
+
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        inner = max(1, self.width // 2)
+        self.query = Dense(self.width, inner, self.dtype)
+        self.key_value = Dense(self.width, 2 * inner, self.dtype)
+        self.output = Dense(inner, self.width, self.dtype, gain=0.0)
+
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        flat = x.reshape(len(x), -1, self.width)  # [B, S, width]
+        real = jnp.ones(flat.shape[:2], bool) if mask is None else mask.reshape(flat.shape[:2])
+        keys, values = jnp.split(self.key_value(flat), 2, axis=-1)
+        seen, _ = attention.attend_all(attention.SCORES["dot"], {}, self.query(flat), keys, values, real)
+        return x + self.output(seen).reshape(x.shape)

@@ -118,6 +118,32 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Luong(join="mean"), "model.join 'mean' is of two directions: set model.bidirectional"),
         (lambda: Luong(zoneout=1.0), "model.zoneout is 1.0: it must be in [0, 1)"),
         (lambda: RNNsearch(zoneout=-0.1), "model.zoneout is -0.1: it must be in [0, 1)"),
+        (
+            lambda: Luong(radius=2),
+            "model.radius 2 is of local windows: set model.window to monotonic or predictive",
+        ),
+        (
+            lambda: Luong(window="monotonic"),
+            "model.radius is 0: the monotonic window must reach at least 1 to either side",
+        ),
+        (lambda: Luong(window="predictive", radius=-1), "model.radius is -1: the predictive window must reach"),
+        (lambda: Transformer(window=-1), "model.window is -1: it must be at least 0"),
+        (
+            lambda: Transformer(width=6, heads=2, positions="rotary"),
+            "model.width 6 / model.heads 2 must be even for rotary positions",
+        ),
+        (
+            lambda: Transformer(positions="relative", join_positions="concat"),
+            "model.join_positions 'concat' needs a vector a position: set model.positions to sinusoidal or learned",
+        ),
+        (
+            lambda: Experiment("x", model=Transformer(window=64)),
+            "model.window 64 reaches across the longest of data.buckets, 64: lower it, or set it to 0",
+        ),
+        (
+            lambda: Experiment("x", Data(buckets=((8, 40),)), Luong(window="monotonic", radius=8)),
+            "model.radius 8 reaches across the longest of data.buckets, 8: lower it, or set it to 0, and model.window",
+        ),
         (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
         (lambda: Luong(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: Train(steps=0), "train.steps is 0: it must be at least 1"),

@@ -26,6 +26,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "rnnsearch": config.RNNsearch(**TINY),
     "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
+    "rnnsearch-coverage": config.RNNsearch(**TINY, coverage=True),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
@@ -41,6 +42,9 @@ MODELS: dict[str, config.ModelConfig] = {
         **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
     ),
     "luong-norm-variational": config.Luong(**TINY, cell="lstm_norm", variational=True, initial="glorot"),
+    "luong-cosine": config.Luong(**TINY, score="cosine", layers=1),
+    "luong-local-monotonic": config.Luong(**TINY, window="monotonic", radius=1),
+    "luong-local-predictive-unfed": config.Luong(**TINY, window="predictive", radius=2, input_feeding=False),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
@@ -64,6 +68,9 @@ MODELS: dict[str, config.ModelConfig] = {
     "pair-convs2s-dense": config.Pair(CONVS2S, config.DenseDense(**TINY)),
     "pair-transformer-sutskever": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.Sutskever(**TINY)),
     "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
+    "transformer-rotary": config.Transformer(**TINY_TRANSFORMER, positions="rotary"),
+    "transformer-relative-pre": config.Transformer(**TINY_TRANSFORMER, norm="pre", positions="relative"),
+    "transformer-window": config.Transformer(**TINY_TRANSFORMER, window=2),
 }
 
 

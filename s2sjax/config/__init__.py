@@ -80,13 +80,27 @@ class Experiment:
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
+        longest = max(max(pair) for pair in self.data.buckets)
         for part in sides(self.model):
             if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
-                places, longest = part.max_length, max(max(pair) for pair in self.data.buckets)
+                places = part.max_length
                 require(
                     places >= longest,
                     f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
                 )
+            if isinstance(part, Transformer):
+                self._check_window("window", part.window, longest, "0")
+            if isinstance(part, Luong):
+                sources = max(source for source, _ in self.data.buckets)
+                self._check_window("radius", part.radius, sources, "0, and model.window global")
+
+    @staticmethod
+    def _check_window(field: str, reach: int, longest: int, everywhere: str) -> None:
+        require(
+            reach < longest,
+            f"model.{field} {reach} reaches across the longest of data.buckets, {longest}: "
+            f"lower it, or set it to {everywhere}, to see everything",
+        )
 
 
 # ------------------------------------------------------------------------------------- to JSON

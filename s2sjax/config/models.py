@@ -113,6 +113,8 @@ class RNNsearch:
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     initial: Initial = "orthogonal"
     """how matrices from state to state begin"""
+    coverage: bool = False
+    """the score sees how much attention each source position has had (See et al. 2017)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
     variational: bool = False
@@ -150,8 +152,12 @@ class Luong:
     """of each layer, where they differ; the last is `width`"""
     cell: CellName = "lstm"
     """how a state moves: see s2sjax/core/cells.py"""
-    score: Literal["dot", "scaled_dot", "general", "additive"] = "general"
+    score: Literal["dot", "scaled_dot", "general", "additive", "cosine"] = "general"
     """how a state asks: see s2sjax/core/attention.py"""
+    window: Literal["global", "monotonic", "predictive"] = "global"
+    """where it looks: everywhere, near its own place, or near a place that it predicts: see s2sjax/core/local.py"""
+    radius: int = 0
+    """positions that a local window reaches to either side (the paper's D)"""
     input_feeding: bool = True
     """the attentional state enters the next step"""
     bidirectional: bool = False
@@ -186,6 +192,14 @@ class Luong:
         at_least(0, self, "model", "embedding")
         _check_rates(self)
         check_tie(self, self.width)
+        require(
+            self.window != "global" or self.radius == 0,
+            f"model.radius {self.radius} is of local windows: set model.window to monotonic or predictive",
+        )
+        require(
+            self.window == "global" or self.radius >= 1,
+            f"model.radius is {self.radius}: the {self.window} window must reach at least 1 to either side",
+        )
         require(
             not (self.reverse and self.bidirectional),
             "model.reverse is for reading one way: set it False, or model.bidirectional False",
@@ -266,10 +280,14 @@ class Transformer:
     """blocks that write"""
     norm: Literal["post", "pre"] = "post"
     """layer norm after each sub-layer, as published, or before it"""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """how a token knows its place"""
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "sinusoidal"
+    """how a token knows its place: see s2sjax/core/positions.py"""
+    join_positions: Literal["sum", "concat"] = "sum"
+    """sinusoidal or learned ones are added to the embedding, or set beside it and both projected to `width`"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
+    window: int = 0
+    """a position sees so many others to either side, at the cost of those alone; 0: all"""
     tie: Tie = "output"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
@@ -289,6 +307,7 @@ class Transformer:
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
+        at_least(0, self, "model", "window")
         _check_dropout(self)
         require(
             self.width % self.heads == 0,
@@ -296,8 +315,17 @@ class Transformer:
             f"try width {self.heads * max(1, round(self.width / self.heads))}",
         )
         require(
-            self.positions == "learned" or self.width % 2 == 0,
+            self.positions != "sinusoidal" or self.width % 2 == 0,
             f"model.width {self.width} must be even for sinusoidal positions",
+        )
+        require(
+            self.positions != "rotary" or self.width // self.heads % 2 == 0,
+            f"model.width {self.width} / model.heads {self.heads} must be even for rotary positions",
+        )
+        require(
+            self.join_positions == "sum" or self.positions in ("sinusoidal", "learned"),
+            f"model.join_positions '{self.join_positions}' needs a vector a position: "
+            f"set model.positions to sinusoidal or learned, not {self.positions}",
         )
 
 

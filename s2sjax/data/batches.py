@@ -234,24 +234,33 @@ def stream(
         batches.close()
 
 
+def round_length(length: int, most: int | None = None) -> int:
+    """The next power of two, so that few shapes are compiled; but padding alone goes beyond no model's `most`.
+
+    Example: 5 -> 8; 5, most 6 -> 6; 7, most 6 -> 8.
+    """
+    rounded = 1 << (length - 1).bit_length()
+    return rounded if most is None or length > most else min(rounded, most)
+
+
 def evaluation_batches(
-    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int, turns: int = 1
+    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int, most: int | None = None, turns: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
 
     N is `rows`, or twice, four times ... up to `turns` times as many where an S has so many sources.
 
     Each index comes exactly once. S is the first of `buckets` that holds the source and its <eos>; a source longer than
-    all of them is neither refused nor cut: it gets the next power of two. The last batch of each S is filled with rows
-    of <pad>, whose index is -1.
+    all of them is neither refused nor cut: it gets its `round_length`. The last batch of each S is filled with rows of
+    <pad>, whose index is -1.
     """
     if rows < 1:
         raise UserError(f"evaluate.rows is {rows}: it must be at least 1")
     ragged = Ragged.of(sources)
     limits = np.unique(np.asarray(buckets, np.int64))
     place = np.searchsorted(limits, ragged.lengths)
-    powers = [1 << (int(length) - 1).bit_length() for length in ragged.lengths]
-    widths = np.where(place < len(limits), np.append(limits, 0)[place], powers)
+    rounded = [round_length(int(length), most) for length in ragged.lengths]
+    widths = np.where(place < len(limits), np.append(limits, 0)[place], rounded)
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
         members = members[np.argsort(ragged.lengths[members], kind="stable")]

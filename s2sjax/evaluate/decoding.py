@@ -17,7 +17,7 @@ from s2sjax import config
 from s2sjax.core import constraints, ensemble, losses, precision, sampling, search, turns
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
-from s2sjax.data.batches import Ragged, evaluation_batches
+from s2sjax.data.batches import Ragged, evaluation_batches, round_length
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
@@ -71,6 +71,7 @@ class Translator:
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
         self._alone = isinstance(module, nn.Module)
+        self._room = _room(modules)
         self._words = self._constraining_words()
         self._search = jax.jit(partial(_search, modules, options, self._words, rows), static_argnames="record")
         self._attention = jax.jit(partial(_attention, modules, options.ensemble))
@@ -111,7 +112,7 @@ class Translator:
         # All batches are sent off before the first is read: the device never waits for the host.
         batches = []
         turns = TURNS if self._sharding is None else 1  # a row stays on its device
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, turns):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room, turns):
             numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
@@ -147,7 +148,7 @@ class Translator:
         """All that the beam looked at for one line: the leaves have no batch axis."""
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only a beam has a tree: set search.beam above 1 and search.sampling.count 0")
-        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1)
+        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._room)
         begin = _padded([list(self._words.prefix)])
         found, tree = self._search(self._all(params), source, begin, np.zeros(1, np.int32), record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
@@ -165,7 +166,7 @@ class Translator:
         targets = Ragged.of([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
             target = self._targets(targets, indices)
             weights = np.array(self._attention(self._all(params), self._place(source), self._place(target)))
             weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
@@ -180,7 +181,7 @@ class Translator:
         targets = Ragged.of([self.target.encode(target) for _, target in pairs])
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
             target = self._targets(targets, indices)
             found = np.asarray(self._log_likelihood(self._all(params), self._place(source), self._place(target)))
             for row, index in enumerate(indices):
@@ -189,9 +190,8 @@ class Translator:
         return scores
 
     def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
-        """Padded to a power of two, so that few shapes are compiled."""
         longest = int(max(targets.lengths[indices[indices >= 0]]))
-        return targets.padded(indices, 1 << (longest - 1).bit_length())
+        return targets.padded(indices, round_length(longest, self._room))
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
@@ -204,6 +204,11 @@ def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------- the compiled programs
+
+
+def _room(modules: Sequence[nn.Module]) -> int | None:
+    """The most tokens that all of the models can tell apart."""
+    return min((module.longest for module in modules if module.longest), default=None)
 
 
 class Sentences(NamedTuple):
@@ -231,6 +236,8 @@ def _search(
     params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
+    if not o.max_length and (room := _room(modules)):
+        length = min(length, room)  # however generous the ratio, the output ends where the model's positions do
     # The limit follows the sentence, not its bucket: the bucket must not change what is written.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)

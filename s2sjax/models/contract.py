@@ -140,6 +140,11 @@ class EncoderDecoder(nn.Module):
         """Whether `step` tells what the decoder looked at."""
         return self.config.writer.states is not None
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a source or a target that the model can tell apart; None: any number."""
+        return self.config.max_length if getattr(self.config, "positions", None) == "learned" else None
+
     def encode(self, source: Array, train: bool = False):
         memory = self.encoder(source, source != PAD, train)
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))

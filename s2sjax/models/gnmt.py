@@ -12,7 +12,7 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
 from s2sjax.models.contract import Memory, output_layer
-from s2sjax.models.rnn import Read, rnnsearch_step, run_layers, step_layers
+from s2sjax.models.rnn import Read, SearchState, rnnsearch_step, run_layers, step_layers
 
 
 class GNMTEncoder(nn.Module):
@@ -79,9 +79,10 @@ class GNMTDecoder(nn.Module):
     def step(self, memory: Read, carries: tuple[cells.Carry, ...], token: Array):
         lowest, upper = self._weights()
         projected = cells.project(lowest, self.embedding(token))
-        first, (x, context, alpha) = self._move()(lowest, memory, carries[0], (projected, cells.QUIET))
+        before = SearchState(carries[0], None)
+        first, (x, context, alpha) = self._move()(lowest, memory, before, (projected, cells.QUIET))
         rest, x = step_layers(self.kind, upper, carries[1:], x, residual=True, context=context)
-        return (first, *rest), self.output.logits(x), alpha
+        return (first.carry, *rest), self.output.logits(x), alpha
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         rate = self.config.dropout

@@ -3,7 +3,7 @@
 Letters: B batch, S source positions, T target positions, E embedding, H state width, M memory width, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core import attention, cells, recurrence
+from s2sjax.core import attention, cells, local, recurrence
 from s2sjax.models.contract import Memory, output_layer
 
 
@@ -118,14 +118,20 @@ def read_out(kind: str, hidden: Array) -> Array:
 # ---------------------------------------------------------------------------------- RNNsearch
 
 
+class SearchState(NamedTuple):
+    carry: cells.Carry
+    coverage: Array | None  # [B, S] the sum of all alpha so far, where the score sees it
+
+
 def rnnsearch_step(
-    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, carry: cells.Carry, inputs
+    cell: cells.Cell, score: attention.Score, weights: cells.Weights, memory: Read, before: SearchState, inputs
 ):
-    """One step of the recurrence: projected [B, G*H], noise -> carry; state [B, H], context [B, M], alpha [B, S]."""
-    projected, disturbed = inputs
-    context, alpha = attention.attend_batch(score, weights, carry[0], memory.keys, memory.states, memory.mask)
+    """One step: projected [B, G*H] and noise -> new SearchState; state [B, H], context [B, M], alpha [B, S]."""
+    (carry, coverage), (projected, disturbed) = before, inputs
+    keys = memory.keys if coverage is None else attention.covered(weights, memory.keys, coverage)
+    context, alpha = attention.attend_batch(score, weights, carry[0], keys, memory.states, memory.mask)
     carry, state = cells.step(cell, weights, carry, projected + context @ weights["context"], disturbed)
-    return carry, (state, context, alpha)
+    return SearchState(carry, None if coverage is None else coverage + alpha), (state, context, alpha)
 
 
 class RNNsearchDecoder(nn.Module):
@@ -145,7 +151,9 @@ class RNNsearchDecoder(nn.Module):
         context = (memory, len(cell.gates) * c.width)
         self.score = attention.SCORES["additive"]
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
-        self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
+        asked = c.attention or c.width
+        coverage = {"coverage": (asked,)} if c.coverage else {}
+        self.attention = layers.Weights(self.score.shapes(c.width, memory, asked) | coverage, self.dtype)
         self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, c.initial, context=context)
         halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
         self.readout = layers.Dense(c.width + tokens + memory, halves * hidden, self.dtype)
@@ -155,15 +163,16 @@ class RNNsearchDecoder(nn.Module):
         carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, memory.final[-1]))
         return Read(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
 
-    def start(self, memory: Read, steps: int) -> cells.Carry:
-        return memory.carry[0]
+    def start(self, memory: Read, steps: int) -> SearchState:
+        unseen = jnp.zeros(memory.mask.shape, attention.at_least_float32(self.dtype))
+        return SearchState(memory.carry[0], unseen if self.config.coverage else None)
 
-    def step(self, memory: Read, carry: cells.Carry, token: Array):
+    def step(self, memory: Read, before: SearchState, token: Array):
         embedded = self.embedding(token)
         weights = self._weights()
         inputs = cells.project(weights, embedded), step_noise(self, cells.CELLS[self.config.cell])
-        carry, (state, context, alpha) = self._move()(weights, memory, carry, inputs)
-        return carry, self._logits(state, embedded, context), alpha
+        after, (state, context, alpha) = self._move()(weights, memory, before, inputs)
+        return after, self._logits(state, embedded, context), alpha
 
     def _weights(self) -> cells.Weights:
         return {**self.cell(), **self.attention()}
@@ -182,7 +191,7 @@ class RNNsearchDecoder(nn.Module):
         projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
         disturbed = noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
         xs = projected, disturbed
-        _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], xs, memory)
+        _, (states, contexts, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
         return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
@@ -200,21 +209,16 @@ class LuongWeights(NamedTuple):
 class LuongState(NamedTuple):
     carry: tuple[cells.Carry, ...]  # one a layer
     fed: Array  # [B, H] the attentional vector of the step before; zeros at first
+    position: Array  # [B] how many tokens are written: where a monotonic window stands
 
 
 def luong_step(
-    kind: cells.Cell,
-    score: attention.Score,
-    residual: bool,
-    weights: LuongWeights,
-    memory: Read,
-    state: LuongState,
-    inputs,
+    kind: cells.Cell, attend: Callable, residual: bool, weights: LuongWeights, memory: Read, state: LuongState, inputs
 ):
     """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
 
     inputs: projected; dropout's masks [B, H] of what each layer hands on, already divided by 1 - rate, or None; and
-    the noise of each layer.
+    the noise of each layer. attend: see `luong_attention`.
     """
     projected, keep, disturbed = inputs
     if "fed" in weights.cells[0]:
@@ -227,18 +231,34 @@ def luong_step(
         carries.append(carry)
         h = h + below if residual and layer > 0 else h
         below = h if keep is None else h * keep[layer]
-    attentional, alpha = luong_attention(score, attention.attend_batch, weights, memory, below)
-    return LuongState(tuple(carries), attentional), (attentional, alpha)
+    attentional, alpha = attend(attention.attend_batch, weights, memory, below, state.position)
+    return LuongState(tuple(carries), attentional, state.position + 1), (attentional, alpha)
 
 
-def luong_attention(score: attention.Score, attend, weights: LuongWeights, memory: Read, states: Array):
-    """a = tanh(W_c [c; h]) of one state a sentence or of all: [B, ..., H] -> [B, ..., H], alpha [B, ..., S]."""
-    context, alpha = attend(score, weights.attention, states, memory.keys, memory.states, memory.mask)
+def luong_attention(
+    score: attention.Score,
+    window: local.Window | None,
+    radius: int,
+    attend: Callable,
+    weights: LuongWeights,
+    memory: Read,
+    states: Array,
+    t: Array,
+):
+    """a = tanh(W_c [c; h]) of one state a sentence, with attend_batch, or of all, with attend_all.
+
+    states [B, ..., H], their times t [B, ...] -> [B, ..., H], alpha [B, ..., S].
+    """
+    near = local.look(window, radius, weights.attention, states, t, memory.mask) if window else None
+    context, alpha = attend(score, weights.attention, states, memory.keys, memory.states, memory.mask, window=near)
     return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ weights.combine), alpha
 
 
 class LuongDecoder(nn.Module):
-    """The current state asks: a_t = tanh(W_c [c_t; h_t]); with input feeding, a_{t-1} enters the first cell."""
+    """The current state asks: a_t = tanh(W_c [c_t; h_t]); with input feeding, a_{t-1} enters the first cell.
+
+    It looks at all of the memory, or through a local window: see s2sjax/core/local.py.
+    """
 
     config: config.Luong
     embedding: layers.Embedding
@@ -255,7 +275,9 @@ class LuongDecoder(nn.Module):
             for below, width in zip(self.widths, self.widths[1:])
         ]
         self.score = attention.SCORES[c.score]
-        self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
+        self.window = local.WINDOWS.get(c.window)
+        pointing = self.window.shapes(c.width) if self.window else {}
+        self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width) | pointing, self.dtype)
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
@@ -264,7 +286,8 @@ class LuongDecoder(nn.Module):
         return Read(memory.states, keys, memory.mask, memory.final)
 
     def start(self, memory: Read, steps: int) -> LuongState:
-        return LuongState(memory.carry, jnp.zeros_like(memory.carry[-1][0]))
+        nothing = jnp.zeros_like(memory.carry[-1][0])
+        return LuongState(memory.carry, nothing, jnp.zeros(len(nothing), jnp.int32))
 
     def _weights(self) -> LuongWeights:
         upper = [weights() for weights in self.upper]
@@ -278,7 +301,10 @@ class LuongDecoder(nn.Module):
         return state, self.output.logits(state.fed), alpha
 
     def _move(self):
-        return partial(luong_step, self.kind, self.score, self.config.residual)
+        return partial(luong_step, self.kind, self._attend(), self.config.residual)
+
+    def _attend(self):
+        return partial(luong_attention, self.score, self.window, self.config.radius)
 
     def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         c = self.config
@@ -300,7 +326,8 @@ class LuongDecoder(nn.Module):
         """No step waits for attention: the cells run first, then all queries ask at once."""
         weights = self._weights()
         xs = run_layers(self, self.kind, weights.cells, memory.carry, embedded, train, self.config.residual)
-        return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
+        t = jnp.broadcast_to(jnp.arange(xs.shape[1]), xs.shape[:2])
+        return self._attend()(attention.attend_all, weights, memory, xs, t)[0]
 
     def _keep_masks(self, shapes: list[tuple[int, ...]], train: bool) -> tuple[Array, ...] | None:
         """Dropout of ones: what multiplies the outputs of each layer, [T, B, H]."""

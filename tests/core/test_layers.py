@@ -246,3 +246,52 @@ def test_dropout_keeps_the_mean(rate):
     # Of 100,000 draws: four standard deviations of the share.
     np.testing.assert_allclose((dropped == 0).mean(), rate, atol=4 * (rate * (1 - rate) / 1e5) ** 0.5)
     assert Drop().apply({}, x, False) is x
+
+
+# ---------------------------------------------------------------------------- pooling and non-local
+
+
+def test_pooling_asks_with_its_own_queries():
+    """Two learned queries, any score; masked positions do not matter, an empty sentence gives zeros."""
+    memory, mask = draw(10, ROWS, TIME, WIDTH), MASK & (np.arange(ROWS) < 2)[:, None]
+    for score in ("scaled_dot", "additive"):
+        module = layers.Pooling(2, WIDTH, score)
+        variables = variables_of(module, memory, mask)
+        pooled, alpha = jax.jit(module.apply)(variables, memory, mask)
+        assert pooled.shape == (ROWS, 2, WIDTH)
+        np.testing.assert_allclose(alpha.sum(-1), np.repeat(mask.any(1)[:, None], 2, axis=1), atol=1e-6)
+        np.testing.assert_allclose(pooled, np.einsum("bqs,bsw->bqw", alpha, memory), atol=BAR)
+        other = np.where(mask[..., None], memory, 1e3).astype(np.float32)
+        np.testing.assert_allclose(jax.jit(module.apply)(variables, other, mask)[0], pooled, atol=BAR)
+        if score == "scaled_dot":
+            e = memory[0] @ variables["params"]["queries"][1] / WIDTH**0.5
+            np.testing.assert_allclose(alpha[0, 1], np.exp(e) / np.exp(e).sum(), atol=BAR)
+
+
+def test_a_non_local_block_is_a_loop_over_a_video():
+    """z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j), for each place i of 2 frames of 2 x 3 pixels."""
+    x = draw(11, 2, 2, 2, 3, 4)
+    real = np.ones(x.shape[:-1], bool)
+    real[1, 1] = False  # the second video has one frame
+    module = layers.NonLocal(4)
+    variables = variables_of(module, x, real)
+    found = jax.jit(module.apply)(variables, x, real)
+    dense = lambda name, value: value @ variables["params"][name]["kernel"] + variables["params"][name]["bias"]
+    for video in range(2):
+        places = [place for place in np.ndindex(2, 2, 3) if real[(video, *place)]]
+        for i in places:
+            theta = dense("query", x[(video, *i)])
+            keys, values = np.split(np.array([dense("key_value", x[(video, *j)]) for j in places]), 2, axis=1)
+            weight = np.exp(keys @ theta)
+            expected = x[(video, *i)] + dense("output", weight / weight.sum() @ values)
+            np.testing.assert_allclose(found[(video, *i)], expected, atol=BAR)
+
+
+def test_a_new_non_local_block_changes_nothing():
+    """And learns: the gradient of its output matrix is not zero."""
+    x, module = draw(12, 1, 2, 3, 4), layers.NonLocal(4)
+    variables = jax.jit(module.init)(jax.random.key(0), x)
+    run = jax.jit(lambda variables: module.apply(variables, x))
+    np.testing.assert_array_equal(run(variables), x)
+    slope = jax.jit(jax.grad(lambda variables: jnp.sum(module.apply(variables, x) ** 2)))(variables)
+    assert np.abs(slope["params"]["output"]["kernel"]).max() > 0.01

@@ -166,6 +166,20 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
         Search(**options)
 
 
+def test_learned_positions_bound_what_is_read_and_written(text):
+    """A generous ratio ends where the model's positions do; what goes beyond by name is refused by name."""
+    name = "transformer-pre-learned"  # sixteen positions
+    learned = [(models.build(zoo.MODELS[name], text.size, text.size), None)]
+    params = zoo.Pure(name, vocabulary=text.size, sharp=3.0).params["params"]
+    generous = translator(learned, text, max_ratio=4.0, beam=1, min_length=16)
+    (outputs,) = generous.decode(params, ["abc"])
+    assert len(outputs[0].ids) == 16
+    with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 17"):
+        translator(learned, text, max_length=17).decode(params, ["abc"])
+    with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 32"):
+        generous.decode(params, ["a" * 16])
+
+
 # ------------------------------------------------------------------------- models without attention
 
 

@@ -54,8 +54,12 @@ def test_every_leaf_of_memory_and_state_has_the_batch_in_front(name, model):
     assert (attention is not None) == model.module.attends
     if attention is not None:
         assert attention.shape == source.shape
-        np.testing.assert_allclose(attention.sum(1), 1, atol=1e-6)
         assert np.all(np.asarray(attention)[source == PAD] == 0)
+        total = np.asarray(attention.sum(1))
+        if getattr(zoo.MODELS[name], "window", None) == "predictive":  # its Gaussian thins the weights, as published
+            assert ((total > 0.01) & (total < 1)).all()
+        else:
+            np.testing.assert_allclose(total, 1, atol=1e-6)
 
 
 @every_model
