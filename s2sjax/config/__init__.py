@@ -10,11 +10,11 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
-from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
+from s2sjax.config.data import Cmudict, Corpus, Data, Spelling, Synthetic, Text, TextFiles
 from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
-from s2sjax.config.training import Mesh, Train
+from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
 from s2sjax.errors import UserError
 
 replace = dataclasses.replace
@@ -67,6 +67,16 @@ class Experiment:
         require(
             not (isinstance(self.model, Transformer) and self.model.tie == "all" and not self.data.shared),
             "model.tie 'all' needs one vocabulary for both sides: set data.shared",
+        )
+        require(
+            getattr(self.model, "tie", "none") == "none" or not self.data.target.spelling.on,
+            f"model.tie {getattr(self.model, 'tie', '')!r} makes the output layer of the target's table, which "
+            "data.target.spelling.on replaces: set model.tie none",
+        )
+        require(
+            not self.train.softmax.subset or self.data.target.sampling == 0,
+            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones: "
+            "set one of them to 0",
         )
         require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from s2sjax import config
+from s2sjax.layers import Spelling
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
@@ -38,7 +39,15 @@ TENSOR_RULES = {
 }
 
 
-def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32) -> EncoderDecoder:
+def build(
+    model: config.ModelConfig,
+    source_size: int,
+    target_size: int,
+    dtype=jnp.float32,
+    source_spelling: Spelling | None = None,
+    target_spelling: Spelling | None = None,
+) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
     encoder, decoder = FAMILIES[type(model)]
-    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype))
+    spelt = (source_spelling, target_spelling)
+    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt)

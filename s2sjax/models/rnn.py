@@ -4,7 +4,7 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -71,6 +71,7 @@ class RNNsearchDecoder(nn.Module):
     config: config.RNNsearch
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c = self.config
@@ -92,11 +93,11 @@ class RNNsearchDecoder(nn.Module):
     def start(self, memory: Read, steps: int) -> cells.Carry:
         return memory.carry[0]
 
-    def step(self, memory: Read, carry: cells.Carry, token: Array):
-        embedded = self.embedding(token)
+    def step(self, memory: Read, carry: cells.Carry, token: Array, train: bool = False):
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
         weights = self._weights()
         carry, (state, context, alpha) = self._move()(weights, memory, carry, cells.project(weights, embedded))
-        return carry, self._logits(state, embedded, context), alpha
+        return carry, self.output.logits(self._readout(state, embedded, context, train)), alpha
 
     def _weights(self) -> cells.Weights:
         return {**self.cell(), **self.attention()}
@@ -104,18 +105,18 @@ class RNNsearchDecoder(nn.Module):
     def _move(self):
         return partial(rnnsearch_step, cells.CELLS[self.config.cell], self.score)
 
-    def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
+    def _readout(self, state: Array, embedded: Array, context: Array, train: bool) -> Array:
         hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
         maxout = self.config.readout == "maxout"
         hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if maxout else jnp.tanh(hidden)
-        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
+        return layers.dropout(self, hidden, self.config.dropout, train)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
         weights = self._weights()
         projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
         _, (states, contexts, _) = recurrence.scan(self._move(), weights, memory.carry[0], projected, memory)
-        return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
+        return self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
 # -------------------------------------------------------------------------------------- Luong
@@ -175,6 +176,7 @@ class LuongDecoder(nn.Module):
     config: config.Luong
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c = self.config
@@ -199,20 +201,21 @@ class LuongDecoder(nn.Module):
         upper = [weights() for weights in self.upper]
         return LuongWeights([self.first(), *upper], self.attention(), self.combine()["kernel"])
 
-    def step(self, memory: Read, state: LuongState, token: Array):
+    def step(self, memory: Read, state: LuongState, token: Array, train: bool = False):
         weights = self._weights()
-        projected = cells.project(weights.cells[0], self.embedding(token))
-        state, (_, alpha) = self._move()(weights, memory, state, (projected, None))
-        return state, self.output.logits(state.fed), alpha
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        keep = self._keep_masks(1, len(token), train)
+        inputs = cells.project(weights.cells[0], embedded), None if keep is None else keep[0]
+        state, (attentional, alpha) = self._move()(weights, memory, state, inputs)
+        return state, self.output.logits(layers.dropout(self, attentional, self.config.dropout, train)), alpha
 
     def _move(self):
         return partial(luong_step, self.kind, self.score, self.config.residual)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
         run = self._fed if self.config.input_feeding else self._unfed
-        attentional = run(memory, embedded, train)
-        return self.output.logits(layers.dropout(self, attentional, self.config.dropout, train))
+        return layers.dropout(self, run(memory, embedded, train), self.config.dropout, train)
 
     def _fed(self, memory: Read, embedded: Array, train: bool) -> Array:
         """Each step waits for the attention of the one before: one scan over everything."""

@@ -3,7 +3,7 @@
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -197,6 +197,7 @@ class TransformerDecoder(nn.Module):
     config: config.Transformer
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = True
 
     def setup(self):
         c = self.config
@@ -225,7 +226,7 @@ class TransformerDecoder(nn.Module):
         logits = self.output.logits(self.positioned.last(x))
         return State(state.position + 1, tuple(caches)), logits, sum(alphas) / len(alphas)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         x = self.positioned(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
         x = self.blocks(x, memory.states, memory.mask.sum(1), train=train)
-        return self.output.logits(self.positioned.last(x))
+        return self.positioned.last(x)

@@ -8,7 +8,8 @@ import pytest
 import zoo
 from jax.sharding import Mesh
 
-from s2sjax import config, models, run
+from s2sjax import config, models
+from s2sjax.models import objectives
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import fit
@@ -30,7 +31,7 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
 
     rules = models.TENSOR_RULES[type(model)] if mesh.shape["tensor"] > 1 else ()
     state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
-    step = make_train_step(partial(run.loss, module, 0.1), optimizer(train), train, seed=0)
+    step = make_train_step(partial(objectives.loss, module, 0.1), optimizer(train), train, seed=0)
     return state, step
 
 
