@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from s2sjax import __version__, config, models
 from s2sjax.core import sampled
 from s2sjax.data import Example, batches, sources, text
-from s2sjax.data import parts as parts_of_data
+from s2sjax.data.parts import Parts, split
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, metrics
 from s2sjax.evaluate.decoding import Translator
@@ -314,15 +314,15 @@ def _encode(run: Run, examples: Sequence[Example]) -> batches.Pairs:
     return pairs
 
 
-def _parts(pairs: batches.Pairs, e: config.Experiment) -> parts_of_data.Parts | None:
+def _parts(pairs: batches.Pairs, e: config.Experiment) -> Parts | None:
     if not e.train.softmax.subset:
         return None
     planned = batches.first_bucket(pairs.lengths, e.data.buckets) >= 0
     assert isinstance(pairs.target, batches.Ragged), "the configuration refuses the other"
-    return parts_of_data.split(pairs.target, planned, e.train.softmax.subset)
+    return split(pairs.target, planned, e.train.softmax.subset)
 
 
-def _objective(run: Run, pairs: batches.Pairs, parts: parts_of_data.Parts | None) -> Loss:
+def _objective(run: Run, pairs: batches.Pairs, parts: Parts | None) -> Loss:
     """The loss that the experiment asks for, with the words that it draws from or takes."""
     softmax = run.experiment.train.softmax
     proposal = None
