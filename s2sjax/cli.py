@@ -108,7 +108,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument(
         "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
     )
-    train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax/models/__init__.py")
+    train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax models")
     about = "decode a split with the best checkpoint and score it"
     evaluate = command("evaluate", _evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
@@ -130,6 +130,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
     score = command("score", _score, about, "RUN", folder)
     score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    models = command("models", _models, "list the models that have a name: paper, family, weights, what they do")
+    for side in ("source", "target"):
+        about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
+        models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
     about = "measure ours beside its peers, those that are installed: `train` or `decode`"
     bench = command("bench", _bench, about, "NAME", "train, or decode")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
@@ -226,7 +230,7 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
                 raise UserError(
                     f"there is no model {known.model!r}: did you mean {nearest!r}? ({', '.join(models.NAMED)})"
                 )
-            experiment = config.replace(experiment, model=models.NAMED[known.model])
+            experiment = config.replace(experiment, model=models.NAMED[known.model].config)
         experiment = _override(known, experiment, rest)
         _start_jax()
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
@@ -263,6 +267,8 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
     opened = run.open_run(known.subject)
     search = _override(known, _Searched(opened.experiment.search), rest).search
     translator, params = _load(opened, search, [run.open_run(other) for other in known.also], known.average)
+    if known.alignment:
+        translator.need_attention("--alignment", "leave it out")
     first = 0
     for lines in _chunks(_input_lines()):
         prefixes = None
@@ -309,6 +315,20 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
         for log_prob, tokens in translator.score(params, pairs):
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
+    return None
+
+
+def _models(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"models takes no {rest[0]}: see s2sjax models --help")
+    for name in ("source_size", "target_size"):
+        if getattr(known, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(known, name)}: it must be at least 1")
+    from s2sjax.models import catalogue
+
+    print(catalogue.table(known.source_size, known.target_size))
     return None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import cells, recurrence, spelling
+from s2sjax.core import cells, convolution, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -103,6 +103,37 @@ class Recurrent(nn.Module):
             if layer < self.layers - 1:
                 xs = dropout(self, xs, self.dropout, train)
         return xs, tuple(final)
+
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gated": convolution.gated}
+
+
+class Convolutional(nn.Module):
+    """A stack of centred convolutions over a padded batch: xs [B, T, D] -> ys [B, T, H], y = activation(W * x).
+
+    `kernels`: how many positions each of them sees. With `residual`, a layer's input is added to its output where it is
+    as wide.
+    """
+
+    inputs: int
+    width: int
+    kernels: tuple[int, ...]
+    activation: str
+    residual: bool = False
+    dropout: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        outputs = 2 * self.width if self.activation == "gated" else self.width
+        inputs = (self.inputs, *(self.width,) * (len(self.kernels) - 1))
+        self.convolution = [Convolution(i, outputs, k, self.dtype) for i, k in zip(inputs, self.kernels)]
+
+    def __call__(self, xs: Array, mask: Array, train: bool = False) -> Array:
+        for layer, convolve in enumerate(self.convolution):
+            xs = dropout(self, xs, self.dropout, train) if layer > 0 else xs
+            ys = ACTIVATIONS[self.activation](convolve(xs, mask))
+            xs = xs + ys if self.residual and xs.shape == ys.shape else ys
+        return xs
 
 
 class Stacked(nn.Module):
@@ -216,6 +247,20 @@ class SpelledEmbedding(nn.Module):
         return self.project(y)
 
 
+class OneHot(nn.Module):
+    """No embedding: token i is the unit vector e_i, and the matrix above it is the table: [...] -> [..., V]."""
+
+    size: int
+    dtype: jnp.dtype = jnp.float32
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def __call__(self, ids: Array) -> Array:
+        return jax.nn.one_hot(ids, self.size, dtype=self.dtype)
+
+
 class Dense(nn.Module):
     """x W + b: [..., inputs] -> [..., outputs]."""
 
@@ -223,9 +268,12 @@ class Dense(nn.Module):
     outputs: int
     dtype: jnp.dtype = jnp.float32
     bias: bool = True
+    gain: float | None = None
+    """weights are drawn from N(0, gain / inputs), so that variances are multiplied by it; None draws Glorot's"""
+    weight_norm: bool = False
 
     def setup(self):
-        self.kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.inputs, self.outputs))
+        self.kernel = _kernel(self, (self.inputs, self.outputs))
         self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
@@ -240,6 +288,46 @@ class Dense(nn.Module):
         """As an output layer: the weights [..., inputs] and biases [...] of these words."""
         weights = jnp.moveaxis(jnp.take(self.kernel, ids, axis=1), 0, -1).astype(self.dtype)
         return weights, None if self.offset is None else self.offset[ids]
+
+
+class Convolution(nn.Module):
+    """A convolution over time, see s2sjax/core/convolution.py; `gain` and `weight_norm` as of `Dense`."""
+
+    inputs: int
+    outputs: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+    causal: bool = False
+    gain: float | None = None
+    weight_norm: bool = False
+
+    def setup(self):
+        self.kernel = _kernel(self, (self.width, self.inputs, self.outputs))
+        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,))
+
+    def _weights(self) -> convolution.Weights:
+        return {"kernel": self.kernel.astype(self.dtype), "bias": self.offset.astype(self.dtype)}
+
+    def __call__(self, xs: Array, mask: Array) -> Array:
+        """[B, T, inputs], mask [B, T] -> [B, T, outputs]."""
+        return convolution.convolve(self._weights(), xs, mask, self.causal)
+
+    def start(self, rows: int) -> Array:
+        return convolution.start(self._weights(), rows, self.dtype)
+
+    def one(self, past: Array, x: Array) -> tuple[Array, Array]:
+        """One step: past [B, width-1, inputs], x [B, inputs] -> past, [B, outputs]."""
+        return convolution.step(self._weights(), past, x)
+
+
+def _kernel(module, shape: tuple[int, ...]) -> Array:
+    """Declares a kernel [..., inputs, outputs] of a module with a `gain` and a `weight_norm`."""
+    scaled = lambda gain: nn.initializers.variance_scaling(gain, "fan_in", "normal")
+    initial = nn.initializers.glorot_uniform() if module.gain is None else scaled(module.gain)
+    if not module.weight_norm:
+        return module.param("kernel", initial, shape)
+    direction = module.param("direction", initial, shape)
+    return convolution.weight_norm(direction, module.param("length", lambda key: convolution.length(direction)))
 
 
 def product_in_float32(x: Array, kernel: Array) -> Array:

@@ -342,7 +342,7 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
         one = jnp.ones((1, 1), jnp.int32)
         return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(e.model)] if e.train.mesh.tensor > 1 else ()
+    rules = models.tensor_rules(e.model) if e.train.mesh.tensor > 1 else ()
     return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
 
 
@@ -358,7 +358,7 @@ def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.P
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     device = jax.devices()[0]
     lines = [
-        f"{e.name}: {type(e.model).__name__} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
+        f"{e.name}: {config.family(e.model)} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
         + ("s" if mesh.size > 1 else ""),
         f"{len(pairs.lengths):,} training pairs, vocabulary {run.source.size} -> {run.target.size}, "
         f"{plan.steps_per_epoch:,} steps an epoch",
@@ -450,6 +450,9 @@ def show(run: Run) -> list[Path]:
     width = max(map(len, lines))
     for line, output in zip(lines, outputs):
         print(f"  {line:{width}}  ->  {output.text}")
+    if not translator.attends:
+        print("this model has no attention: attention.png is not drawn")
+        return []
     maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
     path = run.folder / "attention.png"
     figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)

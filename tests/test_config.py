@@ -7,7 +7,26 @@ import json
 import pytest
 
 from s2sjax import config
-from s2sjax.config import Data, Evaluate, Experiment, Luong, RNNsearch, Search, Synthetic, TextFiles, Train, Transformer
+from s2sjax.config import (
+    GNMT,
+    RCTM,
+    Cho,
+    ConvS2S,
+    Data,
+    DenseDense,
+    Evaluate,
+    Experiment,
+    LSTMDense,
+    Luong,
+    Pair,
+    RNNsearch,
+    Search,
+    Sutskever,
+    Synthetic,
+    TextFiles,
+    Train,
+    Transformer,
+)
 from s2sjax.errors import UserError
 
 
@@ -20,7 +39,9 @@ def refused(build) -> str:
 
 
 @pytest.mark.parametrize(
-    "model", [RNNsearch(), Luong(cell="gru"), Transformer(heads=4)], ids=lambda m: type(m).__name__
+    "model",
+    [RNNsearch(), Luong(cell="gru"), Transformer(heads=4), Cho(), Sutskever(share=True), GNMT(), Pair(Luong(), Cho())],
+    ids=config.family,
 )
 @pytest.mark.parametrize(
     "corpus",
@@ -68,7 +89,7 @@ def test_a_misspelt_field_names_the_nearest():
         (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
         (
             lambda: Experiment("x", model="luong"),
-            "Experiment.model is 'luong': it must be a config.RNNsearch or a config.",
+            "Experiment.model is 'luong': it must be a config.",
         ),
         (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
     ],
@@ -129,6 +150,22 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
             lambda: Search(beam=2, nbest=3),
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
         ),
+        (lambda: RCTM(kernels=()), "model.kernels is empty: name at least one"),
+        (lambda: RCTM(kernels=(3, 0)), "model.kernels is (3, 0): each must be at least 1"),
+        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads 8 numbers"),
+        (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: name at least one (width, kernel) pair"),
+        (lambda: ConvS2S(decoder_layers=((8, 0),)), "model.decoder_layers is ((8, 0),): every width and kernel must"),
+        (lambda: ConvS2S(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
+        (lambda: LSTMDense(width=7), "model.width is 7: it must be even to be halved between two directions"),
+        (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
+        (
+            lambda: Experiment("x", model=ConvS2S(max_length=32)),
+            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is of attention, and model RCTM has none: set it to 0",
+        ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
         (lambda: Data(buckets=()), "data.buckets is empty"),
@@ -138,6 +175,51 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
         (lambda: Experiment("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (
+            lambda: Experiment("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
+            "model.tie 'all' needs one vocabulary",
+        ),
+        (
+            lambda: Luong(width=8, embedding=6, tie="output"),
+            "model.tie 'output': the output layer reads 8 numbers and an embedding has 6: set model.embedding 8, or",
+        ),
+        (
+            lambda: RNNsearch(embedding=6, readout_width=5, tie="all"),
+            "model.tie 'all': the output layer reads 5 numbers and an embedding has 6: set model.embedding 5, or",
+        ),
+        (
+            lambda: Sutskever(width=8, embedding=0, tie="output"),
+            "model.tie 'output' needs an embedding to tie: set model.embedding 8",
+        ),
+        (lambda: Sutskever(embedding=0, share=True), "model.share needs tokens of one width on both sides"),
+        (lambda: Cho(embedding=0), "model.readout_width 0 takes model.embedding, which is 0: set one of them"),
+        (lambda: GNMT(layers=1), "model.layers is 1: it must be at least 2"),
+        (lambda: Luong(bidirectional=True, reverse=True), "model.reverse is for reading one way: set it False, or"),
+        (
+            lambda: Pair(RNNsearch(width=8), Luong(width=20), bridge="identity"),
+            "model.bridge 'identity': the encoder's memory is 16 wide, the decoder reads 20: set model.bridge 'linear'",
+        ),
+        (
+            lambda: Pair(Sutskever(width=8, layers=3), Sutskever(width=6, layers=2), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in lstm 8 + 8 + 8, the decoder begins with lstm 6 + 6: set",
+        ),
+        (
+            lambda: Pair(Transformer(), Cho(), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in no carry, the decoder begins with gru 512: set",
+        ),
+        (
+            lambda: Pair(Luong(embedding=6), Transformer(width=8, tie="all")),
+            "model.decoder.tie 'all': the encoder's embedding has 6 numbers, the decoder's 8: make them equal",
+        ),
+        (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share is for an encoder and a decoder of one"),
+        (
+            lambda: Pair(Pair(), Luong()),
+            "Pair.encoder is Pair(",
+        ),
+        (
+            lambda: Experiment("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is made of attention, and model Transformer + Cho has none: set it to 0",
+        ),
         (lambda: Experiment("a/b"), "name is 'a/b': it must be the name of a folder"),
         (lambda: Experiment(".."), "name is '..': it must be the name of a folder"),
         (

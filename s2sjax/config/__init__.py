@@ -10,8 +10,11 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
+from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
 from s2sjax.config.data import Cmudict, Corpus, Data, Spelling, Synthetic, Text, TextFiles
-from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
+from s2sjax.config.joints import Carries, Reader, Writer
+from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
+from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
@@ -65,12 +68,12 @@ class Experiment:
 
     def __post_init__(self):
         require(
-            not (isinstance(self.model, Transformer) and self.model.tie == "all" and not self.data.shared),
+            self.model.tie != "all" or self.data.shared,
             "model.tie 'all' needs one vocabulary for both sides: set data.shared",
         )
         require(
-            getattr(self.model, "tie", "none") == "none" or not self.data.target.spelling.on,
-            f"model.tie {getattr(self.model, 'tie', '')!r} makes the output layer of the target's table, which "
+            self.model.tie == "none" or not self.data.target.spelling.on,
+            f"model.tie {self.model.tie!r} makes the output layer of the target's table, which "
             "data.target.spelling.on replaces: set model.tie none",
         )
         require(
@@ -79,15 +82,21 @@ class Experiment:
             "set one of them to 0",
         )
         require(
+            self.search.coverage == 0 or self.model.writer.states is not None,
+            f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
+            "set it to 0",
+        )
+        require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
-        if isinstance(self.model, Transformer) and self.model.positions == "learned":
-            places, longest = self.model.max_length, max(max(pair) for pair in self.data.buckets)
-            require(
-                places >= longest,
-                f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
-            )
+        for part in sides(self.model):
+            if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
+                places, longest = part.max_length, max(max(pair) for pair in self.data.buckets)
+                require(
+                    places >= longest,
+                    f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+                )
 
 
 # ------------------------------------------------------------------------------------- to JSON

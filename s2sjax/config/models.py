@@ -4,7 +4,84 @@ from __future__ import annotations
 
 from typing import Literal
 
+from s2sjax.config.joints import Carries, Reader, Writer, check_tie
 from s2sjax.config.settings import at_least, require, settings
+
+Tie = Literal["all", "output", "none"]
+
+
+@settings
+class Cho:
+    """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
+
+    width: int = 512
+    """of the states and of the vector between"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    cell: Literal["rnn", "lstm", "gru"] = "gru"
+    """plain recurrent, LSTM or GRU"""
+    readout: Literal["maxout", "tanh"] = "maxout"
+    """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,)))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(0, self, "model", "embedding", "readout_width")
+        _check_dropout(self)
+        _check_readout(self)
+
+
+@settings
+class Sutskever:
+    """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
+
+    width: int = 512
+    """of the states"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 2
+    """cells stacked, in encoder and decoder each"""
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """plain recurrent, LSTM or GRU"""
+    reverse: bool = True
+    """read the source from its end to its beginning"""
+    share: bool = False
+    """one stack both reads and writes; with tie `all` of one vocabulary, the embeddings are one too"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            not self.share or self.embedding > 0,
+            "model.share needs tokens of one width on both sides: set model.embedding above 0",
+        )
 
 
 @settings
@@ -14,7 +91,7 @@ class RNNsearch:
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
     encoder_layers: int = 1
@@ -23,13 +100,27 @@ class RNNsearch:
     """plain recurrent, LSTM or GRU"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def reader(self) -> Reader:
+        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
+
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "encoder_layers")
-        at_least(0, self, "model", "attention")
+        at_least(1, self, "model", "width", "encoder_layers")
+        at_least(0, self, "model", "embedding", "attention", "readout_width")
         _check_dropout(self)
+        _check_readout(self)
 
 
 @settings
@@ -39,7 +130,7 @@ class Luong:
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
@@ -52,16 +143,69 @@ class Luong:
     """read the source both ways; each direction has half of `width`"""
     residual: bool = False
     """each layer above the first adds to what it read"""
+    reverse: bool = False
+    """read the source from its end to its beginning"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "layers")
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
         _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            not (self.reverse and self.bidirectional),
+            "model.reverse is for reading one way: set it False, or model.bidirectional False",
+        )
         require(
             not self.bidirectional or self.width % 2 == 0,
             f"model.width is {self.width}: it must be even to be halved between two directions",
         )
+
+
+@settings
+class GNMT:
+    """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
+
+    width: int = 512
+    """of the states, and of each direction of the lowest layer"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 4
+    """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    attention: int = 0
+    """width of the additive score's hidden layer; 0 takes `width`"""
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """plain recurrent, LSTM or GRU"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(2, self, "model", "layers")
+        at_least(0, self, "model", "embedding", "attention")
+        _check_dropout(self)
+        check_tie(self, self.width)
 
 
 @settings
@@ -84,10 +228,22 @@ class Transformer:
     """how a token knows its place"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
-    tie: Literal["all", "output", "none"] = "output"
+    tie: Tie = "output"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
@@ -103,8 +259,17 @@ class Transformer:
         )
 
 
-ModelConfig = RNNsearch | Luong | Transformer
+Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
 
 
 def _check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
+
+
+def _check_readout(config) -> None:
+    """Of a family whose output layer reads a hidden layer."""
+    require(
+        config.embedding > 0 or config.readout_width > 0,
+        "model.readout_width 0 takes model.embedding, which is 0: set one of them",
+    )
+    check_tie(config, config.readout_width or config.embedding)

@@ -27,6 +27,16 @@ def keep(mask: Array, new, old):
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - mask.ndim)), n, o), new, old)
 
 
+def turned(xs: Array, mask: Array) -> Array:
+    """The real steps of each row from the last to the first, padding where it was: a b c _ -> c b a _.
+
+    xs [B, T, ...], mask [B, T] with padding at the end. Turned twice, a row is as it was.
+    """
+    place, lengths = jnp.arange(mask.shape[1]), mask.sum(1)[:, None]
+    order = jnp.where(mask, lengths - 1 - place, place)  # [B, T]
+    return jnp.take_along_axis(xs, order.reshape(order.shape + (1,) * (xs.ndim - 2)), axis=1)
+
+
 def run(
     cell: Cell, weights: Weights, xs: Array, mask: Array, carry: Carry, reverse: bool = False
 ) -> tuple[Array, Carry]:
@@ -43,6 +53,11 @@ def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, input
     projected, mask = inputs
     new = keep(mask, step(cell, weights, carry, projected)[0], carry)
     return new, new[0]
+
+
+def plain_step(cell: Cell, weights: Weights, shared: None, carry: Carry, projected: Array) -> tuple[Carry, Array]:
+    """A cell as a `Step`, for a projection that more than the input has entered."""
+    return step(cell, weights, carry, projected)
 
 
 # ---------------------------------------------------------------- the late weight gradient

@@ -284,8 +284,8 @@ def copied(state: State, width: int) -> State:
     return jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], width, axis=1), state)
 
 
-def forced_attention(step: Step, state: State, tokens: Array) -> Array:
-    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]."""
+def forced_attention(step: Step, state: State, tokens: Array) -> Array | None:
+    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
 
     def body(carry, token):
         state, previous = carry
@@ -293,4 +293,5 @@ def forced_attention(step: Step, state: State, tokens: Array) -> Array:
         return (state, token), attention
 
     start = (state, jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    return lax.scan(body, start, tokens.T)[1].swapaxes(0, 1)
+    looked = lax.scan(body, start, tokens.T)[1]
+    return None if looked is None else looked.swapaxes(0, 1)

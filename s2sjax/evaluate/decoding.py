@@ -62,15 +62,23 @@ class Translator:
         """
         if options.beam > target.size:
             raise UserError(f"search.beam {options.beam} is wider than the vocabulary of {target.size}: lower it")
+        modules = (module,) if isinstance(module, nn.Module) else tuple(module)
+        self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
+        if options.coverage:
+            self.need_attention(f"search.coverage {options.coverage}", "set it to 0")
         self.source, self.target = source, target
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
         self._alone = isinstance(module, nn.Module)
-        modules = (module,) if isinstance(module, nn.Module) else tuple(module)
         self._words = self._constraining_words()
         self._search = jax.jit(partial(_search, modules, options, self._words), static_argnames="record")
         self._attention = jax.jit(partial(_attention, modules, options.ensemble))
         self._log_likelihood = jax.jit(partial(_log_likelihood, modules, options.ensemble))
+
+    def need_attention(self, what: str, remedy: str = "choose a model that has some") -> None:
+        """Refuses what is made of attention where the model, or one of an ensemble, has none."""
+        if not self.attends:
+            raise UserError(f"{what} is made of attention, and this model has none: {remedy}")
 
     def _constraining_words(self) -> Words:
         def ids(field: str, word: str) -> tuple[int, ...]:
@@ -143,12 +151,14 @@ class Translator:
 
     def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
         """What the model looked at while it wrote: source pieces, target pieces, weights [T, S]."""
+        self.need_attention("a map")
         source = [*self.source.encode(line), EOS]
         weights = self._attention(self._all(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32))
         return self.source.pieces(source), self.target.pieces(output.ids), np.asarray(weights[0])
 
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
+        self.need_attention("an alignment")
         targets = Ragged.of([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
@@ -244,8 +254,10 @@ def _search(
     )  # fmt: skip
 
 
-def _attention(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array) -> Array:
-    """[B, S], [B, T] -> [B, T, S]."""
+def _attention(
+    modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array
+) -> Array | None:
+    """[B, S], [B, T] -> [B, T, S], or None."""
     step, state = _start(modules, mean, params, source, tokens.shape[1])
     return search.forced_attention(step, state, tokens)
 

@@ -8,10 +8,18 @@
 `source` [B, S] and `target` [B, T] are ids with <pad> at their end. Search, scoring, training and the laws in
 tests/models/test_laws.py know nothing else of a model.
 
-A decoder tells whether it is `parallel` over time, and splits the last two in
+How an encoder and a decoder join. Both are built as Type(config, embedding, dtype).
 
-    hidden(memory, inputs, mask, train) -> [B, T, W]          what its output layer sees; inputs are <sos> y1 y2 ...
-    output                                                    a layer with `logits` (all words) and `rows` (some)
+    encoder(source, mask, train)                       -> Memory
+    decoder.prepare(memory)                            -> what `encode` returns: the memory made ready, once a sentence
+    decoder.start, decoder.step                        as above; one that is not `parallel` over time takes `train`
+    decoder.hidden(memory, inputs, mask, train)        -> [B, T, W]: `inputs` is `target` shifted right
+    decoder.output                                     the layer above: `logits` of all words, `rows` of some
+
+The configuration's `reader` says what the encoder's Memory is, its `writer` what the decoder asks for
+(s2sjax/config/joints.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree;
+in a `config.Pair` a Bridge makes the one of the other, so no encoder or decoder knows whom it is joined to. Its
+`embedding` is the width of a token (0 for one-hot) and its `tie` says which matrices are one: both are seen to here.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +28,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax import layers
-from s2sjax.core.cells import Carry
+from s2sjax import config, layers
+from s2sjax.core.cells import CELLS, Carry
 from s2sjax.core.tokens import PAD, SOS
 
 
@@ -31,11 +39,70 @@ class Memory(NamedTuple):
     states: Array  # [B, S, M] one vector a source position
     mask: Array  # [B, S] where the source is real
     final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
+    embedded: Array | None = None  # [B, S, M] what the encoder read, for a decoder that looks at both (ConvS2S)
 
 
 def shift_right(target: Array) -> Array:
     """What the decoder reads while it writes `target`: <sos> y1 y2 ... [B, T]."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+
+
+def output_layer(config: Any, embedding: layers.Embedding, width: int, dtype) -> nn.Module:
+    """What turns [..., width] into logits: a matrix of its own, or the target embedding (Press and Wolf 2017)."""
+    return layers.Dense(width, embedding.size, dtype) if config.tie == "none" else embedding
+
+
+class Bridge(nn.Module):
+    """Makes the memory that a decoder asks for of the one that an encoder hands over.
+
+    states: as they are where the widths agree, else W h. Each first carry of the decoder is h, W h + b or
+    tanh(W h + b) of a last carry of the encoder, counted from the top layer down: a decoder with more layers, or a cell
+    with more carries, takes the lowest layer, or the last carry, again. An encoder without any gives the mean of its
+    states.
+    """
+
+    kind: str
+    given: config.Reader
+    asked: config.Writer
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        given, asked = self.given, self.asked
+        if asked.states not in (None, given.states):
+            self.states = layers.Dense(given.states, asked.states, self.dtype, bias=False)
+        if asked.carries and self.kind != "identity":
+            below = given.carries.widths if given.carries else (given.states,)
+            parts = CELLS[asked.carries.cell].carries
+            self.carries = [
+                [layers.Dense(below[layer], width, self.dtype) for _ in range(parts)]
+                for layer, width in zip(self._below(), asked.carries.widths)
+            ]
+
+    def _below(self) -> list[int]:
+        """The encoder's layer for each of the decoder's: 4 under 2 gives [2, 3], 2 under 4 gives [0, 0, 0, 1]."""
+        given = len(self.given.carries.widths) if self.given.carries else 1
+        asked = len(self.asked.carries.widths) if self.asked.carries else 0
+        return [max(0, layer + given - asked) for layer in range(asked)]
+
+    def __call__(self, memory: Memory) -> Memory:
+        states = self.states(memory.states) if self.asked.states not in (None, self.given.states) else memory.states
+        return Memory(states, memory.mask, self._carries(memory), memory.embedded if states is memory.states else None)
+
+    def _carries(self, memory: Memory) -> tuple[Carry, ...]:
+        if not self.asked.carries or self.kind == "identity":
+            return memory.final
+        final = memory.final or ((masked_mean(memory.states, memory.mask),),)
+        curve = jnp.tanh if self.kind == "tanh" else lambda x: x
+        return tuple(
+            tuple(curve(part(final[layer][min(i, len(final[layer]) - 1)])) for i, part in enumerate(parts))
+            for layer, parts in zip(self._below(), self.carries)
+        )
+
+
+def masked_mean(states: Array, mask: Array) -> Array:
+    """The mean of the real positions: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros."""
+    real = mask[..., None].astype(states.dtype)
+    return (states * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
 class EncoderDecoder(nn.Module):
@@ -51,23 +118,35 @@ class EncoderDecoder(nn.Module):
     target_spelling: layers.Spelling | None = None
 
     def setup(self):
-        width = getattr(self.config, "embedding", None) or self.config.width
-        tied = getattr(self.config, "tie", "none") == "all"
-        self.target_embedding = self._embedding(self.target_size, width, self.target_spelling)
+        reads, writes = config.sides(self.config)
+        self.target_embedding = self._embedding(self.target_size, writes.embedding, self.target_spelling)
         self.source_embedding = (
-            self.target_embedding if tied else self._embedding(self.source_size, width, self.source_spelling)
+            self.target_embedding
+            if writes.tie == "all"
+            else self._embedding(self.source_size, reads.embedding, self.source_spelling)
         )
-        self.encoder = self.encoder_type(self.config, self.source_embedding, self.dtype)
-        self.decoder = self.decoder_type(self.config, self.target_embedding, self.dtype)
+        self.encoder = self.encoder_type(reads, self.source_embedding, self.dtype)
+        shared = {"encoder": self.encoder} if getattr(writes, "share", False) else {}
+        self.decoder = self.decoder_type(writes, self.target_embedding, self.dtype, **shared)
+        joined = isinstance(self.config, config.Pair)
+        self.bridge = Bridge(self.config.bridge, reads.reader, writes.writer, self.dtype) if joined else None
 
     def _embedding(self, size: int, width: int, spelling: layers.Spelling | None) -> nn.Module:
         if spelling is not None:
             return layers.SpelledEmbedding(spelling, width, self.dtype)
+        if width == 0:
+            return layers.OneHot(size, self.dtype)
         # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
         return layers.Embedding(size, width, self.dtype, scale=width**0.5)
 
+    @property
+    def attends(self) -> bool:
+        """Whether `step` tells what the decoder looked at."""
+        return self.config.writer.states is not None
+
     def encode(self, source: Array, train: bool = False):
-        return self.decoder.prepare(self.encoder(source, source != PAD, train))
+        memory = self.encoder(source, source != PAD, train)
+        return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
     def start(self, memory, steps: int):
         return self.decoder.start(memory, steps)

@@ -1,8 +1,9 @@
-"""Recurrent encoder-decoders: RNNsearch (Bahdanau et al. 2014) and Luong et al. 2015.
+"""The recurrent encoder and what recurrent decoders share; RNNsearch (Bahdanau et al. 2014) and Luong et al. 2015.
 
 Letters: B batch, S source positions, T target positions, E embedding, H state width, M memory width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -12,32 +13,42 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import Memory, output_layer
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of cells over the embedded source; see `layers.Recurrent`."""
+    """A stack of cells over the embedded source, which it may read from the end; see `layers.Recurrent`."""
 
-    config: config.RNNsearch | config.Luong
+    config: config.Cho | config.Sutskever | config.RNNsearch | config.Luong | config.LSTMDense
     embedding: layers.Embedding
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
-        both_ways = isinstance(c, config.RNNsearch) or c.bidirectional
-        depth = c.encoder_layers if isinstance(c, config.RNNsearch) else c.layers
-        # RNNsearch gives each direction the full width, so its memory is twice as wide as its decoder.
-        width = 2 * c.width if isinstance(c, config.RNNsearch) else c.width
-        self.stack = layers.Recurrent(
-            c.cell, width, depth, c.embedding,
-            bidirectional=depth if both_ways else 0,
-            residual=getattr(c, "residual", False), dropout=c.dropout, dtype=self.dtype,
-        )  # fmt: skip
+        shape: dict
+        match c:
+            case config.RNNsearch():  # each direction has the full width: the memory is twice as wide as the decoder
+                shape = dict(width=2 * c.width, layers=c.encoder_layers, bidirectional=c.encoder_layers)
+            case config.Luong():
+                both_ways = c.layers if c.bidirectional else 0
+                shape = dict(width=c.width, layers=c.layers, bidirectional=both_ways, residual=c.residual)
+            case config.LSTMDense():
+                shape = dict(width=c.width, layers=c.layers, bidirectional=c.layers)
+            case config.Sutskever():
+                shape = dict(width=c.width, layers=c.layers)
+            case config.Cho():
+                shape = dict(width=c.width, layers=1)
+        self.stack = layers.Recurrent(c.cell, inputs=self.embedding.width, dropout=c.dropout, dtype=self.dtype, **shape)
 
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
-        states, final = self.stack(embedded, mask, train=train)
-        return Memory(layers.dropout(self, states, self.config.dropout, train), mask, final)
+        c = self.config
+        turn = recurrence.turned if getattr(c, "reverse", False) else lambda xs, mask: xs
+        embedded = layers.dropout(self, self.embedding(source), c.dropout, train)
+        states, final = self.stack(turn(embedded, mask), mask, train=train)
+        if isinstance(c, config.RNNsearch):
+            final = (tuple(part[:, c.width :] for part in final[-1]),)  # of the backward reading
+        # In the order of the source again, so that attention points at its words.
+        return Memory(layers.dropout(self, turn(states, mask), c.dropout, train), mask, final)
 
 
 class Read(NamedTuple):
@@ -47,6 +58,43 @@ class Read(NamedTuple):
     keys: Array  # [B, S, ...] what the score compares queries with
     mask: Array  # [B, S]
     carry: tuple[cells.Carry, ...]  # where the decoder starts, one a layer
+
+
+def run_layers(
+    module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], xs: Array,
+    train: bool, residual: bool = False, context: Array | None = None,
+) -> Array:  # fmt: skip
+    """A decoder's layers, each over all of time before the next: xs [B, T, D] -> [B, T, H].
+
+    context [B, T, M] enters every layer beside what is below; with `residual`, layers above the first add to that.
+    """
+    everywhere = jnp.ones(xs.shape[:2], bool)
+    for layer, (cell, carry) in enumerate(zip(weights, carries)):
+        inputs = xs if context is None else jnp.concatenate([xs, context], axis=-1)
+        ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry)
+        ys = ys + xs if residual and layer > 0 else ys
+        xs = layers.dropout(module, ys, module.config.dropout, train)  # type: ignore[attr-defined]
+    return xs
+
+
+def step_layers(
+    module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], x: Array,
+    train: bool, residual: bool = False, context: Array | None = None,
+) -> tuple[tuple[cells.Carry, ...], Array]:  # fmt: skip
+    """The same for one step: x [B, D], context [B, M] -> carries, [B, H]."""
+    new = []
+    for layer, (cell, carry) in enumerate(zip(weights, carries)):
+        inputs = x if context is None else jnp.concatenate([x, context], axis=-1)
+        carry, y = cells.step(kind, cell, carry, cells.project(cell, inputs))
+        y = y + x if residual and layer > 0 else y
+        x = layers.dropout(module, y, module.config.dropout, train)  # type: ignore[attr-defined]
+        new.append(carry)
+    return tuple(new), x
+
+
+def read_out(kind: str, hidden: Array) -> Array:
+    """The curve of a hidden layer before the output: tanh, or the larger of each pair (Goodfellow et al. 2013)."""
+    return jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if kind == "maxout" else jnp.tanh(hidden)
 
 
 # ---------------------------------------------------------------------------------- RNNsearch
@@ -75,19 +123,18 @@ class RNNsearchDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        memory, cell = 2 * c.width, cells.CELLS[c.cell]
-        gates = cell.shapes(c.embedding, c.width)["input"][1]
+        tokens, memory, cell = self.embedding.width, 2 * c.width, cells.CELLS[c.cell]
+        gates = cell.shapes(tokens, c.width)["input"][1]
         self.score = attention.SCORES["additive"]
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
         self.attention = layers.Weights(self.score.shapes(c.width, memory, c.attention or c.width), self.dtype)
-        self.cell = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, context=(memory, gates))
-        halves = 2 if c.readout == "maxout" else 1
-        self.readout = layers.Dense(c.width + c.embedding + memory, halves * c.embedding, self.dtype)
-        self.output = layers.Dense(c.embedding, self.embedding.size, self.dtype)
+        self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(memory, gates))
+        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
+        self.readout = layers.Dense(c.width + tokens + memory, halves * hidden, self.dtype)
+        self.output = output_layer(c, self.embedding, hidden, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
-        backward = [part[:, self.config.width :] for part in memory.final[-1]]
-        carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, backward))
+        carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, memory.final[-1]))
         return Read(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
 
     def start(self, memory: Read, steps: int) -> cells.Carry:
@@ -106,9 +153,7 @@ class RNNsearchDecoder(nn.Module):
         return partial(rnnsearch_step, cells.CELLS[self.config.cell], self.score)
 
     def _readout(self, state: Array, embedded: Array, context: Array, train: bool) -> Array:
-        hidden = self.readout(jnp.concatenate([state, embedded, context], axis=-1))
-        maxout = self.config.readout == "maxout"
-        hidden = jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if maxout else jnp.tanh(hidden)
+        hidden = read_out(self.config.readout, self.readout(jnp.concatenate([state, embedded, context], axis=-1)))
         return layers.dropout(self, hidden, self.config.dropout, train)
 
     def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
@@ -181,14 +226,15 @@ class LuongDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.kind = cells.CELLS[c.cell]
-        gates = self.kind.shapes(c.embedding, c.width)["input"][1]
+        tokens = self.embedding.width
+        gates = self.kind.shapes(tokens, c.width)["input"][1]
         fed = {"fed": (c.width, gates)} if c.input_feeding else {}
-        self.first = layers.cell_weights(c.cell, c.embedding, c.width, self.dtype, **fed)
+        self.first = layers.cell_weights(c.cell, tokens, c.width, self.dtype, **fed)
         self.upper = [layers.cell_weights(c.cell, c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
         self.score = attention.SCORES[c.score]
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.width), self.dtype)
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
-        self.output = layers.Dense(c.width, self.embedding.size, self.dtype)
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
         keys = self.score.prepare(self.attention(), memory.states)
@@ -228,12 +274,8 @@ class LuongDecoder(nn.Module):
 
     def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:
         """No step waits for attention: the cells run first, then all queries ask at once."""
-        everywhere = jnp.ones(embedded.shape[:2], bool)
-        weights, xs = self._weights(), embedded
-        for layer, cell in enumerate(weights.cells):
-            ys, _ = recurrence.run(self.kind, cell, xs, everywhere, memory.carry[layer])
-            ys = ys + xs if self.config.residual and layer > 0 else ys
-            xs = layers.dropout(self, ys, self.config.dropout, train)
+        weights = self._weights()
+        xs = run_layers(self, self.kind, weights.cells, memory.carry, embedded, train, self.config.residual)
         return luong_attention(self.score, attention.attend_all, weights, memory, xs)[0]
 
     def _keep_masks(self, steps: int, rows: int, train: bool) -> Array | None:

@@ -12,7 +12,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, positions
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import Memory, output_layer
 
 
 class Attention(nn.Module):
@@ -204,7 +204,7 @@ class TransformerDecoder(nn.Module):
         self.positioned = Positioned(c, self.dtype)
         block = DecoderBlock(c, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
-        self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
         layers = tuple(block(memory.states, method="read") for block in self.blocks.each())

@@ -216,3 +216,13 @@ def test_what_is_shared_between_steps_has_its_gradient():
     d_w, d_memory = jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.eye(2), jnp.ones(2))
     np.testing.assert_allclose(d_memory, xs.sum(0))
     np.testing.assert_allclose(d_w, np.outer(xs.sum(0), np.ones(2)))
+
+
+def test_turned_rows_keep_their_padding_at_the_end():
+    """a b c _ -> c b a _, of ids and of vectors; turned twice, a row is as it was."""
+    ids = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
+    there = recurrence.turned(ids, ids != 0)
+    np.testing.assert_array_equal(there, [[3, 2, 1, 0], [4, 0, 0, 0], [0, 0, 0, 0], [8, 7, 6, 5]])
+    np.testing.assert_array_equal(recurrence.turned(there, ids != 0), ids)
+    vectors = np.stack([ids, 10 * ids], axis=-1)
+    np.testing.assert_array_equal(recurrence.turned(vectors, ids != 0), np.stack([there, 10 * there], axis=-1))

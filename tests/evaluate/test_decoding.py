@@ -164,3 +164,32 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
         if isinstance(options.get("sampling"), dict):
             options = options | {"sampling": Sampling(**options["sampling"])}
         Search(**options)
+
+
+# ------------------------------------------------------------------------- models without attention
+
+
+def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text):
+    """Alone, or as a member of an ensemble; all else works."""
+    blind = models.build(zoo.MODELS["cho"], text.size, text.size)
+    for modules in (blind, [weights[0][0], blind]):
+        with pytest.raises(
+            UserError, match=r"search\.coverage 0\.2 is made of attention, and this model has none: set"
+        ):
+            Translator(modules, text, text, Search(beam=3, coverage=0.2), (8,), 8)
+        maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
+        assert not maker.attends
+        with pytest.raises(UserError, match="a map is made of attention"):
+            maker.attention(None, "abc", None)
+        with pytest.raises(UserError, match="an alignment is made of attention"):
+            maker.align(None, ["abc"], [None])
+
+
+def test_a_model_without_attention_decodes_and_scores(text):
+    pure = zoo.Pure("cho", vocabulary=text.size, sharp=3.0)
+    maker = Translator(pure.module, text, text, Search(**USUAL, nbest=2), (8,), 8)
+    outputs = maker.decode(pure.params["params"], LINES)
+    pairs = [(line, best[0].text) for line, best in zip(LINES, outputs)]
+    for best, (log_prob, tokens) in zip(outputs, maker.score(pure.params["params"], pairs)):
+        if best[0].text:
+            assert (best[0].log_prob, len(best[0].ids)) == (pytest.approx(log_prob, abs=1e-4), tokens)

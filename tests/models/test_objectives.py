@@ -14,7 +14,10 @@ from s2sjax.core.tokens import PAD
 from s2sjax.models import objectives
 
 BAR = 1e-5
-every_model = zoo.each(zoo.MODELS)
+# Always tested: one that goes step by step under its own output layer, one of two passes under a tied one.
+QUICK = ("luong", "transformer-post")
+slow = lambda name: () if name in QUICK else pytest.mark.slow
+every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in zoo.MODELS])
 KEY = jax.random.key(3)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
 FALLING = config.ScheduledSampling("linear", k=10, feed="argmax")  # step 0 reads the truth alone, step 10 itself alone
@@ -28,7 +31,7 @@ def build(name: str) -> zoo.Pure:
 
 
 def without_dropout(name: str):
-    return models.build(config.replace(zoo.MODELS[name], dropout=0.0), zoo.VOCABULARY, zoo.VOCABULARY)
+    return models.build(zoo.without_dropout(zoo.MODELS[name]), zoo.VOCABULARY, zoo.VOCABULARY)
 
 
 def compile_gradient(loss):
@@ -91,7 +94,7 @@ def test_reading_itself_alone_is_greedy_search_fed_back(name):
     assert scheduled_at(name, 10, target)[1] == pytest.approx(float(expected), abs=BAR)
 
 
-@zoo.each(zoo.FAMILIES)
+@pytest.mark.parametrize("name", QUICK)
 def test_the_step_decides_and_the_same_step_gives_the_same_mixture(name):
     mixture = scheduled_at(name, 7)
     jax.tree.map(np.testing.assert_array_equal, mixture, scheduled_at(name, 7))
@@ -119,10 +122,7 @@ def several_losses(name: str, params, key):
     }
 
 
-# One whose output layer is its own and which goes step by step, one with a tied layer and two passes.
-@pytest.mark.parametrize(
-    "name", ["luong", "transformer-post", *(pytest.param(name, marks=pytest.mark.slow) for name in zoo.MODELS)]
-)
+@every_model
 def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     model = build(name)
     program = jax.jit(partial(several_losses, name))

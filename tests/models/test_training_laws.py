@@ -30,14 +30,14 @@ OBJECTIVES = {
 
 def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
     """(state, step) of a model of the zoo, on a mesh."""
-    model = zoo.MODELS[name] if dropout else config.replace(zoo.MODELS[name], dropout=0.0)
+    model = zoo.MODELS[name] if dropout else zoo.without_dropout(zoo.MODELS[name])
     module = models.build(model, VOCABULARY, VOCABULARY)
     source, target = zoo.batch(np.random.default_rng(0), vocabulary=VOCABULARY)
 
     def init(key):
         return create(module.init(key, source, target)["params"], optimizer(train), ema=train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(model)] if mesh.shape["tensor"] > 1 else ()
+    rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
     state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
     loss = objectives.choose(module, train, sampled.log_uniform(VOCABULARY), PARTS)
     return state, make_train_step(loss, optimizer(train), train, seed=0)
