@@ -144,6 +144,12 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
             ),
             "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones",
         ),
+        (
+            lambda: Experiment(
+                "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
+            ),
+            "data.source.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+        ),
         (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
         (
@@ -164,7 +170,7 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         ),
         (
             lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is of attention, and model RCTM has none: set it to 0",
+            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),

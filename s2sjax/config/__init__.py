@@ -90,7 +90,11 @@ class Experiment:
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
-        for part in sides(self.model):
+        for side, part in zip(("source", "target"), sides(self.model)):
+            require(
+                part.embedding > 0 or not getattr(self.data, side).spelling.on,
+                f"data.{side}.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+            )
             if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
                 places, longest = part.max_length, max(max(pair) for pair in self.data.buckets)
                 require(
