@@ -68,8 +68,8 @@ class Bridge(nn.Module):
 
     def setup(self):
         given, asked = self.given, self.asked
-        if asked.states not in (None, given.states):
-            self.states = layers.Dense(given.states, asked.states, self.dtype, bias=False)
+        wanted = asked.states or given.states
+        self.states = None if wanted == given.states else layers.Dense(given.states, wanted, self.dtype, bias=False)
         if asked.carries and self.kind != "identity":
             below = given.carries.widths if given.carries else (given.states,)
             parts = CELLS[asked.carries.cell].carries
@@ -85,8 +85,9 @@ class Bridge(nn.Module):
         return [max(0, layer + given - asked) for layer in range(asked)]
 
     def __call__(self, memory: Memory) -> Memory:
-        states = self.states(memory.states) if self.asked.states not in (None, self.given.states) else memory.states
-        return Memory(states, memory.mask, self._carries(memory), memory.embedded if states is memory.states else None)
+        states = memory.states if self.states is None else self.states(memory.states)
+        embedded = memory.embedded if self.states is None else None
+        return Memory(states, memory.mask, self._carries(memory), embedded)
 
     def _carries(self, memory: Memory) -> tuple[Carry, ...]:
         if not self.asked.carries or self.kind == "identity":

@@ -183,13 +183,3 @@ def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text)
             maker.attention(None, "abc", None)
         with pytest.raises(UserError, match="an alignment is made of attention"):
             maker.align(None, ["abc"], [None])
-
-
-def test_a_model_without_attention_decodes_and_scores(text):
-    pure = zoo.Pure("cho", vocabulary=text.size, sharp=3.0)
-    maker = Translator(pure.module, text, text, Search(**USUAL, nbest=2), (8,), 8)
-    outputs = maker.decode(pure.params["params"], LINES)
-    pairs = [(line, best[0].text) for line, best in zip(LINES, outputs)]
-    for best, (log_prob, tokens) in zip(outputs, maker.score(pure.params["params"], pairs)):
-        if best[0].text:
-            assert (best[0].log_prob, len(best[0].ids)) == (pytest.approx(log_prob, abs=1e-4), tokens)

@@ -87,7 +87,7 @@ JOINING = [name for name in SINGLE if not zoo.MODELS[name].writer.alone]
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", JOINING)
 def test_every_encoder_joins_every_decoder(decoder):
-    """By shapes alone; and every rule of a tensor mesh finds its parameters."""
+    """By shapes alone."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
     for encoder in SINGLE:
         pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[decoder])
@@ -102,13 +102,25 @@ def test_every_encoder_joins_every_decoder(decoder):
         _, logits, attention = jax.eval_shape(one_step, params)
         assert logits.shape == (2, 9)
         assert (attention is not None) == module.attends == (pair.decoder.writer.states is not None)
-        paths = [
-            jax.tree_util.keystr(path, simple=True, separator="/")
-            for path, _ in jax.tree_util.tree_leaves_with_path(params["params"])
-        ]
-        for pattern, _ in models.tensor_rules(pair):
-            assert any(re.search(pattern, path) for path in paths), pattern
+        assert_rules_match(pair, params)
 
 
 def unshared(name: str) -> dict:
     return {"share": False} if hasattr(zoo.MODELS[name], "share") else {}
+
+
+# ------------------------------------------------------------------------------------ tensor meshes
+
+
+def assert_rules_match(model, variables):
+    """Every rule of a tensor mesh finds a parameter: one that does not would be refused when training begins."""
+    leaves = jax.tree_util.tree_leaves_with_path(variables["params"])
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    for pattern, _ in models.tensor_rules(model):
+        assert any(re.search(pattern, path) for path in paths), pattern
+
+
+@zoo.each(zoo.MODELS)
+def test_every_rule_of_a_tensor_mesh_finds_a_parameter(name):
+    module, ids = models.build(zoo.MODELS[name], 7, 7), jnp.ones((2, 5), jnp.int32)
+    assert_rules_match(zoo.MODELS[name], jax.eval_shape(module.init, jax.random.key(0), ids, ids))
