@@ -114,6 +114,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
     also = "another run of the same vocabularies that writes with the first, as an ensemble; may be given again"
     evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
+    average = "take the mean of the newest K checkpoints (train.keep says how many there are), not the best one"
+    evaluate.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "write one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", _decode, about, "RUN", folder, SEARCH.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="write the score and a tab before each output")
@@ -124,8 +126,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "draw the search of the first line as a tree into FILE (.png, .svg, .pdf)"
     decode.add_argument("--tree", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
+    decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
-    command("score", _score, about, "RUN", folder)
+    score = command("score", _score, about, "RUN", folder)
+    score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     models = command("models", _models, "list the models that have a name: paper, family, weights, what they do")
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
@@ -145,6 +149,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
         raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
     return known, rest
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
@@ -245,7 +255,7 @@ def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
     settings = _override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
     others = [run.open_run(other) for other in known.also]
     _start_jax()
-    run.evaluate(opened, known.split, settings.search, settings.evaluate, others)
+    run.evaluate(opened, known.split, settings.search, settings.evaluate, others, known.average)
     return None
 
 
@@ -256,7 +266,7 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
 
     opened = run.open_run(known.subject)
     search = _override(known, _Searched(opened.experiment.search), rest).search
-    translator, params = _load(opened, search, [run.open_run(other) for other in known.also])
+    translator, params = _load(opened, search, [run.open_run(other) for other in known.also], known.average)
     if known.alignment:
         translator.need_attention("--alignment", "leave it out")
     first = 0
@@ -295,7 +305,7 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     from s2sjax import run
 
     opened = run.open_run(known.subject)
-    translator, params = _load(opened, opened.experiment.search)
+    translator, params = _load(opened, opened.experiment.search, average=known.average)
     number = 0
     for lines in _chunks(_input_lines()):
         pairs = []
@@ -391,7 +401,7 @@ class _Judged(_Searched):
     evaluate: config.Evaluate
 
 
-def _load(opened, search: config.Search, others: Sequence = ()):
+def _load(opened, search: config.Search, others: Sequence = (), average: int = 0):
     """A translator and its parameters, or those of each run of an ensemble.
 
     Standard output belongs to the lines, so what there is to say goes elsewhere.
@@ -399,7 +409,7 @@ def _load(opened, search: config.Search, others: Sequence = ()):
     _start_jax()
     with contextlib.redirect_stdout(sys.stderr):
         translator = opened.translator(search, others=others)
-        params = [each.params()[0] for each in (opened, *others)]
+        params = [each.params(average)[0] for each in (opened, *others)]
         return translator, params if others else params[0]
 
 

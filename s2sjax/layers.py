@@ -4,15 +4,18 @@ Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from s2sjax import config
 from s2sjax.config.models import Initial, Join
-from s2sjax.core import attention, cells, convolution, recurrence
+from s2sjax.core import attention, cells, convolution, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm
 
@@ -297,6 +300,49 @@ class Embedding(nn.Module):
     def logits(self, x: Array) -> Array:
         return product_in_float32(x, self.table.astype(self.dtype).T)
 
+    def rows(self, ids: Array) -> tuple[Array, None]:
+        """As an output layer: the weights [..., width] of these words, and no biases."""
+        return self.table[ids].astype(self.dtype), None
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """The characters of each word of a vocabulary, and the shape of the network that reads them."""
+
+    table: np.ndarray  # int32 [V, C], 0 behind a word's last character
+    options: config.Spelling
+
+
+class SpelledEmbedding(nn.Module):
+    """A vector for each id, made of the characters of its word: [...] -> [..., width]. See s2sjax/core/spelling.py."""
+
+    words: Spelling
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        o = self.words.options
+        features = o.filters * sum(o.kernels)
+        self.characters = Embedding(int(self.words.table.max()) + 1, o.width, self.dtype, o.width**0.5)
+        self.kernels = [
+            Weights({"kernel": (m, o.width, m * o.filters), "bias": (m * o.filters,)}, self.dtype) for m in o.kernels
+        ]
+        self.transforms = [Dense(features, features, self.dtype) for _ in range(o.highways)]
+        self.gates = [Dense(features, features, self.dtype) for _ in range(o.highways)]
+        self.project = Dense(features, self.width, self.dtype)
+
+    @property
+    def size(self) -> int:
+        return len(self.words.table)
+
+    def __call__(self, ids: Array) -> Array:
+        spelt = jnp.asarray(self.words.table)[ids]  # [..., C]
+        convolutions = [(weights["kernel"], weights["bias"]) for weights in (kernel() for kernel in self.kernels)]
+        y = spelling.features(convolutions, self.characters(spelt), spelt > 0)
+        for transform, gate in zip(self.transforms, self.gates):
+            y = spelling.highway(transform(y), gate(y), y)
+        return self.project(y)
+
 
 class OneHot(nn.Module):
     """No embedding: token i is the unit vector e_i, and the matrix above it is the table: [...] -> [..., V]."""
@@ -334,6 +380,11 @@ class Dense(nn.Module):
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))
         return y if self.offset is None else y + self.offset
+
+    def rows(self, ids: Array) -> tuple[Array, Array | None]:
+        """As an output layer: the weights [..., inputs] and biases [...] of these words."""
+        weights = jnp.moveaxis(jnp.take(self.kernel, ids, axis=1), 0, -1).astype(self.dtype)
+        return weights, None if self.offset is None else self.offset[ids]
 
 
 class Convolution(nn.Module):

@@ -18,19 +18,21 @@ import jax
 import jax.numpy as jnp
 
 from s2sjax import __version__, config, models
-from s2sjax.core import losses
-from s2sjax.core.tokens import PAD
+from s2sjax.core import sampled
 from s2sjax.data import Example, batches, sources, text
+from s2sjax.data.parts import Parts, split
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, metrics
 from s2sjax.evaluate.decoding import Translator
+from s2sjax.layers import Spelling
+from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import Result, Scores, fit
 from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
+from s2sjax.train.state import Loss, TrainState, create, evaluation_params, make_train_step
 
 # Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is.
 # The metrics are not among them: the scores of two of them cannot tell which checkpoint is best.
@@ -50,7 +52,9 @@ class Run(NamedTuple):
         return self._module(self.experiment.train.dtype)
 
     def _module(self, dtype: str) -> EncoderDecoder:
-        return models.build(self.experiment.model, self.source.size, self.target.size, dtype)
+        e = self.experiment
+        spelt = (_spelling(e.data.source, self.source), _spelling(e.data.target, self.target))
+        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt)
 
     def translator(
         self,
@@ -84,11 +88,22 @@ class Run(NamedTuple):
         keep = self.experiment.train.keep
         return Checkpoints(self.folder / "checkpoints", keep, "max" if first else "min", read_only)
 
-    def params(self) -> tuple[Any, int]:
-        """(the parameters of the best checkpoint, its step); refused where they are not this model's."""
+    def params(self, average: int = 0) -> tuple[Any, int]:
+        """(the parameters of the best checkpoint, its step); refused where they are not this model's.
+
+        With `average`, the mean of the newest so many checkpoints, and the step of the newest.
+        """
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
-        return self.checkpoints(read_only=True).restore_params(template)
+        checkpoints = self.checkpoints(read_only=True)
+        return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
+
+
+def _spelling(options: config.Text, vocabulary: text.AnyVocabulary) -> Spelling | None:
+    """The characters of the words, where their vectors are made of them."""
+    if not options.spelling.on or not isinstance(vocabulary, text.Vocabulary):
+        return None
+    return Spelling(vocabulary.spelling(options.spelling.length), options.spelling)
 
 
 # ------------------------------------------------------------------------------- opening a run
@@ -152,6 +167,7 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: Sequence
         if folder.is_dir() and {path.name for path in folder.iterdir()} - {"vocabulary", ".config.json.partial"}:
             raise UserError(f"{folder} holds something that is not a run: give another --out")
         run = Run(folder, experiment, *build_vocabularies(experiment.data, train))
+        _check_softmax(experiment.train.softmax, run.target.size)
         for name in ("source", "target"):
             getattr(run, name).save(folder / "vocabulary", name)
     # Last, so that a folder with a config.json has all that it names.
@@ -172,6 +188,15 @@ def build_vocabularies(data: config.Data, train: Sequence[Example]) -> tuple[tex
         both = text.build(data.source, source_lines + target_lines)
         return both, both
     return text.build(data.source, source_lines), text.build(data.target, target_lines)
+
+
+def _check_softmax(softmax: config.Softmax, words: int) -> None:
+    for name in ("samples", "subset"):
+        if getattr(softmax, name) > words:
+            raise UserError(
+                f"train.softmax.{name} is {getattr(softmax, name)}, but the target vocabulary has {words} words: "
+                "lower it, or set it to 0 to take all words"
+            )
 
 
 def _load_vocabularies(folder: Path, page: dict) -> list[text.AnyVocabulary]:
@@ -252,9 +277,11 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     translator = run.translator(mesh=mesh)  # also where it is needed only later: a search that cannot work ends here
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
-    pairs = batches.encode(examples, run.source, run.target, e.data.buckets)
+    pairs = _encode(run, examples)
     ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
-    plan = batches.Plan(pairs.lengths, e.data.buckets, e.data.tokens, e.seed, multiple=ways)
+    parts = _parts(pairs, e)
+    of_part = parts.of if parts else None
+    plan = batches.Plan(pairs.lengths, e.data.buckets, e.data.tokens, e.seed, multiple=ways, part=of_part)
     stream = partial(
         batches.stream, pairs, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         process_index=jax.process_index(), process_count=jax.process_count(),
@@ -264,7 +291,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     log.say(_describe(run, state, pairs, plan, mesh))
     result = fit(
         state,
-        make_train_step(partial(loss, run.module, e.train.label_smoothing), optimizer(e.train), e.train, e.seed),
+        make_train_step(_objective(run, pairs, parts), optimizer(e.train), e.train, e.seed),
         stream,
         e.train,
         run.checkpoints(),
@@ -278,10 +305,39 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     return run, result
 
 
-def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
-    """The cross-entropy of a batch with dropout on."""
-    logits: Any = module.apply({"params": params}, batch["source"], batch["target"], True, rngs={"dropout": key})
-    return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
+def _encode(run: Run, examples: Sequence[Example]) -> batches.Pairs:
+    """The training examples as ids; where subwords are sampled, drawn anew each epoch."""
+    data = run.experiment.data
+    pairs = batches.encode(examples, run.source, run.target, data.buckets)
+    source, target = (
+        vocabulary.drawing(options.algorithm, options.sampling)
+        if options.sampling and isinstance(vocabulary, text.Subwords)
+        else None
+        for options, vocabulary in ((data.source, run.source), (data.target, run.target))
+    )
+    if source or target:
+        return batches.redrawn(pairs, examples, source, target, run.experiment.seed, data.buckets)
+    return pairs
+
+
+def _parts(pairs: batches.Pairs, e: config.Experiment) -> Parts | None:
+    if not e.train.softmax.subset:
+        return None
+    planned = batches.first_bucket(pairs.lengths, e.data.buckets) >= 0
+    assert isinstance(pairs.target, batches.Ragged), "the configuration refuses the other"
+    return split(pairs.target, planned, e.train.softmax.subset)
+
+
+def _objective(run: Run, pairs: batches.Pairs, parts: Parts | None) -> Loss:
+    """The loss that the experiment asks for, with the words that it draws from or takes."""
+    softmax = run.experiment.train.softmax
+    proposal = None
+    if softmax.samples and softmax.distribution == "log_uniform":
+        proposal = sampled.log_uniform(run.target.size)
+    elif softmax.samples:
+        proposal = sampled.proposal(batches.counts(pairs.target, run.target.size) + 1)
+    words = None if parts is None else jnp.asarray(parts.words)
+    return objectives.choose(run.module, run.experiment.train, proposal, words)
 
 
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
@@ -299,7 +355,8 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
 def _shapes(plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
     rows, (source, target) = plan.rows[bucket], plan.buckets[bucket]
     ids = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
-    return {"source": ids(rows, source), "target": ids(rows, target), "example": ids(rows)}
+    part = {} if plan.part is None else {"part": ids(rows)}
+    return {"source": ids(rows, source), "target": ids(rows, target), "example": ids(rows), **part}
 
 
 def _describe(run: Run, state: TrainState, pairs: batches.Pairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
@@ -352,10 +409,11 @@ def evaluate(
     options: config.Search | None = None,
     judge: config.Evaluate | None = None,
     others: Sequence[Run] = (),
+    average: int = 0,
 ) -> dict[str, metrics.Result]:
     """Decodes a whole split with the best checkpoint, prints the scores and writes results.json.
 
-    `others` are runs that write with it, as an ensemble.
+    `others` are runs that write with it, as an ensemble. With `average`, each is the mean of its newest checkpoints.
     """
     e = run.experiment
     options, judge = options or e.search, judge or e.evaluate
@@ -363,15 +421,16 @@ def evaluate(
     if split is None:
         raise UserError("data.corpus has neither test nor dev examples: name another --split")
     examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
-    params, step = run.params()
+    params, step = run.params(average)
     translator = run.translator(options, others=others)
-    together = [params, *(other.params()[0] for other in others)] if others else params
+    together = [params, *(other.params(average)[0] for other in others)] if others else params
     outputs = translator.decode(together, [example.source for example in examples])
     results = metrics.score(
         judge.metrics, [best[0].text for best in outputs], [x.targets for x in examples], judge.line
     )
     how = f"{options.sampling.count} samples" if options.sampling.count else f"beam {options.beam}"
-    print(f"{split}, checkpoint of step {step}, {how}{f', with {len(others)} more' if others else ''}:")
+    which = f"mean of {average} checkpoints to step {step}" if average else f"checkpoint of step {step}"
+    print(f"{split}, {which}, {how}{f', with {len(others)} more' if others else ''}:")
     print(metrics.summary(results, judge.line), flush=True)
     metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options)
     return results

@@ -606,3 +606,17 @@ def test_samples_are_reproducible_from_a_seed(call, trained):
     sample = lambda seed: call("decode", trained[0], "--search.sampling.seed", seed, *sampling, stdin=b"abcd\nbad\n")
     assert sample(1) == sample(1) != sample(2)
     assert sample(1)[0] == 0 and sample(1)[1].count("\n") == 2
+
+
+def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
+    """The average of one is the newest itself; more than were kept are refused."""
+    lines = dict(stdin=b"abcd\nbad\n")
+    code, out, _ = call("decode", trained[0], "--average", 1, **lines)
+    assert code == 0 and out.count("\n") == 2
+    assert call("evaluate", trained[0], "--average", 1)[1].startswith("test, mean of 1 checkpoints to step ")
+    assert "too few to average 9: average fewer, or train with a higher train.keep" in refused(
+        "decode", trained[0], "--average", 9, **lines
+    )
+    assert refused("score", trained[0], "--average", 0, **lines) == (
+        "argument --average: '0' is not a whole number of 1 or more: see s2sjax score --help"
+    )

@@ -153,6 +153,38 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
         (lambda: Train(final_fraction=2.0), "train.final_fraction is 2.0: it must be from 0 to 1"),
         (lambda: Train(patience=2, evaluate_every=0), "train.patience needs evaluations"),
+        (
+            lambda: config.ScheduledSampling("constant", k=1.5),
+            "train.scheduled_sampling.k is 1.5: as a constant probability it must be from 0 to 1",
+        ),
+        (lambda: config.ScheduledSampling("exponential", k=1.0), "train.scheduled_sampling.k is 1.0: k^i falls only"),
+        (lambda: config.ScheduledSampling("linear", k=0.5), "train.scheduled_sampling.k is 0.5: for linear it must"),
+        (lambda: config.ScheduledSampling(floor=2.0), "train.scheduled_sampling.floor is 2.0: it must be from 0 to 1"),
+        (lambda: config.Softmax(samples=-1), "train.softmax.samples is -1: it must be at least 0"),
+        (lambda: config.Softmax(samples=5, subset=5), "train.softmax has both samples and subset"),
+        (
+            lambda: Train(softmax=config.Softmax(samples=5), label_smoothing=0.1),
+            "train.label_smoothing spreads over all words, which train.softmax.samples does not look at",
+        ),
+        (
+            lambda: Train(
+                softmax=config.Softmax(subset=5), scheduled_sampling=config.ScheduledSampling("constant", k=0.5)
+            ),
+            "train.scheduled_sampling needs the output of all words, which train.softmax.subset does not look at",
+        ),
+        (
+            lambda: Experiment(
+                "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
+            ),
+            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones",
+        ),
+        (
+            lambda: Experiment(
+                "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
+            ),
+            "data.source.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+        ),
+        (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
         (
             lambda: Search(beam=2, nbest=3),

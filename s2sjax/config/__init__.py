@@ -11,13 +11,13 @@ from dataclasses import field
 from typing import Any, Literal
 
 from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
-from s2sjax.config.data import Cmudict, Corpus, Data, Synthetic, Text, TextFiles
+from s2sjax.config.data import Cmudict, Corpus, Data, Spelling, Synthetic, Text, TextFiles
 from s2sjax.config.joints import Carries, Reader, Writer
 from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
-from s2sjax.config.training import Mesh, Train
+from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
 from s2sjax.errors import UserError
 
 replace = dataclasses.replace
@@ -72,6 +72,21 @@ class Experiment:
             "model.tie 'all' needs one vocabulary for both sides: set data.shared",
         )
         require(
+            self.model.tie == "none" or not self.data.target.spelling.on,
+            f"model.tie {self.model.tie!r} makes the output layer of the target's table, which "
+            "data.target.spelling.on replaces: set model.tie none",
+        )
+        require(
+            self.train.scheduled_sampling.schedule == "none" or not getattr(sides(self.model)[1], "variational", False),
+            "train.scheduled_sampling takes one step at a time, which model.variational's one mask a sentence does not "
+            "reach: set one of them off",
+        )
+        require(
+            not self.train.softmax.subset or self.data.target.sampling == 0,
+            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones: "
+            "set one of them to 0",
+        )
+        require(
             self.search.coverage == 0 or self.model.writer.states is not None,
             f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
             "set it to 0",
@@ -81,7 +96,11 @@ class Experiment:
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
         longest = max(max(pair) for pair in self.data.buckets)
-        for part in sides(self.model):
+        for side, part in zip(("source", "target"), sides(self.model)):
+            require(
+                part.embedding > 0 or not getattr(self.data, side).spelling.on,
+                f"data.{side}.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+            )
             if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
                 places = part.max_length
                 require(

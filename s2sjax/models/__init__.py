@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from s2sjax import config
 from s2sjax.config.settings import require
+from s2sjax.layers import Spelling
 from s2sjax.models.cho import ChoDecoder
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
@@ -173,7 +174,14 @@ def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None
     return tuple(rules)
 
 
-def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32) -> EncoderDecoder:
+def build(
+    model: config.ModelConfig,
+    source_size: int,
+    target_size: int,
+    dtype=jnp.float32,
+    source_spelling: Spelling | None = None,
+    target_spelling: Spelling | None = None,
+) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
     reads, writes = config.sides(model)
     require(
@@ -181,4 +189,5 @@ def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=j
         f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
     )
     encoder, decoder = FAMILIES[type(reads)][0], FAMILIES[type(writes)][1]
-    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype))
+    spelt = (source_spelling, target_spelling)
+    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt)

@@ -4,6 +4,7 @@ Letters: B batch, T target positions, E width of a token, H state width, V vocab
 """
 
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ class ChoDecoder(nn.Module):
     config: config.Cho
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -46,20 +48,20 @@ class ChoDecoder(nn.Module):
     def start(self, summary: Array, steps: int) -> cells.Carry:
         return tuple(jnp.tanh(bridge(summary)) for bridge in self.bridge)
 
-    def step(self, summary: Array, carry: cells.Carry, token: Array):
-        embedded, weights = self.embedding(token), self.cell()
+    def step(self, summary: Array, carry: cells.Carry, token: Array, train: bool = False):
+        embedded, weights = layers.dropout(self, self.embedding(token), self.config.dropout, train), self.cell()
         projected = cells.project(weights, embedded) + summary @ weights["context"]
         carry, state = cells.step(self.kind, weights, carry, projected)
-        return carry, self._logits(state, embedded, summary), None
+        return carry, self.output.logits(self._readout(state, embedded, summary, train)), None
 
-    def _logits(self, states: Array, embedded: Array, summary: Array, train: bool = False) -> Array:
+    def _readout(self, states: Array, embedded: Array, summary: Array, train: bool) -> Array:
         hidden = read_out(self.config.readout, self.readout(jnp.concatenate([states, embedded, summary], axis=-1)))
-        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train))
+        return layers.dropout(self, hidden, self.config.dropout, train)
 
-    def __call__(self, summary: Array, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, summary: Array, inputs: Array, mask: Array, train: bool) -> Array:
         embedded, weights = layers.dropout(self, self.embedding(inputs), self.config.dropout, train), self.cell()
         projected = cells.project(weights, embedded.swapaxes(0, 1)) + summary @ weights["context"]  # [T, B, G*H]
         move = partial(recurrence.plain_step, self.kind)
         _, states = recurrence.scan(move, weights, self.start(summary, 0), projected)
         everywhere = jnp.broadcast_to(summary[:, None], (*embedded.shape[:2], summary.shape[-1]))
-        return self._logits(states.swapaxes(0, 1), embedded, everywhere, train)
+        return self._readout(states.swapaxes(0, 1), embedded, everywhere, train)

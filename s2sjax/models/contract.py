@@ -13,7 +13,9 @@ How an encoder and a decoder join. Both are built as Type(config, embedding, dty
 
     encoder(source, mask, train)                       -> Memory
     decoder.prepare(memory)                            -> what `encode` returns: the memory made ready, once a sentence
-    decoder.start, decoder.step, decoder(memory, inputs, mask, train)     as above; `inputs` is `target` shifted right
+    decoder.start, decoder.step                        as above; one that is not `parallel` over time takes `train`
+    decoder.hidden(memory, inputs, mask, train)        -> [B, T, W]: `inputs` is `target` shifted right
+    decoder.output                                     the layer above: `logits` of all words, `rows` of some
 
 The configuration's `reader` says what the encoder's Memory is, its `writer` what the decoder asks for
 (s2sjax/config/joints.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree;
@@ -116,12 +118,16 @@ class EncoderDecoder(nn.Module):
     source_size: int
     target_size: int
     dtype: jnp.dtype = jnp.float32
+    source_spelling: layers.Spelling | None = None
+    target_spelling: layers.Spelling | None = None
 
     def setup(self):
         reads, writes = config.sides(self.config)
-        self.target_embedding = self._embedding(self.target_size, writes.embedding)
+        self.target_embedding = self._embedding(self.target_size, writes.embedding, self.target_spelling)
         self.source_embedding = (
-            self.target_embedding if writes.tie == "all" else self._embedding(self.source_size, reads.embedding)
+            self.target_embedding
+            if writes.tie == "all"
+            else self._embedding(self.source_size, reads.embedding, self.source_spelling)
         )
         self.encoder = self.encoder_type(reads, self.source_embedding, self.dtype)
         shared = {"encoder": self.encoder} if getattr(writes, "share", False) else {}
@@ -129,7 +135,9 @@ class EncoderDecoder(nn.Module):
         joined = isinstance(self.config, config.Pair)
         self.bridge = Bridge(self.config.bridge, reads.reader, writes.writer, self.dtype) if joined else None
 
-    def _embedding(self, size: int, width: int) -> nn.Module:
+    def _embedding(self, size: int, width: int, spelling: layers.Spelling | None) -> nn.Module:
+        if spelling is not None:
+            return layers.SpelledEmbedding(spelling, width, self.dtype)
         if width == 0:
             return layers.OneHot(size, self.dtype)
         # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
@@ -152,15 +160,27 @@ class EncoderDecoder(nn.Module):
     def start(self, memory, steps: int):
         return self.decoder.start(memory, steps)
 
-    def step(self, memory, state, token: Array):
-        return self.decoder.step(memory, state, token)
+    def step(self, memory, state, token: Array, train: bool = False):
+        """With `train` dropout acts: a decoder that is not `parallel` learns from its own outputs step by step."""
+        return self.decoder.step(memory, state, token, *([True] if train else []))
+
+    def hidden(self, memory, inputs: Array, mask: Array, train: bool = False) -> Array:
+        """What the output layer sees at each position [B, T, ...] when the decoder reads `inputs` [B, T]."""
+        return self.decoder.hidden(memory, inputs, mask, train)
+
+    def logits(self, hidden: Array) -> Array:
+        return self.decoder.output.logits(hidden)
+
+    def output_rows(self, ids: Array) -> tuple[Array, Array | None]:
+        """The output layer's weights [..., W] and biases [...] of these words alone."""
+        return self.decoder.output.rows(ids)
 
     def own_beams(self, name: str, *arguments):
         """A decoder's own way to write K prefixes: see `beams`."""
         return getattr(self.decoder, name)(*arguments)
 
     def __call__(self, source: Array, target: Array, train: bool = False) -> Array:
-        return self.decoder(self.encode(source, train), shift_right(target), target != PAD, train)
+        return self.logits(self.hidden(self.encode(source, train), shift_right(target), target != PAD, train))
 
     @nn.nowrap
     def beams(self, params: Any, memory: Any) -> Beams:

@@ -6,7 +6,7 @@ Every sum of two terms is multiplied by sqrt(1/2), and weights are drawn by the 
 follows them (dropout, a gate), so that the variance of activations stays what it was at the embeddings.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -166,6 +166,7 @@ class ConvDecoder(nn.Module):
     config: config.ConvS2S
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = True
 
     def setup(self):
         c = self.config
@@ -201,10 +202,10 @@ class ConvDecoder(nn.Module):
             alphas.append(alpha)
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
         x = self.enter(embedded)
         for block, look in zip(self.blocks, self.attentions):
             v, _ = look(attention.attend_all, memory, block.read(x, mask, train), embedded)
             x = block.add(x, v)
-        return self.output.logits(layers.dropout(self, self.leave(x), self.config.dropout, train))
+        return layers.dropout(self, self.leave(x), self.config.dropout, train)

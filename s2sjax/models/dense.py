@@ -7,6 +7,8 @@ serves where source and target match in length. Beyond its end the source has on
 positions share: a target may be longer by its <eos>, but what follows is the same token for ever.
 """
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -52,11 +54,12 @@ class DenseDecoder(nn.Module):
     config: config.LSTMDense | config.DenseDense
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = True
 
     def setup(self):
         c = self.config
         self.beyond = self.param("beyond", nn.initializers.normal(c.width**-0.5), (c.width,))
-        self.hidden = [layers.Dense(c.width, c.width, self.dtype) for _ in range(c.decoder_layers)]
+        self.inner = [layers.Dense(c.width, c.width, self.dtype) for _ in range(c.decoder_layers)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
     def prepare(self, memory: Memory) -> Memory:
@@ -68,13 +71,13 @@ class DenseDecoder(nn.Module):
 
     def step(self, memory: Memory, position: Array, token: Array):
         looked_at = jax.nn.one_hot(position, memory.mask.shape[1]) * memory.mask
-        return position + 1, self._logits(memory, position[:, None], False)[:, 0], looked_at
+        return position + 1, self.output.logits(self._read_off(memory, position[:, None], False)[:, 0]), looked_at
 
-    def __call__(self, memory: Memory, inputs: Array, mask: Array, train: bool) -> Array:
-        return self._logits(memory, jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape), train)
+    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool) -> Array:
+        return self._read_off(memory, jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape), train)
 
-    def _logits(self, memory: Memory, position: Array, train: bool) -> Array:
+    def _read_off(self, memory: Memory, position: Array, train: bool) -> Array:
         x = matched(memory.states, memory.mask, self.beyond.astype(self.dtype), position)
-        for hidden in self.hidden:
-            x = layers.dropout(self, jax.nn.relu(hidden(x)), self.config.dropout, train)
-        return self.output.logits(x)
+        for inner in self.inner:
+            x = layers.dropout(self, jax.nn.relu(inner(x)), self.config.dropout, train)
+        return x

@@ -4,6 +4,7 @@ Letters: B batch, S source positions, T target positions, E width of a token, H 
 """
 
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -53,6 +54,7 @@ class GNMTDecoder(nn.Module):
     config: config.GNMT
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -76,23 +78,23 @@ class GNMTDecoder(nn.Module):
     def _move(self):
         return partial(rnnsearch_step, self.kind, self.score)
 
-    def step(self, memory: Read, carries: tuple[cells.Carry, ...], token: Array):
+    def step(self, memory: Read, carries: tuple[cells.Carry, ...], token: Array, train: bool = False):
+        rate = self.config.dropout
         lowest, upper = self._weights()
-        projected = cells.project(lowest, self.embedding(token))
+        projected = cells.project(lowest, layers.dropout(self, self.embedding(token), rate, train))
         before = SearchState(carries[0], None)
         first, (x, context, alpha) = self._move()(lowest, memory, before, (projected, cells.QUIET))
-        rest, x = step_layers(self.kind, upper, carries[1:], x, residual=True, context=context)
+        x = layers.dropout(self, x, rate, train)
+        rest, x = step_layers(self, self.kind, upper, carries[1:], x, train, residual=True, context=context)
         return (first.carry, *rest), self.output.logits(x), alpha
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         rate = self.config.dropout
         lowest, upper = self._weights()
         embedded = layers.dropout(self, self.embedding(inputs), rate, train)
         projected = cells.project(lowest, embedded.swapaxes(0, 1))  # [T, B, G*H]
-        _, (states, contexts, _) = recurrence.scan(
-            self._move(), lowest, memory.carry[0], (projected, cells.QUIET), memory
-        )
+        begin, inward = SearchState(memory.carry[0], None), (projected, cells.QUIET)
+        _, (states, contexts, _) = recurrence.scan(self._move(), lowest, begin, inward, memory)
         xs = layers.dropout(self, states.swapaxes(0, 1), rate, train)
         contexts = contexts.swapaxes(0, 1)  # [B, T, H]
-        xs = run_layers(self, self.kind, upper, memory.carry[1:], xs, train, residual=True, context=contexts)
-        return self.output.logits(xs)
+        return run_layers(self, self.kind, upper, memory.carry[1:], xs, train, residual=True, context=contexts)

@@ -4,6 +4,7 @@ Letters: B batch, S source positions, T target positions, E embedding, H width o
 """
 
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ class RCTMDecoder(nn.Module):
     config: config.RCTM
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c = self.config
@@ -69,13 +71,14 @@ class RCTMDecoder(nn.Module):
         weights = self.cell()
         return cells.project(weights, embedded) + sentence @ weights["context"]
 
-    def step(self, sentence: Array, carry: cells.Carry, token: Array):
-        carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, self.embedding(token)))
-        return carry, self.output.logits(state), None
+    def step(self, sentence: Array, carry: cells.Carry, token: Array, train: bool = False):
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, embedded))
+        return carry, self.output.logits(layers.dropout(self, state, self.config.dropout, train)), None
 
-    def __call__(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
         projected = self._project(sentence, embedded)  # [T, B, G*H]
         move = partial(recurrence.plain_step, self.kind)
         _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected)
-        return self.output.logits(layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train))
+        return layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train)

@@ -5,7 +5,7 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -72,9 +72,9 @@ def noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bo
     return layers.noise(module, cell, shape, rate, getattr(c, "zoneout", 0.0), module.dtype, train)  # type: ignore[attr-defined]
 
 
-def step_noise(module: nn.Module, cell: cells.Cell) -> cells.Noise:
-    """The same for one step of search, where nothing is learnt."""
-    return jax.tree.map(lambda leaf: leaf[0], noise(module, cell, (1, 1, 1), train=False))
+def step_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, int], train: bool) -> cells.Noise:
+    """The same for one step, [B, H]."""
+    return jax.tree.map(lambda leaf: leaf[0], noise(module, cell, (1, *shape), train))
 
 
 def run_layers(
@@ -97,15 +97,16 @@ def run_layers(
 
 
 def step_layers(
-    kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], x: Array,
-    residual: bool = False, context: Array | None = None,
+    module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], x: Array,
+    train: bool, residual: bool = False, context: Array | None = None,
 ) -> tuple[tuple[cells.Carry, ...], Array]:  # fmt: skip
     """The same for one step: x [B, D], context [B, M] -> carries, [B, H]."""
     new = []
     for layer, (cell, carry) in enumerate(zip(weights, carries)):
         inputs = x if context is None else jnp.concatenate([x, context], axis=-1)
         carry, y = cells.step(kind, cell, carry, cells.project(cell, inputs))
-        x = y + x if residual and layer > 0 else y
+        y = y + x if residual and layer > 0 else y
+        x = layers.dropout(module, y, module.config.dropout, train)  # type: ignore[attr-defined]
         new.append(carry)
     return tuple(new), x
 
@@ -144,6 +145,7 @@ class RNNsearchDecoder(nn.Module):
     config: config.RNNsearch
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c = self.config
@@ -167,12 +169,12 @@ class RNNsearchDecoder(nn.Module):
         unseen = jnp.zeros(memory.mask.shape, attention.at_least_float32(self.dtype))
         return SearchState(memory.carry[0], unseen if self.config.coverage else None)
 
-    def step(self, memory: Read, before: SearchState, token: Array):
-        embedded = self.embedding(token)
-        weights = self._weights()
-        inputs = cells.project(weights, embedded), step_noise(self, cells.CELLS[self.config.cell])
+    def step(self, memory: Read, before: SearchState, token: Array, train: bool = False):
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        weights, cell = self._weights(), cells.CELLS[self.config.cell]
+        inputs = cells.project(weights, embedded), step_noise(self, cell, (len(token), self.config.width), train)
         after, (state, context, alpha) = self._move()(weights, memory, before, inputs)
-        return after, self._logits(state, embedded, context), alpha
+        return after, self.output.logits(self._readout(state, embedded, context, train)), alpha
 
     def _weights(self) -> cells.Weights:
         return {**self.cell(), **self.attention()}
@@ -180,11 +182,11 @@ class RNNsearchDecoder(nn.Module):
     def _move(self):
         return partial(rnnsearch_step, cells.CELLS[self.config.cell], self.score)
 
-    def _logits(self, state: Array, embedded: Array, context: Array, train: bool = False) -> Array:
+    def _readout(self, state: Array, embedded: Array, context: Array, train: bool) -> Array:
         hidden = read_out(self.config.readout, self.readout(jnp.concatenate([state, embedded, context], axis=-1)))
-        return self.output.logits(layers.dropout(self, hidden, self.config.dropout, train, self.config.variational))
+        return layers.dropout(self, hidden, self.config.dropout, train, self.config.variational and hidden.ndim == 3)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         c = self.config
         embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
         weights = self._weights()
@@ -192,7 +194,7 @@ class RNNsearchDecoder(nn.Module):
         disturbed = noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
         xs = projected, disturbed
         _, (states, contexts, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
-        return self._logits(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
+        return self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
 # -------------------------------------------------------------------------------------- Luong
@@ -263,6 +265,7 @@ class LuongDecoder(nn.Module):
     config: config.Luong
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
 
     def setup(self):
         c = self.config
@@ -293,12 +296,18 @@ class LuongDecoder(nn.Module):
         upper = [weights() for weights in self.upper]
         return LuongWeights([self.first(), *upper], self.attention(), self.combine()["kernel"])
 
-    def step(self, memory: Read, state: LuongState, token: Array):
+    def step(self, memory: Read, state: LuongState, token: Array, train: bool = False):
         weights = self._weights()
-        projected = cells.project(weights.cells[0], self.embedding(token))
-        disturbed = (step_noise(self, self.kind),) * self.config.layers
-        state, (_, alpha) = self._move()(weights, memory, state, (projected, None, disturbed))
-        return state, self.output.logits(state.fed), alpha
+        rate = self.config.dropout
+        embedded = layers.dropout(self, self.embedding(token), rate, train)
+        shapes = [(len(token), width) for width in self.widths]
+        keep = None
+        if train and rate > 0:
+            keep = tuple(layers.dropout(self, jnp.ones(shape, self.dtype), rate, train) for shape in shapes)
+        disturbed = tuple(step_noise(self, self.kind, shape, train) for shape in shapes)
+        inputs = cells.project(weights.cells[0], embedded), keep, disturbed
+        state, (attentional, alpha) = self._move()(weights, memory, state, inputs)
+        return state, self.output.logits(layers.dropout(self, attentional, rate, train)), alpha
 
     def _move(self):
         return partial(luong_step, self.kind, self._attend(), self.config.residual)
@@ -306,12 +315,11 @@ class LuongDecoder(nn.Module):
     def _attend(self):
         return partial(luong_attention, self.score, self.window, self.config.radius)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         c = self.config
         embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
         run = self._fed if c.input_feeding else self._unfed
-        attentional = run(memory, embedded, train)
-        return self.output.logits(layers.dropout(self, attentional, c.dropout, train, c.variational))
+        return layers.dropout(self, run(memory, embedded, train), c.dropout, train, c.variational)
 
     def _fed(self, memory: Read, embedded: Array, train: bool) -> Array:
         """Each step waits for the attention of the one before: one scan over everything."""

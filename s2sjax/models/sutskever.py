@@ -1,5 +1,7 @@
 """Sequence to sequence learning of Sutskever, Vinyals and Le 2014: the last states of the reading begin the writing."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -21,6 +23,7 @@ class SutskeverDecoder(nn.Module):
     config: config.Sutskever
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = False
     encoder: RecurrentEncoder | None = None
     """given where its stack writes too"""
 
@@ -42,10 +45,11 @@ class SutskeverDecoder(nn.Module):
     def start(self, memory: Carries, steps: int) -> Carries:
         return memory
 
-    def step(self, memory: Carries, carries: Carries, token: Array):
-        carries, x = step_layers(self.kind, self._weights(), carries, self.embedding(token))
+    def step(self, memory: Carries, carries: Carries, token: Array, train: bool = False):
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        carries, x = step_layers(self, self.kind, self._weights(), carries, embedded, train)
         return carries, self.output.logits(x), None
 
-    def __call__(self, memory: Carries, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Carries, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
-        return self.output.logits(run_layers(self, self.kind, self._weights(), memory, embedded, train))
+        return run_layers(self, self.kind, self._weights(), memory, embedded, train)

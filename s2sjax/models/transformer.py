@@ -7,7 +7,7 @@ turn their queries and keys; relative ones as a `bias` of the self-attentions, m
 blocks. A `window` restricts the self-attentions. Cross attention knows of none of them.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -309,6 +309,7 @@ class TransformerDecoder(nn.Module):
     config: config.Transformer
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = True
 
     def setup(self):
         c = self.config
@@ -364,8 +365,8 @@ class TransformerDecoder(nn.Module):
         logits = self.output.logits(self.positioned.last(x))
         return State(state.position + 1, rows, tuple(caches)), logits, sum(alphas) / len(alphas)
 
-    def __call__(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         x = self.positioned.everywhere(self.embedding(inputs), train)
         bias = self.positioned.bias(inputs.shape[1])
         x = self.blocks(x, memory.states, memory.mask.sum(1), train=train, bias=bias)
-        return self.output.logits(self.positioned.last(x))
+        return self.positioned.last(x)
