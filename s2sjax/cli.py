@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import errno
 import importlib.metadata
 import io
@@ -19,6 +18,7 @@ from typing import Any
 
 from s2sjax import __version__, config
 from s2sjax.errors import UserError
+from s2sjax.fields import nearest, override
 
 CHUNK = 4096
 """lines that `decode` and `score` read before they write: sorting them by length saves time"""
@@ -108,7 +108,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument(
         "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
     )
-    train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax/models/__init__.py")
+    train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax models")
     about = "prepare the corpus of an experiment once, so that training only reads it"
     prepare = command("prepare", _prepare, about, "FILE", file, FIELDS)
     prepare.add_argument("--out", metavar="DIR", help="(default: that of config.Prepared, or prepared/NAME)")
@@ -118,6 +118,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
     also = "another run of the same vocabularies that writes with the first, as an ensemble; may be given again"
     evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
+    average = "take the mean of the newest K checkpoints (train.keep says how many there are), not the best one"
+    evaluate.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "write one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", _decode, about, "RUN", folder, SEARCH.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="write the score and a tab before each output")
@@ -130,9 +132,15 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "draw the search of the first line as a tree into FILE (.png, .svg, .pdf)"
     decode.add_argument("--tree", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
+    decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "write log-probability<tab>tokens for each source<tab>target of standard input"
     score = command("score", _score, about, "RUN", folder)
     score.add_argument("--tag", metavar="TAG", help=tag)
+    score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    models = command("models", _models, "list the models that have a name: paper, family, weights, what they do")
+    for side in ("source", "target"):
+        about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
+        models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
     about = "measure ours beside its peers, those that are installed (`train`, `decode`), or what feeds it (`data`)"
     bench = command("bench", _bench, about, "NAME", "train, decode, or data")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
@@ -143,68 +151,17 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if not arguments:
         raise UserError(f"name a command ({', '.join(names)}): see s2sjax --help")
     if not arguments[0].startswith("-") and arguments[0] not in names:
-        raise UserError(f"there is no command {arguments[0]!r}: did you mean {_nearest(arguments[0], names)!r}?")
+        raise UserError(f"there is no command {arguments[0]!r}: did you mean {nearest(arguments[0], names)!r}?")
     known, rest = parser.parse_known_args(arguments)
     if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
         raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
     return known, rest
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
-    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-
-
-def _override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> Any:
-    """`settings` with fields replaced by `--dotted.name value`; --help prints all of them."""
-    import tyro
-
-    names = list(_field_names(settings))
-    options = [name for name in vars(known) if name not in ("command", "parser", "subject", "help")]
-    for argument in arguments:
-        name = argument.split("=")[0].removeprefix("--").replace("-", "_")
-        if argument.startswith("--") and name not in names:
-            raise UserError(f"there is no field --{name}: did you mean --{_nearest(name, names + options)}?")
-    if arguments and not arguments[0].startswith("--"):
-        raise UserError(f"{arguments[0]!r} is not a field: write --name value, as in --{names[0]} VALUE")
-    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    title = "Fields that can be set:"
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                type(settings), default=settings, args=["--help"] if known.help else arguments, description=title,
-                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), use_underscores=True,
-            )  # fmt: skip
-    except SystemExit:
-        if not known.help:
-            raise UserError(_one_line(_written(printed))) from None
-    known.parser.print_help()
-    print("\n" + title + _written(printed).partition(title)[2].rstrip())
-    sys.exit(0)
-
-
-def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _field_names(value, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name
-
-
-def _written(stream: io.TextIOWrapper) -> str:
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
-
-
-def _one_line(box: str) -> str:
-    """The message in the box that tyro draws: its first paragraph."""
-    inside = [line.strip("│ \n") for line in box.splitlines() if line.startswith("│")]
-    message = []
-    for line in inside:
-        if re.match("[─-]+$", line):
-            break
-        message.append(line)
-    text = " ".join(message) or "the fields given cannot be read"
-    return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
 
 
 # -------------------------------------------------------------------------------- the commands
@@ -219,12 +176,12 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
         experiment = run.load_experiment(known.subject)
         if known.model:
             if known.model not in models.NAMED:
-                nearest = _nearest(known.model, list(models.NAMED))
+                meant = nearest(known.model, list(models.NAMED))
                 raise UserError(
-                    f"there is no model {known.model!r}: did you mean {nearest!r}? ({', '.join(models.NAMED)})"
+                    f"there is no model {known.model!r}: did you mean {meant!r}? ({', '.join(models.NAMED)})"
                 )
-            experiment = config.replace(experiment, model=models.NAMED[known.model])
-        experiment = _override(known, experiment, rest)
+            experiment = config.replace(experiment, model=models.NAMED[known.model].config)
+        experiment = override(known, experiment, rest)
         _start_jax()
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
@@ -246,7 +203,7 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
         from s2sjax import run
         from s2sjax.data import prepare
 
-        experiment = _override(known, run.load_experiment(known.subject), rest)
+        experiment = override(known, run.load_experiment(known.subject), rest)
         folder = known.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
         with prepare.bars() as progress:
             done = prepare.prepare(experiment.data, folder, known.workers, progress)
@@ -264,10 +221,10 @@ def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
     from s2sjax import run
 
     opened = run.open_run(known.subject)
-    settings = _override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
+    settings = override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
     others = [run.open_run(other) for other in known.also]
     _start_jax()
-    run.evaluate(opened, known.split, settings.search, settings.evaluate, others)
+    run.evaluate(opened, known.split, settings.search, settings.evaluate, others, known.average)
     return None
 
 
@@ -277,8 +234,10 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
     from s2sjax import run
 
     opened = run.open_run(known.subject)
-    search = _override(known, _Searched(opened.experiment.search), rest).search
-    translator, params = _load(opened, search, [run.open_run(other) for other in known.also])
+    search = override(known, _Searched(opened.experiment.search), rest).search
+    translator, params = _load(opened, search, [run.open_run(other) for other in known.also], known.average)
+    if known.alignment:
+        translator.need_attention("--alignment", "leave it out")
     first = 0
     for lines in _chunks(_input_lines()):
         prefixes = None
@@ -316,7 +275,7 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     from s2sjax import run
 
     opened = run.open_run(known.subject)
-    translator, params = _load(opened, opened.experiment.search)
+    translator, params = _load(opened, opened.experiment.search, average=known.average)
     number = 0
     for lines in _chunks(_input_lines()):
         pairs = []
@@ -330,13 +289,27 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     return None
 
 
+def _models(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    if rest:
+        raise UserError(f"models takes no {rest[0]}: see s2sjax models --help")
+    for name in ("source_size", "target_size"):
+        if getattr(known, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(known, name)}: it must be at least 1")
+    from s2sjax.models import catalogue
+
+    print(catalogue.table(known.source_size, known.target_size))
+    return None
+
+
 def _bench(known: argparse.Namespace, rest: list[str]) -> None:
     if known.help:
         return known.parser.print_help()
     if rest:
         raise UserError(f"bench takes no {rest[0]}: see s2sjax bench --help")
     if known.subject not in (names := ["train", "decode", "data"]):
-        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {_nearest(known.subject, names)!r}?")
+        raise UserError(f"there is no benchmark {known.subject!r}: did you mean {nearest(known.subject, names)!r}?")
     if known.rounds < 1:
         raise UserError(f"--rounds is {known.rounds}: it must be at least 1")
     _start_jax()
@@ -402,7 +375,7 @@ class _Judged(_Searched):
     evaluate: config.Evaluate
 
 
-def _load(opened, search: config.Search, others: Sequence = ()):
+def _load(opened, search: config.Search, others: Sequence = (), average: int = 0):
     """A translator and its parameters, or those of each run of an ensemble.
 
     Standard output belongs to the lines, so what there is to say goes elsewhere.
@@ -410,7 +383,7 @@ def _load(opened, search: config.Search, others: Sequence = ()):
     _start_jax()
     with contextlib.redirect_stdout(sys.stderr):
         translator = opened.translator(search, others=others)
-        params = [each.params()[0] for each in (opened, *others)]
+        params = [each.params(average)[0] for each in (opened, *others)]
         return translator, params if others else params[0]
 
 

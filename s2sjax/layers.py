@@ -3,16 +3,21 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from s2sjax.core import cells, recurrence
+from s2sjax import config
+from s2sjax.config.models import Initial, Join
+from s2sjax.core import attention, cells, convolution, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
+from s2sjax.core.norms import layer_norm
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -20,86 +25,202 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Weights(nn.Module):
     """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
 
-    Biases start at zero, an LSTM's forget gate at one (Gers et al. 2000); square blocks of a state-to-state
-    matrix start orthogonal, so that the gradient neither grows nor dies at first; the rest is Glorot's.
+    Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
+    state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all other
+    matrices, as Glorot's; other vectors are normal with the deviation that gives them length one.
     """
 
     shapes: Shapes
     dtype: jnp.dtype = jnp.float32
-    forget_gate: bool = False
+    gates: tuple[str, ...] = ()
+    """of a cell, in the order of its bias"""
+    initial: Initial = "orthogonal"
+    """of the matrices from state to state"""
 
     def setup(self):
         self.weights = {name: self.param(name, self._initial(name), shape) for name, shape in self.shapes.items()}
 
     def _initial(self, name: str):
         match name:
-            case "bias" if self.forget_gate:
-                return lambda key, shape: jnp.zeros(shape).at[: shape[0] // 4].set(1)
-            case "bias":
+            case "bias" | "shift" if "forget" in self.gates:
+                return self._open_forget_gate
+            case "bias" | "shift" | "state_bias" | "cell_shift":
                 return nn.initializers.zeros
+            case "input_scale" | "state_scale" | "cell_scale":
+                return nn.initializers.ones
             case "state" | "candidate":
-                return orthogonal_blocks
-            case "vector":
+                return partial(square_blocks, STATE_INITIAL[self.initial])
+            case _ if len(self.shapes[name]) == 1:
                 return nn.initializers.normal(self.shapes[name][0] ** -0.5)
             case _:
                 return nn.initializers.glorot_uniform()
+
+    def _open_forget_gate(self, key: Array, shape: tuple[int, ...]) -> Array:
+        width, place = shape[0] // len(self.gates), self.gates.index("forget")
+        return jnp.zeros(shape, jnp.float32).at[place * width : (place + 1) * width].set(1)
 
     def __call__(self) -> dict[str, Array]:
         return {name: value.astype(self.dtype) for name, value in self.weights.items()}
 
 
-def orthogonal_blocks(key: Array, shape: tuple[int, ...]) -> Array:
-    """[H, G*H]: one orthogonal matrix a gate."""
+STATE_INITIAL = {"orthogonal": nn.initializers.orthogonal(), "glorot": nn.initializers.glorot_uniform()}
+
+
+def square_blocks(initial: Callable, key: Array, shape: tuple[int, ...]) -> Array:
+    """[H, G*H]: one square matrix a gate."""
     height, width = shape
     keys = jax.random.split(key, width // height)
-    return jnp.concatenate([nn.initializers.orthogonal()(k, (height, height)) for k in keys], axis=1)
+    return jnp.concatenate([initial(k, (height, height)) for k in keys], axis=1)
 
 
-def cell_weights(cell: str, inputs: int, width: int, dtype, **extra: tuple[int, ...]) -> Weights:
+def cell_weights(
+    cell: str,
+    inputs: int,
+    width: int,
+    dtype,
+    initial: Initial = "orthogonal",
+    **extra: tuple[int, ...],
+) -> Weights:
     """The weights of a named cell; `extra` are further matrices that a decoder adds to its projection."""
-    return Weights(cells.CELLS[cell].shapes(inputs, width) | extra, dtype, forget_gate=cell == "lstm")
+    row = cells.CELLS[cell]
+    return Weights(row.shapes(inputs, width) | extra, dtype, row.gates, initial)
 
 
 class Recurrent(nn.Module):
     """A stack of recurrent layers over a padded batch: xs [B, T, D] -> ys [B, T, H] and the last carry of each layer.
 
-    The first `bidirectional` layers read both ways; each direction then has half of `width`, and the two are
-    concatenated. With `residual`, a layer's input is added to its output from the second layer on.
+    The first `bidirectional` layers read both ways, and `join` makes one vector of two: "concatenate" gives each
+    direction half of the width; with "mean" and "project" (a learned map) each has all of it. Last carries are joined
+    as outputs are. With `residual`, a layer's input is added to its output from the second layer on.
     """
 
     cell: str
-    width: int
+    width: int | tuple[int, ...]
+    """of every layer, or of each"""
     layers: int
     inputs: int
     bidirectional: int = 0
     residual: bool = False
     dropout: float = 0.0
     dtype: jnp.dtype = jnp.float32
+    join: Join = "concatenate"
+    initial: Initial = "orthogonal"
+    variational: bool = False
+    """one mask of dropout a sentence, which hides the recurrent state too"""
+    zoneout: float = 0.0
 
     def setup(self):
         self.forward = [self._weights(i) for i in range(self.layers)]
         self.backward = [self._weights(i) for i in range(self.bidirectional)]
+        if self.join == "project":
+            carries = cells.CELLS[self.cell].carries
+            widths = self.widths[: self.bidirectional]
+            self.joins = [[Dense(2 * width, width, self.dtype) for _ in range(carries)] for width in widths]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of what each layer hands on."""
+        return (self.width,) * self.layers if isinstance(self.width, int) else self.width
+
+    def _one_way(self, layer: int) -> int:
+        """The width of one direction."""
+        halved = layer < self.bidirectional and self.join == "concatenate"
+        return self.widths[layer] // 2 if halved else self.widths[layer]
 
     def _weights(self, layer: int) -> Weights:
-        width = self.width // 2 if layer < self.bidirectional else self.width
-        return cell_weights(self.cell, self.inputs if layer == 0 else self.width, width, self.dtype)
+        inputs = self.inputs if layer == 0 else self.widths[layer - 1]
+        return cell_weights(self.cell, inputs, self._one_way(layer), self.dtype, self.initial)
 
     def __call__(self, xs: Array, mask: Array, train: bool = False) -> tuple[Array, tuple[cells.Carry, ...]]:
-        cell, final = cells.CELLS[self.cell], []
+        final = []
         for layer in range(self.layers):
             directions = (self.forward[layer], *self.backward[layer : layer + 1])
-            width = self.width // len(directions)
-            begin = cells.start(cell, width, xs.shape[:1], self.dtype)
             passes = [
-                recurrence.run(cell, weights(), xs, mask, begin, reverse=reverse)
+                self._read(layer, weights(), xs, mask, reverse, train)
                 for weights, reverse in zip(directions, (False, True))
             ]
-            ys = jnp.concatenate([ys for ys, _ in passes], axis=-1)
-            final.append(tuple(jnp.concatenate(parts, axis=-1) for parts in zip(*(carry for _, carry in passes))))
+            ys = self._joined(layer, 0, [ys for ys, _ in passes])
+            members = zip(*(carry for _, carry in passes))
+            final.append(tuple(self._joined(layer, member, parts) for member, parts in enumerate(members)))
             xs = xs + ys if self.residual and layer > 0 else ys
             if layer < self.layers - 1:
-                xs = dropout(self, xs, self.dropout, train)
+                xs = dropout(self, xs, self.dropout, train, self.variational)
         return xs, tuple(final)
+
+    def _read(self, layer: int, weights: cells.Weights, xs: Array, mask: Array, reverse: bool, train: bool):
+        cell, width = cells.CELLS[self.cell], self._one_way(layer)
+        rows, steps, _ = xs.shape
+        begin = cells.start(cell, width, (rows,), self.dtype)
+        rate = self.dropout if self.variational else 0.0
+        disturbed = noise(self, cell, (steps, rows, width), rate, self.zoneout, self.dtype, train)
+        return recurrence.run(cell, weights, xs, mask, begin, reverse, disturbed)
+
+    def _joined(self, layer: int, member: int, parts: Sequence[Array]) -> Array:
+        """One or two directions of a member of the carry (the outputs are of its first): [..., H]."""
+        if len(parts) == 1:
+            return parts[0]
+        if self.join == "mean":
+            return (parts[0] + parts[1]) / 2
+        both = jnp.concatenate(parts, axis=-1)
+        return self.joins[layer][member](both) if self.join == "project" else both
+
+
+def noise(
+    module: nn.Module,
+    cell: cells.Cell,
+    shape: tuple[int, ...],
+    rate: float,
+    zoneout: float,
+    dtype,
+    train: bool,
+) -> cells.Noise:
+    """What disturbs the steps of one layer, [T, B, H], the time in front; nothing where both rates are zero.
+
+    `rate` is that of the recurrent state's dropout, one mask a sentence (Gal and Ghahramani 2016). `zoneout` draws at
+    every step, and is its expectation where nothing is learnt (Krueger et al. 2017).
+    """
+    steps, rows, width = shape
+    keep = zone = None
+    if train and rate > 0:
+        once = keep_mask(module.make_rng("dropout"), (rows, width), rate).astype(dtype) / (1 - rate)
+        keep = jnp.broadcast_to(once, shape)
+    if train and zoneout > 0:
+        zone = ~keep_mask(module.make_rng("dropout"), (steps, cell.carries, rows, width), zoneout)
+        zone = zone.astype(dtype)
+    elif zoneout > 0:
+        zone = jnp.full((steps, cell.carries, 1, 1), zoneout, dtype)
+    return cells.Noise(keep, zone)
+
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gated": convolution.gated}
+
+
+class Convolutional(nn.Module):
+    """A stack of centred convolutions over a padded batch: xs [B, T, D] -> ys [B, T, H], y = activation(W * x).
+
+    `kernels`: how many positions each of them sees. With `residual`, a layer's input is added to its output where it is
+    as wide.
+    """
+
+    inputs: int
+    width: int
+    kernels: tuple[int, ...]
+    activation: str
+    residual: bool = False
+    dropout: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        outputs = 2 * self.width if self.activation == "gated" else self.width
+        inputs = (self.inputs, *(self.width,) * (len(self.kernels) - 1))
+        self.convolution = [Convolution(i, outputs, k, self.dtype) for i, k in zip(inputs, self.kernels)]
+
+    def __call__(self, xs: Array, mask: Array, train: bool = False) -> Array:
+        for layer, convolve in enumerate(self.convolution):
+            xs = dropout(self, xs, self.dropout, train) if layer > 0 else xs
+            ys = ACTIVATIONS[self.activation](convolve(xs, mask))
+            xs = xs + ys if self.residual and xs.shape == ys.shape else ys
+        return xs
 
 
 class Stacked(nn.Module):
@@ -131,21 +252,30 @@ class Stacked(nn.Module):
 
         return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
 
-    def each(self) -> Iterator[Callable]:
-        """Each block by itself, for one position at a time: block(..., method=NAME)."""
-        for layer in range(self.depth):
-            params = jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack)
-            yield partial(self.block.apply, {"params": params})
+    def unstacked(self) -> tuple[dict, ...]:
+        """The parameters of each block, for one position at a time.
+
+        A loop over positions takes them from outside: inside, it would copy them out of the stack at every turn.
+        """
+        return tuple(
+            jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack) for layer in range(self.depth)
+        )
+
+    def one(self, params: dict, *arguments, method: str):
+        """One block by itself."""
+        return self.block.apply({"params": params}, *arguments, method=method)
 
 
-def dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:
+def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = False) -> Array:
     """x * keep / (1 - rate), keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
 
-    Sixteen random bits an element are enough for the rate, and cost half of what a float does.
+    Sixteen random bits an element are enough for the rate, and cost half of what a float does. With `once`, one mask
+    serves all positions of a sentence, x [B, T, D] (Gal and Ghahramani 2016).
     """
     if not train or rate == 0:
         return x
-    return jnp.where(keep_mask(module.make_rng("dropout"), x.shape, rate), x / (1 - rate), 0)
+    shape = (x.shape[0], 1, x.shape[2]) if once else x.shape
+    return jnp.where(keep_mask(module.make_rng("dropout"), shape, rate), x / (1 - rate), 0)
 
 
 def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
@@ -170,6 +300,63 @@ class Embedding(nn.Module):
     def logits(self, x: Array) -> Array:
         return product_in_float32(x, self.table.astype(self.dtype).T)
 
+    def rows(self, ids: Array) -> tuple[Array, None]:
+        """As an output layer: the weights [..., width] of these words, and no biases."""
+        return self.table[ids].astype(self.dtype), None
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """The characters of each word of a vocabulary, and the shape of the network that reads them."""
+
+    table: np.ndarray  # int32 [V, C], 0 behind a word's last character
+    options: config.Spelling
+
+
+class SpelledEmbedding(nn.Module):
+    """A vector for each id, made of the characters of its word: [...] -> [..., width]. See s2sjax/core/spelling.py."""
+
+    words: Spelling
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        o = self.words.options
+        features = o.filters * sum(o.kernels)
+        self.characters = Embedding(int(self.words.table.max()) + 1, o.width, self.dtype, o.width**0.5)
+        self.kernels = [
+            Weights({"kernel": (m, o.width, m * o.filters), "bias": (m * o.filters,)}, self.dtype) for m in o.kernels
+        ]
+        self.transforms = [Dense(features, features, self.dtype) for _ in range(o.highways)]
+        self.gates = [Dense(features, features, self.dtype) for _ in range(o.highways)]
+        self.project = Dense(features, self.width, self.dtype)
+
+    @property
+    def size(self) -> int:
+        return len(self.words.table)
+
+    def __call__(self, ids: Array) -> Array:
+        spelt = jnp.asarray(self.words.table)[ids]  # [..., C]
+        convolutions = [(weights["kernel"], weights["bias"]) for weights in (kernel() for kernel in self.kernels)]
+        y = spelling.features(convolutions, self.characters(spelt), spelt > 0)
+        for transform, gate in zip(self.transforms, self.gates):
+            y = spelling.highway(transform(y), gate(y), y)
+        return self.project(y)
+
+
+class OneHot(nn.Module):
+    """No embedding: token i is the unit vector e_i, and the matrix above it is the table: [...] -> [..., V]."""
+
+    size: int
+    dtype: jnp.dtype = jnp.float32
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def __call__(self, ids: Array) -> Array:
+        return jax.nn.one_hot(ids, self.size, dtype=self.dtype)
+
 
 class Dense(nn.Module):
     """x W + b: [..., inputs] -> [..., outputs]."""
@@ -178,9 +365,12 @@ class Dense(nn.Module):
     outputs: int
     dtype: jnp.dtype = jnp.float32
     bias: bool = True
+    gain: float | None = None
+    """weights are drawn from N(0, gain / inputs), so that variances are multiplied by it; None draws Glorot's"""
+    weight_norm: bool = False
 
     def setup(self):
-        self.kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.inputs, self.outputs))
+        self.kernel = _kernel(self, (self.inputs, self.outputs))
         self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
@@ -190,6 +380,51 @@ class Dense(nn.Module):
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))
         return y if self.offset is None else y + self.offset
+
+    def rows(self, ids: Array) -> tuple[Array, Array | None]:
+        """As an output layer: the weights [..., inputs] and biases [...] of these words."""
+        weights = jnp.moveaxis(jnp.take(self.kernel, ids, axis=1), 0, -1).astype(self.dtype)
+        return weights, None if self.offset is None else self.offset[ids]
+
+
+class Convolution(nn.Module):
+    """A convolution over time, see s2sjax/core/convolution.py; `gain` and `weight_norm` as of `Dense`."""
+
+    inputs: int
+    outputs: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+    causal: bool = False
+    gain: float | None = None
+    weight_norm: bool = False
+
+    def setup(self):
+        self.kernel = _kernel(self, (self.width, self.inputs, self.outputs))
+        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,))
+
+    def _weights(self) -> convolution.Weights:
+        return {"kernel": self.kernel.astype(self.dtype), "bias": self.offset.astype(self.dtype)}
+
+    def __call__(self, xs: Array, mask: Array) -> Array:
+        """[B, T, inputs], mask [B, T] -> [B, T, outputs]."""
+        return convolution.convolve(self._weights(), xs, mask, self.causal)
+
+    def start(self, rows: int) -> Array:
+        return convolution.start(self._weights(), rows, self.dtype)
+
+    def one(self, past: Array, x: Array) -> tuple[Array, Array]:
+        """One step: past [B, width-1, inputs], x [B, inputs] -> past, [B, outputs]."""
+        return convolution.step(self._weights(), past, x)
+
+
+def _kernel(module, shape: tuple[int, ...]) -> Array:
+    """Declares a kernel [..., inputs, outputs] of a module with a `gain` and a `weight_norm`."""
+    scaled = lambda gain: nn.initializers.variance_scaling(gain, "fan_in", "normal")
+    initial = nn.initializers.glorot_uniform() if module.gain is None else scaled(module.gain)
+    if not module.weight_norm:
+        return module.param("kernel", initial, shape)
+    direction = module.param("direction", initial, shape)
+    return convolution.weight_norm(direction, module.param("length", lambda key: convolution.length(direction)))
 
 
 def product_in_float32(x: Array, kernel: Array) -> Array:
@@ -208,7 +443,51 @@ class LayerNorm(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (self.width,))
 
     def __call__(self, x: Array) -> Array:
-        x = x.astype(at_least_float32(x.dtype))
-        centred = x - x.mean(-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
-        return (normal * self.scale + self.bias).astype(self.dtype)
+        return layer_norm(x, self.scale, self.bias).astype(self.dtype)
+
+
+class Pooling(nn.Module):
+    """Learned queries that ask a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
+
+    Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
+    """
+
+    queries: int
+    width: int
+    score: str = "scaled_dot"
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
+        self.weights = Weights(shapes, self.dtype)
+        self.asked = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
+
+    def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
+        asked = self.asked.astype(self.dtype)
+        return attention.pool(attention.SCORES[self.score], self.weights(), asked, memory, mask)
+
+
+class NonLocal(nn.Module):
+    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
+
+        z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
+
+    x [B, ..., width], places `...` as they are: H x W or T x H x W; mask [B, ...] where they are real. theta, phi and g
+    are linear, half as wide; W_z starts at zero, so that a block put into a trained network changes nothing at first.
+    """
+
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        inner = max(1, self.width // 2)
+        self.query = Dense(self.width, inner, self.dtype)
+        self.key_value = Dense(self.width, 2 * inner, self.dtype)
+        self.output = Dense(inner, self.width, self.dtype, gain=0.0)
+
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        flat = x.reshape(len(x), -1, self.width)  # [B, S, width]
+        real = jnp.ones(flat.shape[:2], bool) if mask is None else mask.reshape(flat.shape[:2])
+        keys, values = jnp.split(self.key_value(flat), 2, axis=-1)
+        seen, _ = attention.attend_all(attention.SCORES["dot"], {}, self.query(flat), keys, values, real)
+        return x + self.output(seen).reshape(x.shape)

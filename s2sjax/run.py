@@ -18,19 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import __version__, config, models
-from s2sjax.core import losses
-from s2sjax.core.tokens import PAD
+from s2sjax.core import sampled
 from s2sjax.data import Example, batches, sources, text, training
+from s2sjax.data.parts import Parts
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, metrics
 from s2sjax.evaluate.decoding import Translator
+from s2sjax.layers import Spelling
+from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import Result, Scores, fit
 from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
+from s2sjax.train.state import Loss, TrainState, create, evaluation_params, make_train_step
 
 # Fields that may change between two starts of one run: they decide how long and how it is watched, not what it is;
 # where its data are kept may change too, for their fingerprint may not.
@@ -48,8 +50,12 @@ class Run(NamedTuple):
 
     @property
     def module(self) -> EncoderDecoder:
+        return self._module(self.experiment.train.dtype)
+
+    def _module(self, dtype: str) -> EncoderDecoder:
         e = self.experiment
-        return models.build(e.model, self.source.size, self.target.size, e.train.dtype)
+        spelt = (_spelling(e.data.source, self.source), _spelling(e.data.target, self.target))
+        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt)
 
     def translator(
         self,
@@ -68,9 +74,12 @@ class Run(NamedTuple):
                     )
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh else None
         ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
+        options = options or e.search
+        # What is stored in bfloat16 is computed in it, too; int8 is computed as it was trained.
+        named = options.precision in ("float32", "bfloat16")
+        modules = [run._module(options.precision if named else run.experiment.train.dtype) for run in (self, *others)]
         return Translator(
-            [self.module, *(other.module for other in others)] if others else self.module,
-            self.source, self.target, options or e.search,
+            modules if others else modules[0], self.source, self.target, options,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
             batch_sharding=sharding,
         )  # fmt: skip
@@ -80,11 +89,22 @@ class Run(NamedTuple):
         keep = self.experiment.train.keep
         return Checkpoints(self.folder / "checkpoints", keep, "max" if first else "min", read_only)
 
-    def params(self) -> tuple[Any, int]:
-        """(the parameters of the best checkpoint, its step); refused where they are not this model's."""
+    def params(self, average: int = 0) -> tuple[Any, int]:
+        """(the parameters of the best checkpoint, its step); refused where they are not this model's.
+
+        With `average`, the mean of the newest so many checkpoints, and the step of the newest.
+        """
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
-        return self.checkpoints(read_only=True).restore_params(template)
+        checkpoints = self.checkpoints(read_only=True)
+        return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
+
+
+def _spelling(options: config.Text, vocabulary: text.AnyVocabulary) -> Spelling | None:
+    """The characters of the words, where their vectors are made of them."""
+    if not options.spelling.on or not isinstance(vocabulary, text.Vocabulary):
+        return None
+    return Spelling(vocabulary.spelling(options.spelling.length), options.spelling)
 
 
 # ------------------------------------------------------------------------------- opening a run
@@ -148,6 +168,7 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: training
         if folder.is_dir() and {path.name for path in folder.iterdir()} - {"vocabulary", ".config.json.partial"}:
             raise UserError(f"{folder} holds something that is not a run: give another --out")
         run = Run(folder, experiment, *training.vocabularies(experiment.data, train))
+        _check_softmax(experiment.train.softmax, run.target.size)
         for name in ("source", "target"):
             getattr(run, name).save(folder / "vocabulary", name)
     # Last, so that a folder with a config.json has all that it names.
@@ -159,6 +180,15 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: training
     }
     _write(folder / "config.json", json.dumps(page, indent=2) + "\n")
     return run
+
+
+def _check_softmax(softmax: config.Softmax, words: int) -> None:
+    for name in ("samples", "subset"):
+        if getattr(softmax, name) > words:
+            raise UserError(
+                f"train.softmax.{name} is {getattr(softmax, name)}, but the target vocabulary has {words} words: "
+                "lower it, or set it to 0 to take all words"
+            )
 
 
 def _load_vocabularies(folder: Path, page: dict) -> list[text.AnyVocabulary]:
@@ -233,9 +263,10 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
 
     for line in e.show:
         text.with_tag(run.source, line, None, f"show: {line!r}")
-    pairs = training.make_pairs(e.data, examples, run.source, run.target)
+    pairs = training.make_pairs(e.data, examples, run.source, run.target, e.seed)
     ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
-    plan = training.make_plan(e.data, pairs, e.seed, multiple=ways)
+    parts = training.make_parts(e.data, pairs, e.train.softmax.subset)
+    plan = training.make_plan(e.data, pairs, e.seed, ways, parts.of if parts else None)
     stream = partial(
         batches.stream, pairs, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         process_index=jax.process_index(), process_count=jax.process_count(),
@@ -245,7 +276,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     log.say(_describe(run, state, pairs, plan, mesh))
     result = fit(
         state,
-        make_train_step(partial(loss, run.module, e.train.label_smoothing), optimizer(e.train), e.train, e.seed),
+        make_train_step(_objective(run, pairs, parts), optimizer(e.train), e.train, e.seed),
         stream,
         e.train,
         run.checkpoints(),
@@ -259,14 +290,16 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     return run, result
 
 
-def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: jax.Array) -> dict[str, losses.Total]:
-    """The cross-entropy of a batch with dropout on."""
-    packed: dict[str, Any] = {}
-    if "source_segments" in batch:
-        packed = {"segments": (batch["source_segments"], batch["target_segments"])}
-    inputs = batch["source"], batch["target"], True
-    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key}, **packed)
-    return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
+def _objective(run: Run, pairs: batches.AnyPairs, parts: Parts | None) -> Loss:
+    """The loss that the experiment asks for, with the words that it draws from or takes."""
+    softmax = run.experiment.train.softmax
+    proposal = None
+    if softmax.samples and softmax.distribution == "log_uniform":
+        proposal = sampled.log_uniform(run.target.size)
+    elif softmax.samples:
+        proposal = sampled.proposal(batches.counts(training.target_side(pairs), run.target.size) + 1)
+    words = None if parts is None else jnp.asarray(parts.words)
+    return objectives.choose(run.module, run.experiment.train, proposal, words)
 
 
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
@@ -277,14 +310,16 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
         one = jnp.ones((1, 1), jnp.int32)
         return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(e.model)] if e.train.mesh.tensor > 1 else ()
+    rules = models.tensor_rules(e.model) if e.train.mesh.tensor > 1 else ()
     return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
 
 
 def _shapes(pairs: batches.AnyPairs, plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
     """Of the batches of a bucket: those of one that is padding alone."""
     empty = pairs.batch(np.full(plan.rows[bucket], -1), *plan.buckets[bucket])
-    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in empty.items()}
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in empty.items()}
+    part = {} if plan.part is None else {"part": jax.ShapeDtypeStruct((plan.rows[bucket],), jnp.int32)}
+    return {**shapes, **part}
 
 
 def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batches.Plan, mesh: jax.sharding.Mesh) -> str:
@@ -293,7 +328,7 @@ def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batche
     device = jax.devices()[0]
     items = "rows of packed pairs" if e.data.packing else "pairs"
     lines = [
-        f"{e.name}: {type(e.model).__name__} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
+        f"{e.name}: {config.family(e.model)} with {weights:,} weights, on {mesh.size} {device.device_kind} device"
         + ("s" if mesh.size > 1 else ""),
         f"{len(pairs.lengths):,} training {items}, vocabulary {run.source.size} -> {run.target.size}, "
         f"{plan.steps_per_epoch:,} steps an epoch",
@@ -359,10 +394,11 @@ def evaluate(
     options: config.Search | None = None,
     judge: config.Evaluate | None = None,
     others: Sequence[Run] = (),
+    average: int = 0,
 ) -> dict[str, metrics.Result]:
     """Decodes a whole split with the best checkpoint, prints the scores and writes results.json.
 
-    `others` are runs that write with it, as an ensemble.
+    `others` are runs that write with it, as an ensemble. With `average`, each is the mean of its newest checkpoints.
     """
     e = run.experiment
     options, judge = options or e.search, judge or e.evaluate
@@ -370,15 +406,16 @@ def evaluate(
     if split is None:
         raise UserError("data.corpus has neither test nor dev examples: name another --split")
     examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
-    params, step = run.params()
+    params, step = run.params(average)
     translator = run.translator(options, others=others)
-    together = [params, *(other.params()[0] for other in others)] if others else params
+    together = [params, *(other.params(average)[0] for other in others)] if others else params
     outputs = translator.decode(together, [example.source for example in examples])
     texts = [best[0].text for best in outputs]
     results = metrics.score(judge.metrics, texts, [x.targets for x in examples], judge.line)
     parts = _by_corpus(e.data.corpus, examples, texts, judge)
     how = f"{options.sampling.count} samples" if options.sampling.count else f"beam {options.beam}"
-    print(f"{split}, checkpoint of step {step}, {how}{f', with {len(others)} more' if others else ''}:")
+    which = f"mean of {average} checkpoints to step {step}" if average else f"checkpoint of step {step}"
+    print(f"{split}, {which}, {how}{f', with {len(others)} more' if others else ''}:")
     print(metrics.summary(results, judge.line), flush=True)
     for label, part in parts.items():
         print(f"{label}:\n{metrics.summary(part, judge.line)}", flush=True)
@@ -404,6 +441,9 @@ def show(run: Run) -> list[Path]:
     width = max(map(len, lines))
     for line, output in zip(lines, outputs):
         print(f"  {line:{width}}  ->  {output.text}")
+    if not translator.attends:
+        print("this model has no attention: attention.png is not drawn")
+        return []
     maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
     path = run.folder / "attention.png"
     figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)

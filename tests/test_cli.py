@@ -14,7 +14,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from s2sjax import cli, run
+from s2sjax import cli, config, models, run
+from s2sjax.models import catalogue
 
 PAGE = """
 from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
@@ -86,7 +87,7 @@ def refused(call):
 # --------------------------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("command", ["train", "prepare", "evaluate", "decode", "score", "doctor"])
+@pytest.mark.parametrize("command", ["train", "prepare", "evaluate", "decode", "score", "models", "doctor"])
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")
@@ -143,7 +144,7 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "name a command (train, prepare, evaluate, decode, score, bench, doctor): see s2sjax --help"),
+        ([], "name a command (train, prepare, evaluate, decode, score, models, bench, doctor): see s2sjax --help"),
         (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: FILE: see s2sjax train --help"),
         (["decode"], "the following arguments are required: RUN: see s2sjax decode --help"),
@@ -172,6 +173,12 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
         (["decode", "nowhere"], "nowhere is no run folder (it has no config.json): train first, or name another"),
         (["score", "nowhere", "--search.beam", "2"], "score takes no --search.beam"),
         (["doctor", "--all"], "doctor takes no --all"),
+        (["models", "--all"], "models takes no --all"),
+        (["models", "--source-size", "0"], "--source-size is 0: it must be at least 1"),
+        (
+            ["train", "PAGE", "--model", "cho", "--search.coverage", "0.2"],
+            "search.coverage 0.2 is made of attention, and model Cho has none: set it to 0",
+        ),
         (["evaluate", "nowhere", "--split", "tset"], "argument --split: invalid choice: 'tset'"),
     ],
 )
@@ -200,6 +207,37 @@ def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(pa
     assert (experiment.model.heads, experiment.model.width) == (4, 512)
     assert experiment.data.buckets == ((4, 4), (9, 9))
     assert folder == Path("runs/tiny")
+
+
+@pytest.mark.parametrize("name", models.NAMED)
+def test_every_named_model_fits_and_its_fields_can_be_set(page, monkeypatch, name):
+    seen = []
+    monkeypatch.setattr(run, "train", lambda experiment, folder: seen.append(experiment) or 1 / 0)
+    part = "model.encoder.dropout" if "encoder" in vars(models.NAMED[name].config) else "model.dropout"
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", page, "--model", name, f"--{part}", "0.25"])
+    reads, _ = config.sides(seen[0].model)
+    assert reads == config.replace(config.sides(models.NAMED[name].config)[0], dropout=0.25)
+
+
+def test_models_lists_all_that_have_a_name(call, monkeypatch):
+    monkeypatch.setattr(catalogue, "NAMED", {name: models.NAMED[name] for name in ("character", "cho")})
+    code, out, err = call("models", "--source-size", 1000, "--target-size", 500)
+    assert (code, err) == (0, "")
+    assert re.search(r"\ncharacter +Sutskever et al\. 2014 +Sutskever +74 -> 78 +702,030 +no +no +the same in one", out)
+    assert re.search(r"\ncho +Cho et al\. 2014 +Cho +1,000 -> 500 +[\d,]+ +no +no +GRU; one vector", out)
+
+
+def test_a_model_without_attention_is_trained_and_nothing_is_made_of_attention(call, refused, page, tmp_path):
+    folder = tmp_path / "run"
+    small = ["--model.width", 8, "--train.steps", 1, "--train.evaluate_every", 0]
+    code, out, _ = call("train", page, "--model", "character", "--out", folder, *small)
+    assert code == 0
+    assert "\nthis model has no attention: attention.png is not drawn\nwrote " in out
+    assert not (folder / "attention.png").exists()
+    assert refused("decode", folder, "--alignment") == (
+        "--alignment is made of attention, and this model has none: leave it out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -568,3 +606,17 @@ def test_samples_are_reproducible_from_a_seed(call, trained):
     sample = lambda seed: call("decode", trained[0], "--search.sampling.seed", seed, *sampling, stdin=b"abcd\nbad\n")
     assert sample(1) == sample(1) != sample(2)
     assert sample(1)[0] == 0 and sample(1)[1].count("\n") == 2
+
+
+def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
+    """The average of one is the newest itself; more than were kept are refused."""
+    lines = dict(stdin=b"abcd\nbad\n")
+    code, out, _ = call("decode", trained[0], "--average", 1, **lines)
+    assert code == 0 and out.count("\n") == 2
+    assert call("evaluate", trained[0], "--average", 1)[1].startswith("test, mean of 1 checkpoints to step ")
+    assert "too few to average 9: average fewer, or train with a higher train.keep" in refused(
+        "decode", trained[0], "--average", 9, **lines
+    )
+    assert refused("score", trained[0], "--average", 0, **lines) == (
+        "argument --average: '0' is not a whole number of 1 or more: see s2sjax score --help"
+    )

@@ -7,7 +7,26 @@ import json
 import pytest
 
 from s2sjax import config
-from s2sjax.config import Data, Evaluate, Experiment, Luong, RNNsearch, Search, Synthetic, TextFiles, Train, Transformer
+from s2sjax.config import (
+    GNMT,
+    RCTM,
+    Cho,
+    ConvS2S,
+    Data,
+    DenseDense,
+    Evaluate,
+    Experiment,
+    LSTMDense,
+    Luong,
+    Pair,
+    RNNsearch,
+    Search,
+    Sutskever,
+    Synthetic,
+    TextFiles,
+    Train,
+    Transformer,
+)
 from s2sjax.errors import UserError
 
 
@@ -20,7 +39,9 @@ def refused(build) -> str:
 
 
 @pytest.mark.parametrize(
-    "model", [RNNsearch(), Luong(cell="gru"), Transformer(heads=4)], ids=lambda m: type(m).__name__
+    "model",
+    [RNNsearch(), Luong(cell="gru"), Transformer(heads=4), Cho(), Sutskever(share=True), GNMT(), Pair(Luong(), Cho())],
+    ids=config.family,
 )
 @pytest.mark.parametrize(
     "corpus",
@@ -68,7 +89,7 @@ def test_a_misspelt_field_names_the_nearest():
         (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
         (
             lambda: Experiment("x", model="luong"),
-            "Experiment.model is 'luong': it must be a config.RNNsearch or a config.",
+            "Experiment.model is 'luong': it must be a config.",
         ),
         (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
     ],
@@ -82,6 +103,10 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
     assert Data(buckets=[[8, 8]]) == Data(buckets=((8, 8),))
 
 
+def subset(**data) -> Experiment:
+    return Experiment("x", Data(**data), train=Train(softmax=config.Softmax(subset=9)))
+
+
 @pytest.mark.parametrize(
     "build, message",
     [
@@ -89,6 +114,40 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Transformer(heads=0), "model.heads is 0: it must be at least 1"),
         (lambda: Transformer(width=3, heads=3), "model.width 3 must be even for sinusoidal positions"),
         (lambda: Luong(width=9, bidirectional=True), "model.width is 9: it must be even"),
+        (lambda: Luong(widths=(512,)), "model.widths is (512,): name one for each of model.layers 2, the last of them"),
+        (lambda: Luong(widths=(512, 256)), "model.widths is (512, 256): name one for each of model.layers 2, the last"),
+        (lambda: Luong(widths=(0, 512)), "model.widths is (0, 512): each must be at least 1"),
+        (lambda: Luong(widths=(256, 512), residual=True), "model.widths is (256, 512): layers must be equally wide"),
+        (lambda: Luong(widths=(9, 512), bidirectional=True), "model.widths is (9, 512): each must be even"),
+        (lambda: Luong(join="mean"), "model.join 'mean' is of two directions: set model.bidirectional"),
+        (lambda: Luong(zoneout=1.0), "model.zoneout is 1.0: it must be in [0, 1)"),
+        (lambda: RNNsearch(zoneout=-0.1), "model.zoneout is -0.1: it must be in [0, 1)"),
+        (
+            lambda: Luong(radius=2),
+            "model.radius 2 is of local windows: set model.window to monotonic or predictive",
+        ),
+        (
+            lambda: Luong(window="monotonic"),
+            "model.radius is 0: the monotonic window must reach at least 1 to either side",
+        ),
+        (lambda: Luong(window="predictive", radius=-1), "model.radius is -1: the predictive window must reach"),
+        (lambda: Transformer(window=-1), "model.window is -1: it must be at least 0"),
+        (
+            lambda: Transformer(width=6, heads=2, positions="rotary"),
+            "model.width 6 / model.heads 2 must be even for rotary positions",
+        ),
+        (
+            lambda: Transformer(positions="relative", join_positions="concat"),
+            "model.join_positions 'concat' needs a vector a position: set model.positions to sinusoidal or learned",
+        ),
+        (
+            lambda: Experiment("x", model=Transformer(window=64)),
+            "model.window 64 reaches across the longest of data.buckets, 64: lower it, or set it to 0",
+        ),
+        (
+            lambda: Experiment("x", Data(buckets=((8, 40),)), Luong(window="monotonic", radius=8)),
+            "model.radius 8 reaches across the longest of data.buckets, 8: lower it, or set it to 0, and model.window",
+        ),
         (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
         (lambda: Luong(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: Train(steps=0), "train.steps is 0: it must be at least 1"),
@@ -98,10 +157,91 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
         (lambda: Train(final_fraction=2.0), "train.final_fraction is 2.0: it must be from 0 to 1"),
         (lambda: Train(patience=2, evaluate_every=0), "train.patience needs evaluations"),
+        (
+            lambda: config.ScheduledSampling("constant", k=1.5),
+            "train.scheduled_sampling.k is 1.5: as a constant probability it must be from 0 to 1",
+        ),
+        (lambda: config.ScheduledSampling("exponential", k=1.0), "train.scheduled_sampling.k is 1.0: k^i falls only"),
+        (lambda: config.ScheduledSampling("linear", k=0.5), "train.scheduled_sampling.k is 0.5: for linear it must"),
+        (lambda: config.ScheduledSampling(floor=2.0), "train.scheduled_sampling.floor is 2.0: it must be from 0 to 1"),
+        (lambda: config.Softmax(samples=-1), "train.softmax.samples is -1: it must be at least 0"),
+        (lambda: config.Softmax(samples=5, subset=5), "train.softmax has both samples and subset"),
+        (
+            lambda: Train(softmax=config.Softmax(samples=5), label_smoothing=0.1),
+            "train.label_smoothing spreads over all words, which train.softmax.samples does not look at",
+        ),
+        (
+            lambda: Train(
+                softmax=config.Softmax(subset=5), scheduled_sampling=config.ScheduledSampling("constant", k=0.5)
+            ),
+            "train.scheduled_sampling needs the output of all words, which train.softmax.subset does not look at",
+        ),
+        (
+            lambda: Experiment(
+                "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
+            ),
+            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones",
+        ),
+        (
+            lambda: subset(corpus=config.Mixture((Synthetic(),))),
+            "train.softmax.subset plans by parts, which the mixture of data.corpus does not: set it to 0",
+        ),
+        (
+            lambda: subset(corpus=config.Prepared("x")),
+            "train.softmax.subset plans by parts, which the prepared folder of data.corpus does not: set it to 0",
+        ),
+        (lambda: subset(packing=True), "train.softmax.subset plans by parts, which data.packing does not: set it to 0"),
+        (
+            lambda: Experiment(
+                "x", Data(config.Prepared("x")), train=Train(softmax=config.Softmax(9, distribution="unigram"))
+            ),
+            "train.softmax.distribution unigram counts the words of the training text, which a prepared folder does",
+        ),
+        (
+            lambda: Data(config.Prepared("x"), config.Text("subwords", sampling=0.1)),
+            "data.source.sampling draws new subwords of the text, but a prepared folder keeps ids: set it to 0",
+        ),
+        (
+            lambda: Data(target=config.Text("subwords", sampling=0.1), packing=True),
+            "data.target.sampling draws subwords of other lengths each epoch, but data.packing lays them out once: set",
+        ),
+        (
+            lambda: Experiment("x", Data(packing=True), Transformer(window=4)),
+            "data.packing keeps the examples of a row apart, model.window does not: set one of them off",
+        ),
+        (
+            lambda: Experiment(
+                "x", Data(packing=True), train=Train(scheduled_sampling=config.ScheduledSampling("constant", k=0.5))
+            ),
+            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: set",
+        ),
+        (
+            lambda: Experiment(
+                "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
+            ),
+            "data.source.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+        ),
+        (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
         (
             lambda: Search(beam=2, nbest=3),
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
+        ),
+        (lambda: RCTM(kernels=()), "model.kernels is empty: name at least one"),
+        (lambda: RCTM(kernels=(3, 0)), "model.kernels is (3, 0): each must be at least 1"),
+        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads 8 numbers"),
+        (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: name at least one (width, kernel) pair"),
+        (lambda: ConvS2S(decoder_layers=((8, 0),)), "model.decoder_layers is ((8, 0),): every width and kernel must"),
+        (lambda: ConvS2S(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
+        (lambda: LSTMDense(width=7), "model.width is 7: it must be even to be halved between two directions"),
+        (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
+        (
+            lambda: Experiment("x", model=ConvS2S(max_length=32)),
+            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
@@ -112,6 +252,51 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
         (lambda: Experiment("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (
+            lambda: Experiment("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
+            "model.tie 'all' needs one vocabulary",
+        ),
+        (
+            lambda: Luong(width=8, embedding=6, tie="output"),
+            "model.tie 'output': the output layer reads 8 numbers and an embedding has 6: set model.embedding 8, or",
+        ),
+        (
+            lambda: RNNsearch(embedding=6, readout_width=5, tie="all"),
+            "model.tie 'all': the output layer reads 5 numbers and an embedding has 6: set model.embedding 5, or",
+        ),
+        (
+            lambda: Sutskever(width=8, embedding=0, tie="output"),
+            "model.tie 'output' needs an embedding to tie: set model.embedding 8",
+        ),
+        (lambda: Sutskever(embedding=0, share=True), "model.share needs tokens of one width on both sides"),
+        (lambda: Cho(embedding=0), "model.readout_width 0 takes model.embedding, which is 0: set one of them"),
+        (lambda: GNMT(layers=1), "model.layers is 1: it must be at least 2"),
+        (lambda: Luong(bidirectional=True, reverse=True), "model.reverse is for reading one way: set it False, or"),
+        (
+            lambda: Pair(RNNsearch(width=8), Luong(width=20), bridge="identity"),
+            "model.bridge 'identity': the encoder's memory is 16 wide, the decoder reads 20: set model.bridge 'linear'",
+        ),
+        (
+            lambda: Pair(Sutskever(width=8, layers=3), Sutskever(width=6, layers=2), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in lstm 8 + 8 + 8, the decoder begins with lstm 6 + 6: set",
+        ),
+        (
+            lambda: Pair(Transformer(), Cho(), bridge="identity"),
+            "model.bridge 'identity': the encoder ends in no carry, the decoder begins with gru 512: set",
+        ),
+        (
+            lambda: Pair(Luong(embedding=6), Transformer(width=8, tie="all")),
+            "model.decoder.tie 'all': the encoder's embedding has 6 numbers, the decoder's 8: make them equal",
+        ),
+        (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share is for an encoder and a decoder of one"),
+        (
+            lambda: Pair(Pair(), Luong()),
+            "Pair.encoder is Pair(",
+        ),
+        (
+            lambda: Experiment("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
+            "search.coverage 0.2 is made of attention, and model Transformer + Cho has none: set it to 0",
+        ),
         (lambda: Experiment("a/b"), "name is 'a/b': it must be the name of a folder"),
         (lambda: Experiment(".."), "name is '..': it must be the name of a folder"),
         (

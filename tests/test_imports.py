@@ -21,6 +21,7 @@ FLOORS = [
     "evaluate",
     "run",
     "bench",
+    "fields",
     "cli",
 ]
 # Narrower than the order alone allows: the core is jax and nothing of ours, and these rooms know nothing of models.

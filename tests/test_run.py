@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from s2sjax import config, run
 from s2sjax.config import Data, Evaluate, Experiment, Luong, Synthetic, TextFiles, Train
-from s2sjax.data import Example, sources
+from s2sjax.data import Example, batches, sources, training
 from s2sjax.errors import UserError
 
 TINY = Experiment(
@@ -222,3 +224,54 @@ def test_config_json_is_a_page_a_person_can_read(tmp_path):
     assert page["experiment"]["train"]["steps"] == 2
     assert page["experiment"]["model"]["kind"] == "Luong"
     assert set(page) == {"s2sjax", "data", "vocabulary", "experiment"}
+
+
+# ---------------------------------------------------------------------------- what is learnt from
+
+
+@pytest.mark.parametrize("field", ["samples", "subset"])
+def test_more_samples_than_words_are_refused_before_any_work(tmp_path, field):
+    greedy = changed("train", softmax=config.Softmax(**{field: 8}))
+    assert refused(lambda: run.train(greedy, tmp_path / "run")) == (
+        f"train.softmax.{field} is 8, but the target vocabulary has 7 words: lower it, or set it to 0 to take all words"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+MIXED = config.Mixture((TINY.data.corpus, config.replace(TINY.data.corpus, task="copy")), tags=("<r>", "<c>"))
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        changed("train", softmax=config.Softmax(samples=5)),
+        changed("train", softmax=config.Softmax(samples=5, distribution="unigram")),
+        changed("train", softmax=config.Softmax(subset=7)),
+        changed("train", scheduled_sampling=config.ScheduledSampling("exponential", k=0.9)),
+        changed("data", source=config.Text("subwords", size=10, algorithm="bpe", sampling=0.1)),
+        changed("data", source=config.Text("words", spelling=config.Spelling(on=True, filters=2, kernels=(1, 2)))),
+        changed("data", corpus=MIXED, source=config.Text("subwords", size=14, algorithm="bpe", sampling=0.1)),
+        config.replace(
+            changed("train", softmax=config.Softmax(samples=5, distribution="unigram")),
+            data=config.replace(TINY.data, packing=True),
+            model=config.Transformer(8, 2, 8, 1, 1),
+        ),
+    ],
+    ids=["samples", "unigram", "subset", "scheduled", "drawn", "spelt", "mixed, drawn", "packed, unigram"],
+)
+def test_every_way_of_learning_has_its_batches_and_its_loss(tmp_path, experiment):
+    """From the folder to the loss of the first batch, by shapes alone; the folder opens again as it was."""
+    examples = sources.load(experiment.data.corpus, "train")
+    opened = start(tmp_path, experiment)
+    assert run.open_run(tmp_path).experiment == experiment
+    pairs = training.make_pairs(experiment.data, examples, opened.source, opened.target, seed=0)
+    parts = training.make_parts(experiment.data, pairs, experiment.train.softmax.subset)
+    plan = training.make_plan(experiment.data, pairs, 0, 1, parts.of if parts else None)
+    batch = batches.make_batch(pairs, plan, 0)
+    shapes = run._shapes(pairs, plan, plan.at(0)[0])
+    assert {name: leaf.shape for name, leaf in batch.items()} == {name: leaf.shape for name, leaf in shapes.items()}
+    loss = run._objective(opened, pairs, parts)
+    one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    params = jax.eval_shape(opened.module.init, jax.random.key(0), one, one)["params"]
+    found = jax.eval_shape(loss, params, batch, jax.random.key(0), jnp.int32(0))
+    assert [leaf.shape for leaf in found["loss"]] == [(), ()]

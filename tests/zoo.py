@@ -8,25 +8,77 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
-from s2sjax.core import losses
+from s2sjax.core import cells, losses
 from s2sjax.core.tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
+# Laws hold for the true gradient; how `scale_gradient` departs from it is tested in tests/models/test_convs2s.py.
+TINY_CONVS2S = dict(embedding=6, max_length=16, dropout=0.2, scale_gradient=False)
+CONVS2S = config.ConvS2S(**TINY_CONVS2S, encoder_layers=((8, 3), (8, 3)), decoder_layers=((8, 3), (8, 3)))
 
 MODELS: dict[str, config.ModelConfig] = {
+    "cho": config.Cho(**TINY),
+    "cho-lstm-tanh-tied": config.Cho(**TINY, cell="lstm", readout="tanh", tie="output"),
+    "sutskever-reversed": config.Sutskever(**TINY),
+    "sutskever-shared": config.Sutskever(width=8, embedding=8, share=True, tie="all", dropout=0.2),
+    "character": config.Sutskever(width=8, embedding=0, layers=1, reverse=False, dropout=0.2),
     "rnnsearch": config.RNNsearch(**TINY),
+    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
+    "rnnsearch-coverage": config.RNNsearch(**TINY, coverage=True),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
+    "luong-reversed-tied": config.Luong(width=8, embedding=8, reverse=True, tie="all", dropout=0.2),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
+    "gnmt": config.GNMT(**TINY, layers=3),
+    "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
+    "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational=True),
+    "luong-peephole-zoneout-project": config.Luong(
+        **TINY, cell="lstm_peephole", zoneout=0.1, bidirectional=True, join="project"
+    ),
+    "luong-unfed-minlstm-mean": config.Luong(
+        **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
+    ),
+    "luong-norm-variational": config.Luong(**TINY, cell="lstm_norm", variational=True, initial="glorot"),
+    "luong-cosine": config.Luong(**TINY, score="cosine", layers=1),
+    "luong-local-monotonic": config.Luong(**TINY, window="monotonic", radius=1),
+    "luong-local-predictive-unfed": config.Luong(**TINY, window="predictive", radius=2, input_feeding=False),
     "transformer-post": config.Transformer(**TINY_TRANSFORMER),
     "transformer-pre-learned": config.Transformer(
         **TINY_TRANSFORMER, norm="pre", positions="learned", max_length=16, tie="none"
     ),
     "transformer-shared": config.Transformer(**TINY_TRANSFORMER, tie="all"),
+    "convs2s": CONVS2S,
+    "convs2s-uneven": config.ConvS2S(
+        **TINY_CONVS2S, weight_norm=False, encoder_layers=((6, 3), (8, 2), (4, 1)), decoder_layers=((4, 2), (8, 4))
+    ),
+    "cnn-rnn": config.RCTM(**TINY),
+    "cnn-rnn-gated-max": config.RCTM(**TINY, kernels=(3, 3), activation="gated", residual=True, pool="max", cell="gru"),
+    "lstm-dense": config.LSTMDense(**TINY),
+    "dense-dense": config.DenseDense(**TINY, window=3),
+    "dense-dense-one-hot": config.DenseDense(width=8, embedding=0, window=5, decoder_layers=0, dropout=0.2),
+    "pair-transformer-rnnsearch": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.RNNsearch(**TINY)),
+    "pair-bigru-transformer": config.Pair(
+        config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
+    ),
+    "pair-cnn-luong": config.Pair(config.RCTM(**TINY), config.Luong(**TINY)),
+    "pair-cnn-convs2s": config.Pair(config.RCTM(**TINY), CONVS2S),
+    "pair-convs2s-dense": config.Pair(CONVS2S, config.DenseDense(**TINY)),
+    "pair-transformer-sutskever": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.Sutskever(**TINY)),
+    "pair-bigru-luong": config.Pair(config.RNNsearch(**TINY), config.Luong(**TINY), bridge="linear"),
+    "transformer-rotary": config.Transformer(**TINY_TRANSFORMER, positions="rotary"),
+    "transformer-relative-pre": config.Transformer(**TINY_TRANSFORMER, norm="pre", positions="relative"),
+    "transformer-window": config.Transformer(**TINY_TRANSFORMER, window=2),
 }
+
+
+def without_dropout(model: config.ModelConfig) -> config.ModelConfig:
+    if isinstance(model, config.Pair):
+        return config.replace(model, encoder=without_dropout(model.encoder), decoder=without_dropout(model.decoder))
+    return config.replace(model, dropout=0.0)
+
 
 VOCABULARY = 7  # the four specials and three words
 
@@ -94,4 +146,10 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 def each(names):
     """A test for each name; a family's other models wait for `make test-slow`, which .ci/run runs too."""
     slow = lambda name: () if name in FAMILIES else pytest.mark.slow
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
+
+
+def each_cell(names=tuple(cells.CELLS)):
+    """A test for each cell; the variants of the first ones wait likewise, where a test costs much to compile."""
+    slow = lambda name: () if name in ("rnn", "lstm", "gru", "minlstm") else pytest.mark.slow
     return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])

@@ -65,7 +65,7 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
 def _watch(data: config.Data) -> tuple[tuple[float, float], float, batches.Batch]:
     """(pairs, tokens) a second, the share of padding, and a batch of the middle bucket."""
     examples = training.read(data)
-    pairs = training.make_pairs(data, examples, *training.vocabularies(data, examples))
+    pairs = training.make_pairs(data, examples, *training.vocabularies(data, examples), seed=0)
     plan = training.make_plan(data, pairs, seed=0, multiple=1)
     stream = batches.stream(pairs, plan, 0, 10**9, prefetch=data.prefetch)
     chosen = next(batch for _, batch in stream if batch["source"].shape[1] == 32 or data.packing)

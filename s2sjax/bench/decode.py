@@ -92,8 +92,7 @@ def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
         memory: Any = apply(source, method="encode")
         limit = jnp.full(len(source), s.tokens)
         common: dict[str, Any] = {"penalty": "mean", "constraint": constraints.at_least(limit)}
-        step: Any = partial(apply, memory, method="step")
-        arguments = step, apply(memory, s.tokens, method="start"), limit, s.tokens
+        arguments = module.beams(params, memory), apply(memory, s.tokens, method="start"), limit, s.tokens
         if beam == 1:
             return search.greedy(*arguments, **common)
         return search.beam(*arguments, width=beam, **common)

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from s2sjax import config, models, run
+from s2sjax import config, models
+from s2sjax.models import objectives
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
@@ -69,7 +70,7 @@ def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target
     module = models.build(model, vocabulary, vocabulary)
     init = lambda key: create(module.init(key, source[:1], target[:1])["params"], optimizer(train))
     state = jax.jit(init)(jax.random.key(0))
-    step = make_train_step(partial(run.loss, module, 0.0), optimizer(train), train, seed=0)
+    step = make_train_step(partial(objectives.loss, module, 0.0), optimizer(train), train, seed=0)
     batch = {"source": jnp.asarray(source), "target": jnp.asarray(target)}
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
 

@@ -10,11 +10,26 @@ import dataclasses
 from dataclasses import field
 from typing import Any, Literal
 
-from s2sjax.config.data import Cmudict, Corpus, Data, Mixture, Prepared, Raw, Synthetic, Text, TextFiles, Tfds
-from s2sjax.config.models import Luong, ModelConfig, RNNsearch, Transformer
+from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
+from s2sjax.config.data import (
+    Cmudict,
+    Corpus,
+    Data,
+    Mixture,
+    Prepared,
+    Raw,
+    Spelling,
+    Synthetic,
+    Text,
+    TextFiles,
+    Tfds,
+)
+from s2sjax.config.joints import Carries, Reader, Writer
+from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
+from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
-from s2sjax.config.training import Mesh, Train
+from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
 from s2sjax.errors import UserError
 
 replace = dataclasses.replace
@@ -65,24 +80,95 @@ class Experiment:
 
     def __post_init__(self):
         require(
-            not (isinstance(self.model, Transformer) and self.model.tie == "all" and not self.data.shared),
+            self.model.tie != "all" or self.data.shared,
             "model.tie 'all' needs one vocabulary for both sides: set data.shared",
         )
         require(
-            isinstance(self.model, Transformer) or not self.data.packing,
-            f"data.packing needs a Transformer: the state of {type(self.model).__name__} would run from one example "
-            "of a row into the next: unset it",
+            self.model.tie == "none" or not self.data.target.spelling.on,
+            f"model.tie {self.model.tie!r} makes the output layer of the target's table, which "
+            "data.target.spelling.on replaces: set model.tie none",
+        )
+        require(
+            self.train.scheduled_sampling.schedule == "none" or not getattr(sides(self.model)[1], "variational", False),
+            "train.scheduled_sampling takes one step at a time, which model.variational's one mask a sentence does not "
+            "reach: set one of them off",
+        )
+        require(
+            self.search.coverage == 0 or self.model.writer.states is not None,
+            f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
+            "set it to 0",
         )
         require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),
             f"name is {self.name!r}: it must be the name of a folder, for the run goes to runs/NAME",
         )
-        if isinstance(self.model, Transformer) and self.model.positions == "learned":
-            places, longest = self.model.max_length, max(max(pair) for pair in self.data.buckets)
+        self._check_packing()
+        self._check_softmax()
+        longest = max(max(pair) for pair in self.data.buckets)
+        for side, part in zip(("source", "target"), sides(self.model)):
             require(
-                places >= longest,
-                f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+                part.embedding > 0 or not getattr(self.data, side).spelling.on,
+                f"data.{side}.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
             )
+            if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
+                places = part.max_length
+                require(
+                    places >= longest,
+                    f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+                )
+            if isinstance(part, Transformer):
+                self._check_window("window", part.window, longest, "0")
+            if isinstance(part, Luong):
+                sources = max(source for source, _ in self.data.buckets)
+                self._check_window("radius", part.radius, sources, "0, and model.window global")
+
+    def _check_packing(self) -> None:
+        if not self.data.packing:
+            return
+        require(
+            isinstance(self.model, Transformer),
+            f"data.packing needs a Transformer, which keeps the examples of a row apart; {family(self.model)} would "
+            "run from one into the next: unset it",
+        )
+        require(
+            getattr(self.model, "window", 0) == 0,
+            "data.packing keeps the examples of a row apart, model.window does not: set one of them off",
+        )
+        require(
+            self.train.scheduled_sampling.schedule == "none",
+            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: "
+            "set one of them off",
+        )
+
+    def _check_softmax(self) -> None:
+        softmax, data = self.train.softmax, self.data
+        prepared = isinstance(data.corpus, Prepared)
+        require(
+            not (prepared and softmax.samples and softmax.distribution == "unigram"),
+            "train.softmax.distribution unigram counts the words of the training text, which a prepared folder does "
+            "not keep: set log_uniform",
+        )
+        if not softmax.subset:
+            return
+        require(
+            data.target.sampling == 0,
+            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones: "
+            "set one of them to 0",
+        )
+        for there, name in (
+            (prepared, "the prepared folder of data.corpus"),
+            (isinstance(data.corpus, Mixture), "the mixture of data.corpus"),
+            (data.packing, "data.packing"),
+        ):
+            require(not there, f"train.softmax.subset plans by parts, which {name} does not: set it to 0")
+
+    @staticmethod
+    def _check_window(field: str, reach: int, longest: int, everywhere: str) -> None:
+        require(
+            reach < longest,
+            f"model.{field} {reach} reaches across the longest of data.buckets, {longest}: "
+            f"lower it, or set it to {everywhere}, to see everything",
+        )
 
 
 # ------------------------------------------------------------------------------------- to JSON

@@ -169,6 +169,32 @@ Corpus = Raw | Mixture | Prepared
 
 
 @settings
+class Spelling:
+    """A word's vector made of its characters, in place of a table of words (Kim et al. 2016)."""
+
+    on: bool = False
+    """whether it is"""
+    width: int = 15
+    """of a character's vector"""
+    kernels: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    """widths of the convolutions, in characters"""
+    filters: int = 25
+    """a kernel of width m has m times so many features"""
+    highways: int = 1
+    """highway layers above the convolutions"""
+    length: int = 20
+    """characters of a word that are read; what a longer one has behind them is not seen"""
+
+    def __post_init__(self):
+        at_least(1, self, "spelling", "width", "filters", "length")
+        at_least(0, self, "spelling", "highways")
+        require(
+            len(self.kernels) > 0 and min(self.kernels) >= 1,
+            f"spelling.kernels is {self.kernels}: name at least one width of 1 or more",
+        )
+
+
+@settings
 class Text:
     """How text becomes ids. `words` are separated by blanks; `subwords` are SentencePiece's."""
 
@@ -182,8 +208,25 @@ class Text:
     """how subwords are found"""
     sample: int = 1_000_000
     """lines that subwords are learnt from; of a larger corpus, as many drawn from all of it"""
+    sampling: float = 0.0
+    """draw subwords anew each epoch: of `bpe` the share of merges dropped, of `unigram` the exponent alpha; 0 never"""
+    spelling: Spelling = Spelling()
+    """word vectors made of characters"""
 
     def __post_init__(self):
+        require(
+            not self.spelling.on or self.unit == "words",
+            f"spelling.on makes vectors of words from their characters, but the unit is {self.unit}: set unit words",
+        )
+        require(
+            self.sampling == 0 or self.unit == "subwords",
+            f"sampling of a text in {self.unit} is {self.sampling}: only subwords can be drawn, so set it to 0",
+        )
+        require(
+            0 <= self.sampling <= (1 if self.algorithm == "bpe" else 100),
+            f"sampling of a text is {self.sampling}: "
+            + ("dropout of bpe is from 0 to 1" if self.algorithm == "bpe" else "alpha of unigram is from 0 to 100"),
+        )
         require(self.min_count >= 1, f"min_count of a vocabulary is {self.min_count}: it must be at least 1")
         require(self.sample >= 1, f"sample of a vocabulary is {self.sample}: it must be at least 1 line")
         require(self.size >= 5, f"size of a subword vocabulary is {self.size}: it must be at least 5")
@@ -224,3 +267,14 @@ class Data:
             not self.shared or self.source == self.target,
             "data.shared is set, but data.source and data.target differ: make them equal or unset it",
         )
+        for side in ("source", "target"):
+            drawn = getattr(self, side).sampling > 0
+            require(
+                not (drawn and isinstance(self.corpus, Prepared)),
+                f"data.{side}.sampling draws new subwords of the text, but a prepared folder keeps ids: set it to 0",
+            )
+            require(
+                not (drawn and self.packing),
+                f"data.{side}.sampling draws subwords of other lengths each epoch, but data.packing lays them out "
+                "once: set one of them off",
+            )

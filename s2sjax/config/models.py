@@ -4,7 +4,91 @@ from __future__ import annotations
 
 from typing import Literal
 
+from s2sjax.config.joints import Carries, Reader, Writer, check_tie
 from s2sjax.config.settings import at_least, require, settings
+
+CellName = Literal[
+    "rnn", "lstm", "gru", "lstm_peephole", "lstm_coupled", "gru_after", "rnn_norm", "lstm_norm", "gru_norm", "mingru",
+    "minlstm",
+]  # fmt: skip
+"""the rows of s2sjax/core/cells.py"""
+Initial = Literal["orthogonal", "glorot"]
+Join = Literal["concatenate", "mean", "project"]
+Tie = Literal["all", "output", "none"]
+
+
+@settings
+class Cho:
+    """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
+
+    width: int = 512
+    """of the states and of the vector between"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    cell: CellName = "gru"
+    """how a state moves: see s2sjax/core/cells.py"""
+    readout: Literal["maxout", "tanh"] = "maxout"
+    """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,)))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(0, self, "model", "embedding", "readout_width")
+        _check_dropout(self)
+        _check_readout(self)
+
+
+@settings
+class Sutskever:
+    """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
+
+    width: int = 512
+    """of the states"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 2
+    """cells stacked, in encoder and decoder each"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
+    reverse: bool = True
+    """read the source from its end to its beginning"""
+    share: bool = False
+    """one stack both reads and writes; with tie `all` of one vocabulary, the embeddings are one too"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries(self.cell, (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            not self.share or self.embedding > 0,
+            "model.share needs tokens of one width on both sides: set model.embedding above 0",
+        )
 
 
 @settings
@@ -14,22 +98,44 @@ class RNNsearch:
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
     encoder_layers: int = 1
     """bidirectional layers, one upon the other"""
-    cell: Literal["rnn", "lstm", "gru"] = "gru"
-    """plain recurrent, LSTM or GRU"""
+    cell: CellName = "gru"
+    """how a state moves: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
     """what stands between the state and the output layer"""
+    readout_width: int = 0
+    """width of what the output layer reads; 0 takes `embedding`"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    initial: Initial = "orthogonal"
+    """how matrices from state to state begin"""
+    coverage: bool = False
+    """the score sees how much attention each source position has had (See et al. 2017)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
+    variational: bool = False
+    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    zoneout: float = 0.0
+    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+
+    @property
+    def reader(self) -> Reader:
+        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "encoder_layers")
-        at_least(0, self, "model", "attention")
-        _check_dropout(self)
+        at_least(1, self, "model", "width", "encoder_layers")
+        at_least(0, self, "model", "embedding", "attention", "readout_width")
+        _check_rates(self)
+        _check_readout(self)
 
 
 @settings
@@ -39,29 +145,123 @@ class Luong:
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token"""
+    """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 2
     """cells stacked, in encoder and decoder each"""
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    """plain recurrent, LSTM or GRU"""
-    score: Literal["dot", "scaled_dot", "general", "additive"] = "general"
+    widths: tuple[int, ...] = ()
+    """of each layer, where they differ; the last is `width`"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
+    score: Literal["dot", "scaled_dot", "general", "additive", "cosine"] = "general"
     """how a state asks: see s2sjax/core/attention.py"""
+    window: Literal["global", "monotonic", "predictive"] = "global"
+    """where it looks: everywhere, near its own place, or near a place that it predicts: see s2sjax/core/local.py"""
+    radius: int = 0
+    """positions that a local window reaches to either side (the paper's D)"""
     input_feeding: bool = True
     """the attentional state enters the next step"""
     bidirectional: bool = False
-    """read the source both ways; each direction has half of `width`"""
+    """read the source both ways"""
+    join: Join = "concatenate"
+    """of two directions: each has half of the width, or all of it and they are averaged or mapped by learned weights"""
     residual: bool = False
     """each layer above the first adds to what it read"""
+    reverse: bool = False
+    """read the source from its end to its beginning"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    initial: Initial = "orthogonal"
+    """how matrices from state to state begin"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+    variational: bool = False
+    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    zoneout: float = 0.0
+    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding")
+        _check_rates(self)
+        check_tie(self, self.width)
+        require(
+            self.window != "global" or self.radius == 0,
+            f"model.radius {self.radius} is of local windows: set model.window to monotonic or predictive",
+        )
+        require(
+            self.window == "global" or self.radius >= 1,
+            f"model.radius is {self.radius}: the {self.window} window must reach at least 1 to either side",
+        )
+        require(
+            not (self.reverse and self.bidirectional),
+            "model.reverse is for reading one way: set it False, or model.bidirectional False",
+        )
+        require(
+            not self.widths or (len(self.widths) == self.layers and self.widths[-1] == self.width),
+            f"model.widths is {self.widths}: name one for each of model.layers {self.layers}, "
+            f"the last of them model.width {self.width}",
+        )
+        require(min(self.widths, default=1) >= 1, f"model.widths is {self.widths}: each must be at least 1")
+        require(
+            not self.residual or len({*self.widths}) <= 1,
+            f"model.widths is {self.widths}: layers must be equally wide to be added by model.residual",
+        )
+        require(
+            self.bidirectional or self.join == "concatenate",
+            f"model.join {self.join!r} is of two directions: set model.bidirectional",
+        )
+        halved = self.bidirectional and self.join == "concatenate"
+        require(
+            not halved or self.width % 2 == 0,
+            f"model.width is {self.width}: it must be even to be halved between two directions",
+        )
+        require(
+            not halved or not any(width % 2 for width in self.widths),
+            f"model.widths is {self.widths}: each must be even to be halved between two directions",
+        )
+
+
+@settings
+class GNMT:
+    """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
+
+    width: int = 512
+    """of the states, and of each direction of the lowest layer"""
+    embedding: int = 256
+    """width of a token; 0 reads tokens as one-hot vectors"""
+    layers: int = 4
+    """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    attention: int = 0
+    """width of the additive score's hidden layer; 0 takes `width`"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+
     def __post_init__(self):
-        at_least(1, self, "model", "width", "embedding", "layers")
+        at_least(1, self, "model", "width")
+        at_least(2, self, "model", "layers")
+        at_least(0, self, "model", "embedding", "attention")
         _check_dropout(self)
-        require(
-            not self.bidirectional or self.width % 2 == 0,
-            f"model.width is {self.width}: it must be even to be halved between two directions",
-        )
+        check_tie(self, self.width)
 
 
 @settings
@@ -80,17 +280,34 @@ class Transformer:
     """blocks that write"""
     norm: Literal["post", "pre"] = "post"
     """layer norm after each sub-layer, as published, or before it"""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """how a token knows its place"""
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "sinusoidal"
+    """how a token knows its place: see s2sjax/core/positions.py"""
+    join_positions: Literal["sum", "concat"] = "sum"
+    """sinusoidal or learned ones are added to the embedding, or set beside it and both projected to `width`"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
-    tie: Literal["all", "output", "none"] = "output"
+    window: int = 0
+    """a position sees so many others to either side, at the cost of those alone; 0: all"""
+    tie: Tie = "output"
     """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
     dropout: float = 0.1
     """share of activations dropped while training"""
 
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
+
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
+        at_least(0, self, "model", "window")
         _check_dropout(self)
         require(
             self.width % self.heads == 0,
@@ -98,13 +315,36 @@ class Transformer:
             f"try width {self.heads * max(1, round(self.width / self.heads))}",
         )
         require(
-            self.positions == "learned" or self.width % 2 == 0,
+            self.positions != "sinusoidal" or self.width % 2 == 0,
             f"model.width {self.width} must be even for sinusoidal positions",
+        )
+        require(
+            self.positions != "rotary" or self.width // self.heads % 2 == 0,
+            f"model.width {self.width} / model.heads {self.heads} must be even for rotary positions",
+        )
+        require(
+            self.join_positions == "sum" or self.positions in ("sinusoidal", "learned"),
+            f"model.join_positions '{self.join_positions}' needs a vector a position: "
+            f"set model.positions to sinusoidal or learned, not {self.positions}",
         )
 
 
-ModelConfig = RNNsearch | Luong | Transformer
+Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
+
+
+def _check_rates(config) -> None:
+    _check_dropout(config)
+    require(0 <= config.zoneout < 1, f"model.zoneout is {config.zoneout}: it must be in [0, 1)")
 
 
 def _check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
+
+
+def _check_readout(config) -> None:
+    """Of a family whose output layer reads a hidden layer."""
+    require(
+        config.embedding > 0 or config.readout_width > 0,
+        "model.readout_width 0 takes model.embedding, which is 0: set one of them",
+    )
+    check_tie(config, config.readout_width or config.embedding)

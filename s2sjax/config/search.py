@@ -77,6 +77,8 @@ class Search:
     """what a word costs a group for each prefix of the groups before it that took it"""
     ensemble: Literal["log", "linear"] = "log"
     """where several models write: the mean of log-probabilities, or of probabilities"""
+    precision: Literal["trained", "float32", "bfloat16", "int8"] = "trained"
+    """of the parameters: compute in float32 or bfloat16, or keep matrices as int8 with a scale for each column"""
     sampling: Sampling = Sampling()
     """draw at random instead"""
 

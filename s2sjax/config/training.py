@@ -20,6 +20,50 @@ class Mesh:
 
 
 @settings
+class ScheduledSampling:
+    """The decoder reads the truth with probability p, else what it wrote itself: see s2sjax/core/scheduled.py."""
+
+    schedule: Literal["none", "constant", "linear", "exponential", "inverse_sigmoid"] = "none"
+    """how p falls; `none` is teacher forcing"""
+    k: float = 1.0
+    """at update i: constant p = k; linear 1 - i / k; exponential k^i; inverse_sigmoid k / (k + exp(i / k))"""
+    floor: float = 0.0
+    """p never falls below this"""
+    feed: Literal["sample", "argmax"] = "sample"
+    """read a token drawn from the model's distribution, or its likeliest"""
+
+    def __post_init__(self):
+        where = "train.scheduled_sampling"
+        require(0 <= self.floor <= 1, f"{where}.floor is {self.floor}: it must be from 0 to 1")
+        match self.schedule:
+            case "constant":
+                require(0 <= self.k <= 1, f"{where}.k is {self.k}: as a constant probability it must be from 0 to 1")
+            case "exponential":
+                require(0 < self.k < 1, f"{where}.k is {self.k}: k^i falls only for a k between 0 and 1")
+            case "linear" | "inverse_sigmoid":
+                require(self.k >= 1, f"{where}.k is {self.k}: for {self.schedule} it must be at least 1 (steps)")
+
+
+@settings
+class Softmax:
+    """Over which words the output is normalised while training; evaluation always takes all of them."""
+
+    samples: int = 0
+    """sampled softmax: draw so many words a batch to estimate the normaliser; 0 takes all words"""
+    distribution: Literal["log_uniform", "unigram"] = "log_uniform"
+    """what they are drawn from: Zipf's law over the ids (frequent first), or the counts in the training text plus 1"""
+    subset: int = 0
+    """split the training text in parts with at most so many different target words, and take a part's words alone"""
+
+    def __post_init__(self):
+        at_least(0, self, "train.softmax", "samples", "subset")
+        require(
+            not (self.samples and self.subset),
+            "train.softmax has both samples and subset: a part's words are all taken, so set one of them to 0",
+        )
+
+
+@settings
 class Train:
     steps: int = 10_000
     """updates in all; raise it and run again to go on"""
@@ -46,6 +90,10 @@ class Train:
     """largest global norm of the gradient; 0 clips nothing"""
     label_smoothing: float = 0.0
     """probability spread over the whole vocabulary"""
+    scheduled_sampling: ScheduledSampling = ScheduledSampling()
+    """learn from the model's own outputs"""
+    softmax: Softmax = Softmax()
+    """for large target vocabularies"""
     ema: float = 0.0
     """decay of an exponential moving average of the parameters, used to evaluate; 0 keeps none"""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -78,3 +126,13 @@ class Train:
             self.patience == 0 or self.evaluate_every > 0,
             "train.patience needs evaluations: set train.evaluate_every",
         )
+        if self.softmax.samples or self.softmax.subset:
+            field = "train.softmax.samples" if self.softmax.samples else "train.softmax.subset"
+            require(
+                self.label_smoothing == 0,
+                f"train.label_smoothing spreads over all words, which {field} does not look at: set one of them to 0",
+            )
+            require(
+                self.scheduled_sampling.schedule == "none",
+                f"train.scheduled_sampling needs the output of all words, which {field} does not look at: drop one",
+            )

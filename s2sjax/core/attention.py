@@ -1,6 +1,6 @@
 """Attention: scores of one query against its keys, and what is made of them.
 
-Letters: B batch, T queries, S positions of the memory, Q query width, M memory width, A width of a
+Letters: B batch, T queries, S positions of the memory, P learned queries, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
 A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `ask` turns a state into a query,
@@ -20,12 +20,8 @@ Weights = Mapping[str, Array]
 
 def masked_softmax(scores: Array, mask: Array) -> Array:
     """softmax over the positions where `mask` holds: [..., S]. A row without any gives zeros, with finite gradients."""
-    top = jax.lax.stop_gradient(
-        jnp.max(scores, axis=-1, keepdims=True, where=mask, initial=jnp.finfo(scores.dtype).min)
-    )
-    raised = jnp.where(mask, jnp.exp(jnp.where(mask, scores - top, 0)), 0)
-    total = raised.sum(-1, keepdims=True)
-    return raised / jnp.where(total > 0, total, 1)
+    alpha = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min))
+    return jnp.where(mask, alpha, 0)
 
 
 # ------------------------------------------------------------------------------ the scores
@@ -55,8 +51,23 @@ def _additive(weights: Weights, query: Array, keys: Array) -> Array:
     return jnp.tanh(keys + query) @ weights["vector"]
 
 
+def unit(x: Array) -> Array:
+    """x / |x|: [..., D]. What is shorter than 1e-6 has no direction: it gives zeros, and a gradient of zero.
+
+    Example: (3, 4) -> (0.6, 0.8); (0, 0) -> (0, 0).
+    """
+    exact = x.astype(at_least_float32(x.dtype))
+    square = jnp.sum(exact**2, axis=-1, keepdims=True)
+    long = square > 1e-12
+    return jnp.where(long, exact * jax.lax.rsqrt(jnp.where(long, square, 1)), 0).astype(x.dtype)
+
+
 def _as_it_is(weights: Weights, x: Array) -> Array:
     return x
+
+
+def _unit(weights: Weights, x: Array) -> Array:
+    return unit(x)
 
 
 def _through(name: str) -> Callable[[Weights, Array], Array]:
@@ -72,27 +83,63 @@ SCORES = {
         lambda q, m, a: {"memory": (m, a), "query": (q, a), "vector": (a,)},
         _through("memory"), _through("query"), _additive,
     ),
+    # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
+    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot),
 }  # fmt: skip
 
 
+def covered(weights: Weights, keys: Array, coverage: Array) -> Array:
+    """Keys of the additive score that know what was read: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
+
+    keys [..., S, A], coverage [..., S] = the sum of all alpha so far -> [..., S, A]. Tu et al. 2016, See et al. 2017.
+    """
+    return keys + coverage[..., None].astype(keys.dtype) * weights["coverage"]
+
+
 def attend(
-    score: Score, weights: Weights, query: Array, keys: Array, values: Array, mask: Array
+    score: Score,
+    weights: Weights,
+    query: Array,
+    keys: Array,
+    values: Array,
+    mask: Array,
+    *,
+    bias: Array | None = None,
+    window: Array | None = None,
 ) -> tuple[Array, Array]:
-    """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32."""
+    """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32.
+
+    bias [S] is added to the scores. window [S] thins the weights (see s2sjax/core/local.py): alpha = softmax(e) window,
+    the softmax over the positions where it is above 0.
+    """
     scores = score.score(weights, query, keys)
-    alpha = masked_softmax(scores.astype(at_least_float32(scores.dtype)), mask)
+    scores = scores.astype(at_least_float32(scores.dtype))
+    scores = scores if bias is None else scores + bias
+    alpha = masked_softmax(scores, mask) if window is None else masked_softmax(scores, mask & (window > 0)) * window
     return alpha.astype(values.dtype) @ values, alpha
 
 
-def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array):
+# In the following `options` are the keywords of `attend`, with the axes of the queries in front.
+
+
+def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
     """A batch of states asks: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
-    return jax.vmap(partial(attend, score, weights))(score.ask(weights, state), keys, values, mask)
+    return jax.vmap(partial(attend, score, weights))(score.ask(weights, state), keys, values, mask, **options)
 
 
-def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array):
+def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options):
     """All states of a batch ask: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
-    return jax.vmap(per_query)(score.ask(weights, states), keys, values, mask)
+    return jax.vmap(per_query)(score.ask(weights, states), keys, values, mask, **options)
+
+
+def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
+    """Learned queries ask every memory alike: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
+
+    Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty one gives zeros.
+    """
+    states = jnp.broadcast_to(queries, (len(memory), *queries.shape))
+    return attend_all(score, weights, states, score.prepare(weights, memory), memory, mask)
 
 
 def at_least_float32(dtype):
@@ -103,35 +150,41 @@ def at_least_float32(dtype):
 # ------------------------------------------------------------------------------ many heads
 
 
-def multi_head(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None) -> Array:
     """The definition: scaled dot attention of every query and head by itself.
 
-    queries [B, T, N, D], keys and values [B, S, N, D], mask [B, T, S] -> [B, T, N, D].
+    queries [B, T, N, D], keys and values [B, S, N, D], mask [B, T, S], bias [B or 1, N, T, S] -> [B, T, N, D].
     """
-    one = lambda *args: attend(SCORES["scaled_dot"], {}, *args)[0]
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (len(queries), *bias.shape[1:]))
+    one = lambda *args, **options: attend(SCORES["scaled_dot"], {}, *args, **options)[0]
     per_query = jax.vmap(one, in_axes=(0, None, None, 0))  # [T, D], [S, D] -> [T, D]
     per_head = jax.vmap(per_query, in_axes=(1, 1, 1, None), out_axes=1)
-    return jax.vmap(per_head)(queries, keys, values, mask)
+    return jax.vmap(per_head)(queries, keys, values, mask, bias=bias)
 
 
-def fused_multi_head(queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False) -> Array:
+def fused_multi_head(
+    queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False, bias: Array | None = None
+) -> Array:
     """The same as `multi_head` in one fused kernel, for a memory whose padding stands at its end.
 
-    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t. Rows that hold several
-    sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
+    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t; bias [B or 1, N, T, S].
+    Rows that hold several sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
     """
     if lengths.ndim == 3:
-        return _masked_multi_head(queries, keys, values, lengths, causal)
+        return _masked_multi_head(queries, keys, values, lengths, causal, bias)
     if queries.dtype == jnp.float64:  # the kernels stop at float32
         real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
-        return multi_head(queries, keys, values, jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1])))
+        mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
+        return multi_head(queries, keys, values, mask, bias)
     attended = jax.nn.dot_product_attention(
-        queries, keys, values,
+        queries, keys, values, bias,
         is_causal=causal,
         # An empty row must stay finite: it looks at one position, and is zeroed below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
-        implementation=_kernel(queries),
+        # With a bias, cuDNN's gradient refuses odd lengths.
+        implementation=_kernel(queries) if bias is None else "xla",
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
 
@@ -141,13 +194,15 @@ def same_segment(queries: Array, keys: Array) -> Array:
     return queries[:, :, None] == keys[:, None, :]
 
 
-def _masked_multi_head(queries: Array, keys: Array, values: Array, mask: Array, causal: bool) -> Array:
+def _masked_multi_head(
+    queries: Array, keys: Array, values: Array, mask: Array, causal: bool, bias: Array | None
+) -> Array:
     mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
     if queries.dtype == jnp.float64:
-        return multi_head(queries, keys, values, mask)
+        return multi_head(queries, keys, values, mask, bias)
     # XLA's kernel: cuDNN's takes lengths or a full bias, and the bias would cost what it saves. What sees nothing
     # attends evenly to everything, which is finite, and is zeroed.
-    attended = jax.nn.dot_product_attention(queries, keys, values, mask=mask[:, None], implementation="xla")
+    attended = jax.nn.dot_product_attention(queries, keys, values, bias, mask=mask[:, None], implementation="xla")
     return jnp.where(mask.any(-1)[..., None, None], attended, 0)
 
 
@@ -158,10 +213,16 @@ def _kernel(queries: Array) -> Literal["cudnn", "xla"]:
     return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
 
 
-def attend_heads(query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-    """One query of many heads, with its weights: [B, N, D], [B, N, S, D], mask [B, S] -> [B, N, D], alpha [B, N, S].
+def attend_heads(
+    queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
+) -> tuple[Array, Array]:
+    """Some queries that tell their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
 
     Heads stand before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
+    Where each query has keys and values of its own, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
     """
-    per_head = jax.vmap(partial(attend, SCORES["scaled_dot"], {}), in_axes=(0, 0, 0, None))
-    return jax.vmap(per_head)(query, keys, values, mask)
+    own = "k" if keys.ndim == 5 else ""
+    scores = jnp.einsum(f"bknd,bn{own}sd->bnks", queries, keys, preferred_element_type=at_least_float32(queries.dtype))
+    scores = scores / queries.shape[-1] ** 0.5
+    alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
+    return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

@@ -1,34 +1,54 @@
 """Recurrent cells as pairs of pure functions.
 
-Letters: D input width, H state width. Leading axes (batch, time) are free: `[..., D]`.
+Letters: D input width, H state width, G gates. Leading axes (batch, time) are free: `[..., D]`.
 
 A cell has two halves. `project` is all that depends on the input alone, done for every time step
 at once as one large product; `step` is what must wait for the carry, and is all that a scan runs.
 
-    projected = W_x x + b                        project   [..., G*H], G gates
-    recurrent = W_h h'                           the product that waits for the carry
-    carry     = update(carry', projected, recurrent)
+    projected = W_x x + b                        project   [..., G*H]
+    carry     = update(carry', projected, h')    step: the products W_h h' wait for the carry
 
 A carry is a tuple of arrays `[..., H]` whose first member is the cell's output h.
+
+Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not look at h', the
+recurrence is linear in it and runs in parallel over time: see `recurrence.run`.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core.norms import norm_by_gate
+
 Carry = tuple[Array, ...]
 Weights = Mapping[str, Array]
+Update = Callable[[Weights, Carry, Array, Array], Carry]
+Blend = Callable[[Weights, Array, Array], tuple[Array, Array]]
 
 
 class Cell(NamedTuple):
     """One row of the table of cells."""
 
+    gates: tuple[str, ...]  # what the G blocks of `projected` are, in their order
     carries: int  # arrays in the carry
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]  # (D, H) -> shape of each weight
-    update: Callable[[Weights, Carry, Array, Array], Carry]
+    update: Update  # weights, carry', projected, h' as the products see it -> carry
+    blend: Blend | None = None  # weights, projected, h' -> u, h~, where h = u h' + (1 - u) h~
+    parallel: bool = False  # `blend` does not look at h'
+
+
+class Noise(NamedTuple):
+    """What disturbs a step. While training both are drawn; later only zoneout's expectation is left."""
+
+    keep: Array | None = None  # [..., H] multiplies h' before the products: variational dropout
+    zone: Array | None = None  # [carries, ..., H] the share of each carry that stays as it was: zoneout
+
+
+QUIET = Noise()
 
 
 def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
@@ -37,57 +57,175 @@ def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
 
 
 def project(weights: Weights, xs: Array) -> Array:
-    """W_x x + b for all time steps at once: [..., D] -> [..., G*H]."""
-    return xs @ weights["input"] + weights["bias"]
+    """W_x x + b for all time steps at once: [..., D] -> [..., G*H]. A normed cell adds its b after the norm."""
+    projected = xs @ weights["input"]
+    return projected + weights["bias"] if "bias" in weights else projected
 
 
-def step(cell: Cell, weights: Weights, carry: Carry, projected: Array) -> tuple[Carry, Array]:
-    """One time step: (carry, [..., G*H]) -> (carry, h)."""
-    carry = cell.update(weights, carry, projected, carry[0] @ weights["state"])
-    return carry, carry[0]
+def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = QUIET) -> tuple[Carry, Array]:
+    """One time step: (carry, [..., G*H]) -> (carry, h).
+
+    Variational dropout (Gal and Ghahramani 2016) hides units of h' from the products, the same ones at every step.
+    Zoneout (Krueger et al. 2017) leaves units of the carry as they were: carry = z carry' + (1 - z) new.
+    """
+    seen = carry[0] if noise.keep is None else carry[0] * noise.keep
+    new = cell.update(weights, carry, projected, seen)
+    new = tuple(now.astype(old.dtype) for now, old in zip(new, carry))  # a normed cell computes in float32
+    if noise.zone is not None:
+        new = tuple(z * old + (1 - z) * now for z, old, now in zip(noise.zone, carry, new))
+    return new, new[0]
 
 
-# ------------------------------------------------------------------------------- the cells
+def sides(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """What the input and the state say to the gates, W_x x + b and W_h h': [..., G*H] both.
+
+    In a normed cell each goes through its layer norm, gate by gate: LN(W_x x) + b and LN(W_h h') (Ba et al. 2016).
+    """
+    recurrent = h @ weights["state"]
+    if "shift" not in weights:
+        return projected, recurrent
+    norm = partial(norm_by_gate, width=h.shape[-1])
+    return norm(projected, weights["input_scale"], weights["shift"]), norm(recurrent, weights["state_scale"])
+
+
+def preactivations(weights: Weights, projected: Array, h: Array) -> Array:
+    """W_h h' + W_x x + b, what the gates squash: [..., G*H]."""
+    from_input, from_state = sides(weights, projected, h)
+    return from_input + from_state
+
+
+# ------------------------------------------------------------------------- h or c through gates
 
 
 def _gated(gates: int):
     return lambda d, h: {"input": (d, gates * h), "state": (h, gates * h), "bias": (gates * h,)}
 
 
-def _rnn(weights: Weights, carry: Carry, projected: Array, recurrent: Array) -> Carry:
+def _and(shapes, **vectors: int):
+    """Further vectors for a cell: `_and(shapes, peephole=3)` adds one of 3 H."""
+    return lambda d, h: shapes(d, h) | {name: (blocks * h,) for name, blocks in vectors.items()}
+
+
+def _rnn(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
     """h = tanh(W_h h' + W_x x + b). Elman 1990."""
-    return (jnp.tanh(projected + recurrent),)
+    return (jnp.tanh(preactivations(weights, projected, h)),)
 
 
-def _lstm(weights: Weights, carry: Carry, projected: Array, recurrent: Array) -> Carry:
+def _lstm(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
     """f, i, o = sigmoid(.); c~ = tanh(.); c = f c' + i c~; h = o tanh(c).
 
-    Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. Gates lie in the order f, i, o, c~.
+    Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. A normed cell reads out tanh(LN(c)).
     """
     _, c = carry
-    f, i, o, candidate = jnp.split(projected + recurrent, 4, axis=-1)
+    f, i, o, candidate = jnp.split(preactivations(weights, projected, h), 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(candidate)
+    read = c
+    if "cell_scale" in weights:
+        read = norm_by_gate(c, weights["cell_scale"], weights["cell_shift"], width=c.shape[-1])
+    return jax.nn.sigmoid(o) * jnp.tanh(read), c
+
+
+def _lstm_peephole(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
+    """As the LSTM, but f and i = sigmoid(. + p c') and o = sigmoid(. + p c): gates see the cell. Gers et al. 2002."""
+    _, c = carry
+    f, i, o, candidate = jnp.split(preactivations(weights, projected, h), 4, axis=-1)
+    see_f, see_i, see_o = jnp.split(weights["peephole"], 3)
+    c = jax.nn.sigmoid(f + see_f * c) * c + jax.nn.sigmoid(i + see_i * c) * jnp.tanh(candidate)
+    return jax.nn.sigmoid(o + see_o * c) * jnp.tanh(c), c
+
+
+def _lstm_coupled(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
+    """The LSTM with i = 1 - f: it writes where it forgets. Greff et al. 2017 call it CIFG."""
+    _, c = carry
+    f, o, candidate = jnp.split(preactivations(weights, projected, h), 3, axis=-1)
+    keep = jax.nn.sigmoid(f)
+    c = keep * c + (1 - keep) * jnp.tanh(candidate)
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+# --------------------------------------------------------------------------- h = u h' + (1 - u) h~
+
+
+def _blended(gates: tuple[str, ...], shapes, blend: Blend, parallel: bool = False) -> Cell:
+    """The row of a cell whose new state is u h' + (1 - u) h~."""
+
+    def update(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
+        u, candidate = blend(weights, projected, h)
+        return (u * carry[0] + (1 - u) * candidate,)
+
+    return Cell(gates, 1, shapes, update, blend, parallel)
 
 
 def _gru_shapes(d: int, h: int) -> dict[str, tuple[int, ...]]:
     return {"input": (d, 3 * h), "state": (h, 2 * h), "candidate": (h, h), "bias": (3 * h,)}
 
 
-def _gru(weights: Weights, carry: Carry, projected: Array, recurrent: Array) -> Carry:
-    """u, r = sigmoid(.); h~ = tanh(W (r h') + W_x x + b); h = u h' + (1 - u) h~. Cho et al. 2014.
+def _gru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """u, r = sigmoid(.); h~ = tanh(W (r h') + W_x x + b). Cho et al. 2014.
 
     The reset gate acts before the product, which therefore has to wait for it.
     """
-    (h,) = carry
     width = h.shape[-1]
-    u, r = jnp.split(jax.nn.sigmoid(projected[..., : 2 * width] + recurrent), 2, axis=-1)
-    candidate = jnp.tanh(projected[..., 2 * width :] + (r * h) @ weights["candidate"])
-    return (u * h + (1 - u) * candidate,)
+    u, r = jnp.split(jax.nn.sigmoid(projected[..., : 2 * width] + h @ weights["state"]), 2, axis=-1)
+    return u, jnp.tanh(projected[..., 2 * width :] + (r * h) @ weights["candidate"])
 
+
+def _gru_after(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """u, r = sigmoid(.); h~ = tanh(r (W h' + b_h) + W_x x + b): the reset gate acts after the product.
+
+    One product a step instead of two, and the convention of cuDNN, PyTorch and Keras (`reset_after`).
+    """
+    x_sides, h_sides = (jnp.split(side, 3, axis=-1) for side in sides(weights, projected, h))
+    u, r = (jax.nn.sigmoid(x + h) for x, h in zip(x_sides[:2], h_sides[:2]))
+    return u, jnp.tanh(r * (h_sides[2] + weights["state_bias"]) + x_sides[2])
+
+
+def _mingru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """u = sigmoid(W_u x + b); h~ = W x + b. Feng et al. 2024; their z is our 1 - u."""
+    u, candidate = jnp.split(projected, 2, axis=-1)
+    return jax.nn.sigmoid(u), candidate
+
+
+def _minlstm(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """f, i = sigmoid(.); u = f / (f + i); h~ = W x + b. Feng et al. 2024.
+
+    f / (f + i) = sigmoid(log f - log i), which is finite where both gates are shut.
+    """
+    f, i, candidate = jnp.split(projected, 3, axis=-1)
+    return jax.nn.sigmoid(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i)), candidate
+
+
+def _from_inputs(gates: int):
+    return lambda d, h: {"input": (d, gates * h), "bias": (gates * h,)}
+
+
+# ------------------------------------------------------------------------------- the table
+
+
+def _normed(shapes, **vectors: int):
+    """The weights of a cell with layer norms: scales, and the bias behind the norm as `shift`."""
+
+    def normed(d: int, h: int) -> dict[str, tuple[int, ...]]:
+        plain = shapes(d, h)
+        bias = plain.pop("bias")
+        return plain | {"shift": bias, "input_scale": bias, "state_scale": bias}
+
+    return _and(normed, **vectors)
+
+
+_LSTM = ("forget", "input", "output", "candidate")
+_GRU = ("update", "reset", "candidate")
 
 CELLS = {
-    "rnn": Cell(1, _gated(1), _rnn),
-    "lstm": Cell(2, _gated(4), _lstm),
-    "gru": Cell(1, _gru_shapes, _gru),
+    "rnn": Cell(("candidate",), 1, _gated(1), _rnn),
+    "lstm": Cell(_LSTM, 2, _gated(4), _lstm),
+    "gru": _blended(_GRU, _gru_shapes, _gru),
+    "lstm_peephole": Cell(_LSTM, 2, _and(_gated(4), peephole=3), _lstm_peephole),
+    "lstm_coupled": Cell(("forget", "output", "candidate"), 2, _gated(3), _lstm_coupled),
+    "gru_after": _blended(_GRU, _and(_gated(3), state_bias=1), _gru_after),
+    "rnn_norm": Cell(("candidate",), 1, _normed(_gated(1)), _rnn),
+    "lstm_norm": Cell(_LSTM, 2, _normed(_gated(4), cell_scale=1, cell_shift=1), _lstm),
+    "gru_norm": _blended(_GRU, _normed(_gated(3), state_bias=1), _gru_after),
+    "mingru": _blended(("update", "candidate"), _from_inputs(2), _mingru, parallel=True),
+    "minlstm": _blended(("forget", "input", "candidate"), _from_inputs(3), _minlstm, parallel=True),
 }

@@ -1,6 +1,6 @@
 """What may be written next. A constraint is a small pure function, and any number of them compose.
 
-    constraint(log_probs [B, K, V], prefixes [B, K, L], t) -> log_probs [B, K, V]
+    constraint(log_probs [B, K, V], prefixes [B, K, L], t [B]) -> log_probs [B, K, V]
 
 `prefixes` hold the t tokens written so far, then <pad>. A constraint that *forbids* puts DEAD where a token may not
 stand and leaves the rest alone, so the score of what is written stays the model's own; `repetition` is the only one
@@ -58,7 +58,8 @@ def beginning(forced: Array) -> Constraint:
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         P = forced.shape[1]
-        now = jnp.where(t < P, forced[:, jnp.minimum(t, P - 1)], PAD)[:, None, None]
+        now = jax.vmap(lambda row, at: row[at])(forced, jnp.minimum(t, P - 1))
+        now = jnp.where(t < P, now, PAD)[:, None, None]
         other = (now != PAD) & (jnp.arange(log_probs.shape[-1]) != now)
         return jnp.where(other, DEAD, log_probs)
 
@@ -87,7 +88,7 @@ def with_all(words: Words, limit: Array) -> Constraint:
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
         missing = jnp.sum(jnp.stack([len(word) * lack for lack, word in zip(lacks, words)]), axis=0)
-        room = limit[:, None] - 2 - t  # behind the token that is written now, <eos> aside
+        room = (limit - 2 - t)[:, None]  # behind the token that is written now, <eos> aside
         token = jnp.arange(log_probs.shape[-1])
         hopeless = limit[:, None] - 1 < sum(map(len, words))
         fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
@@ -112,7 +113,7 @@ def no_repeated(n: int) -> Constraint:
         again = jnp.all(windows[:, :-1] == last, axis=1) & (places + n <= t)
         return log_probs.at[jnp.where(again, windows[:, -1], len(log_probs))].set(DEAD, mode="drop")
 
-    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)))
 
 
 def repetition(penalty: float) -> Constraint:
@@ -122,25 +123,25 @@ def repetition(penalty: float) -> Constraint:
         before = jnp.zeros(log_probs.shape, bool).at[prefix].set(True).at[PAD].set(False)
         return jnp.where(before, penalty * log_probs, log_probs)
 
-    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)))
 
 
 # ------------------------------------------------------------------------------ looking for words
 
 
 def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether the t tokens of each of `prefixes` [..., L] end with `word`: [...]."""
+    """Whether the t [B] tokens of each of `prefixes` [B, K, L] end with `word`: [B, K]."""
     n, L = len(word), prefixes.shape[-1]
     if n > L:
         return jnp.zeros(prefixes.shape[:-1], bool)
-    end = jnp.take(prefixes, (t - n + jnp.arange(n)) % L, axis=-1)
-    return (t >= n) & jnp.all(end == jnp.array(word, jnp.int32), axis=-1)
+    end = jax.vmap(lambda rows, at: rows[:, (at - n + jnp.arange(n)) % L])(prefixes, t)  # [B, K, n]
+    return (t >= n)[:, None] & jnp.all(end == jnp.array(word, jnp.int32), axis=-1)
 
 
 def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether `word` stands anywhere in the t tokens of each of `prefixes` [..., L]: [...]."""
+    """Whether `word` stands anywhere in the t [B] tokens of each of `prefixes` [B, K, L]: [B, K]."""
     places = prefixes.shape[-1] - len(word) + 1
     if places < 1:
         return jnp.zeros(prefixes.shape[:-1], bool)
     here = [prefixes[..., i : i + places] == token for i, token in enumerate(word)]
-    return jnp.any(reduce(jnp.logical_and, here) & (jnp.arange(places) + len(word) <= t), axis=-1)
+    return jnp.any(reduce(jnp.logical_and, here) & (jnp.arange(places) + len(word) <= t[:, None, None]), axis=-1)

@@ -1,4 +1,4 @@
-"""Several models that write together: one `step` made of their steps.
+"""Several models that write together: one made of all of them.
 
     log     logits = 1/m sum_i log p_i            a geometric mean, normalised again by the softmax of the search
     linear  logits = ln(1/m sum_i p_i)            a mean of probabilities
@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core.beams import Beams
+
 Mean = Literal["log", "linear"]
 
 
@@ -25,12 +27,15 @@ def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(logits))
 
 
-def together(steps: Sequence, mean: Mean):
-    """step(states, token [B]) -> states, logits [B, V], attention [B, S]."""
+def together(members: Sequence[Beams], mean: Mean) -> Beams:
+    """One model made of several: its state is the tuple of theirs."""
 
     def step(states: tuple, token: Array):
-        states, logits, attention = zip(*(one(state, token) for one, state in zip(steps, states)))
-        looked = None if any(each is None for each in attention) else sum(attention) / len(steps)
+        states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))
+        looked = None if any(each is None for each in attention) else sum(attention) / len(members)
         return states, mean_of_log_probs(logits, mean), looked
 
-    return step
+    each = lambda name: (
+        lambda states, argument: tuple(getattr(one, name)(state, argument) for one, state in zip(members, states))
+    )
+    return Beams(each("spread"), step, each("follow"))

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from s2sjax.core.tokens import PAD
+from s2sjax.core.top import top_few
 
 
 class Hypotheses(NamedTuple):
@@ -36,7 +37,7 @@ class Tree(NamedTuple):
 
 
 def put_aside(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
-    """The W best of those put aside before [R, W] and those of `new` [R, J] where `ends` holds; `new.lengths` is []."""
+    """The W best of those put aside before [R, W] and those of `new` [R, J] where `ends` holds."""
     new = Hypotheses(
         jnp.where(ends[..., None], new.tokens, PAD), jnp.where(ends, new.lengths, 0),
         jnp.where(ends, new.scores, -jnp.inf), jnp.where(ends, new.log_probs, -jnp.inf),
@@ -47,7 +48,7 @@ def put_aside(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
 
 def best(found: Hypotheses, count: int) -> Hypotheses:
     """The `count` best by score, best first, the earlier of equals first."""
-    order = lax.top_k(found.scores, count)[1]
+    order = top_few(found.scores, count)
     return jax.tree.map(lambda leaf: pick(leaf, order), found)
 
 
@@ -73,9 +74,9 @@ def unwritten(rows: int, length: int, width: int) -> Tree:
 
 
 def note(tree: Tree, t: Array, step: Tree, done: Array) -> Tree:
-    """`tree` with step t of the rows that are not done; the leaves of `step` lack the axis L."""
-    at_t = lambda past, now: past.at[:, t].set(jnp.where(done[:, None], past[:, t], now))
-    return jax.tree.map(at_t, tree, step)
+    """`tree` with step t [R] of the rows that are not done; the leaves of `step` lack the axis L."""
+    here = (jnp.arange(tree.tokens.shape[1]) == t[:, None]) & ~done[:, None]  # [R, L]
+    return jax.tree.map(lambda past, now: jnp.where(here[..., None], now[:, None], past), tree, step)
 
 
 def pick(leaf: Array, index: Array) -> Array:

@@ -1,4 +1,8 @@
-"""Positions, for models that would otherwise not know the order of their input."""
+"""Positions, for models that would otherwise not know the order of their input.
+
+Sinusoidal ones are added to the embeddings. Rotary and relative ones act where a query meets its keys, and see nothing
+but the distance between them.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,3 +27,45 @@ def within(segments: Array) -> Array:
     place = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
     first = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+
+
+def rotate(x: Array, positions: Array) -> Array:
+    """Rotary positions: each pair (x_i, x_{i + D/2}) turned by the angle pos / 10000^(2i / D) (Su et al. 2021).
+
+    x [..., D], positions [...]. Turned queries and keys have products that depend on their distance alone:
+    rotate(q, t) . rotate(k, s) = rotate(q, t - s) . k. Example: D = 2, (1, 0) at pos -> (cos pos, sin pos).
+    """
+    sin, cos = jnp.split(sinusoidal(positions, x.shape[-1]), 2, axis=-1)
+    left, right = jnp.split(x, 2, axis=-1)
+    turned = jnp.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
+    return turned.astype(x.dtype)
+
+
+BUCKETS, FURTHEST = 32, 128  # T5's
+
+
+def bucket(offsets: Array, causal: bool) -> Array:
+    """Which of `BUCKETS` an offset (key - query) falls into (Raffel et al. 2020).
+
+    Half of a side's buckets hold one distance each, the others grow in width up to `FURTHEST`, and the last holds all
+    beyond. A causal side has all of them, and counts a key ahead as distance 0; else keys ahead have the second half.
+
+        causal      offset    0   -1  ..  -15  | -16 .. -18 ..  -113 and beyond
+                    bucket    0    1  ..   15  |     16     ..      31
+        else        offset    0   -1  ..   -7  |  -8 .. -11 ..   -91 and beyond  |    1  ..  7   |  8 .. 11 ..
+                    bucket    0    1  ..    7  |      8     ..      15           |   17  ..  23  |    24    ..
+    """
+    count = BUCKETS if causal else BUCKETS // 2
+    single = count // 2
+    distance = jnp.maximum(-offsets, 0) if causal else jnp.abs(offsets)
+    # How far along the wide buckets, as an exponent: 0 at `single`, 1 at `FURTHEST`.
+    far = jnp.log(jnp.maximum(distance, single) / single) / jnp.log(FURTHEST / single)
+    # Some edges are exact powers, where rounding must not decide.
+    wide = single + jnp.floor(far * (count - single) + 1e-4).astype(jnp.int32)
+    found = jnp.where(distance < single, distance, jnp.minimum(wide, count - 1))
+    return found if causal else found + count * (offsets > 0)
+
+
+def relative_bias(table: Array, offsets: Array, causal: bool) -> Array:
+    """What is added to the score of each head at each offset: table [BUCKETS, N], offsets [...] -> [N, ...]."""
+    return jnp.moveaxis(table[bucket(offsets, causal)], -1, 0)

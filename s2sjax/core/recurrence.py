@@ -1,4 +1,4 @@
-"""A cell run over time: `lax.scan` with masks, in either direction.
+"""A cell run over time, with masks, in either direction: by `lax.scan`, or in parallel where the cell allows it.
 
 Letters: B batch, T time, D input width, H state width, G gates.
 """
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2sjax.core.cells import Carry, Cell, Weights, project, step
+from s2sjax.core.cells import QUIET, Carry, Cell, Noise, Weights, project, step
 
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """step(weights, shared, carry, x) -> carry, y"""
@@ -27,22 +27,65 @@ def keep(mask: Array, new, old):
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - mask.ndim)), n, o), new, old)
 
 
+def turned(xs: Array, mask: Array) -> Array:
+    """The real steps of each row from the last to the first, padding where it was: a b c _ -> c b a _.
+
+    xs [B, T, ...], mask [B, T] with padding at the end. Turned twice, a row is as it was.
+    """
+    place, lengths = jnp.arange(mask.shape[1]), mask.sum(1)[:, None]
+    order = jnp.where(mask, lengths - 1 - place, place)  # [B, T]
+    return jnp.take_along_axis(xs, order.reshape(order.shape + (1,) * (xs.ndim - 2)), axis=1)
+
+
 def run(
-    cell: Cell, weights: Weights, xs: Array, mask: Array, carry: Carry, reverse: bool = False
+    cell: Cell,
+    weights: Weights,
+    xs: Array,
+    mask: Array,
+    carry: Carry,
+    reverse: bool = False,
+    noise: Noise = QUIET,
 ) -> tuple[Array, Carry]:
     """Outputs of every step and the last carry: xs [B, T, D], mask [B, T] -> ys [B, T, H], carry.
 
-    With `reverse` time runs from the last step to the first; ys stay in the order of xs.
+    With `reverse` time runs from the last step to the first; ys stay in the order of xs. `noise` has the time in
+    front, [T, ...], also in the order of xs.
     """
-    projected = project(weights, xs.swapaxes(0, 1))  # [T, B, G*H]
-    carry, ys = scan(partial(_masked_step, cell), weights, carry, (projected, mask.swapaxes(0, 1)), reverse=reverse)
+    inputs = project(weights, xs.swapaxes(0, 1)), mask.swapaxes(0, 1), noise  # [T, B, G*H], [T, B]
+    if cell.parallel:
+        ys = _in_parallel(cell, weights, *inputs, carry[0], reverse)
+        carry = (ys[0 if reverse else -1],)
+    else:
+        carry, ys = scan(partial(_masked_step, cell), weights, carry, inputs, reverse=reverse)
     return ys.swapaxes(0, 1), carry
 
 
-def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, inputs: tuple[Array, Array]):
-    projected, mask = inputs
-    new = keep(mask, step(cell, weights, carry, projected)[0], carry)
+def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, inputs: tuple[Array, Array, Noise]):
+    projected, mask, noise = inputs
+    new = keep(mask, step(cell, weights, carry, projected, noise)[0], carry)
     return new, new[0]
+
+
+def plain_step(cell: Cell, weights: Weights, shared: None, carry: Carry, projected: Array) -> tuple[Carry, Array]:
+    """A cell as a `Step`, for a projection that more than the input has entered."""
+    return step(cell, weights, carry, projected)
+
+
+def _in_parallel(cell: Cell, weights: Weights, projected: Array, mask: Array, noise: Noise, h: Array, reverse: bool):
+    """h_t = u_t h_{t-1} + (1 - u_t) h~_t of all t in O(log T) rounds: [T, B, G*H] -> [T, B, H].
+
+    Two steps a, b and c, d are one: c (a h + b) + d = (c a) h + (c b + d). Every factor is within [0, 1], so that
+    products can only fade, and need no logarithms. Zoneout is u = z + (1 - z) u, and padding is u = 1.
+    """
+    assert cell.blend is not None, "a cell that runs in parallel says how it blends"
+    u, candidate = cell.blend(weights, projected, h)
+    if noise.zone is not None:
+        zone = noise.zone[:, 0]  # its carry is h alone
+        u = zone + (1 - zone) * u
+    u = jnp.where(mask[..., None], u, 1)
+    join = lambda first, then: (then[0] * first[0], then[0] * first[1] + then[1])
+    factors, terms = lax.associative_scan(join, (u, (1 - u) * candidate), reverse=reverse)
+    return factors * h + terms
 
 
 # ---------------------------------------------------------------- the late weight gradient

@@ -17,13 +17,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core.beams import Beams, State, Step
 from s2sjax.core.constraints import DEAD
 from s2sjax.core.hypotheses import Hypotheses
-from s2sjax.core.search import State, Step, walk
+from s2sjax.core.search import Search, to_the_end, walking
 
 
-def sample(
-    step: Step,
+def sample(step: Step | Beams, state: State, limit: Array, length: int, keys: Array, **options) -> Hypotheses:
+    """Samples as they are drawn. Options are those of `sampling`."""
+    return to_the_end(sampling(step, state, limit, length, keys, **options))[0]
+
+
+def sampling(
+    step: Step | Beams,
     state: State,
     limit: Array,
     length: int,
@@ -35,8 +41,8 @@ def sample(
     top_p: float = 1.0,
     min_p: float = 0.0,
     **options,
-) -> Hypotheses:
-    """`count` samples a sentence, as they are drawn: keys [B], limit [B]. Options are those of `search.walk`."""
+) -> Search:
+    """`count` samples a sentence, keys [B], limit [B]. Options are those of `search.walking`."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 
@@ -44,9 +50,9 @@ def sample(
         kept = truncated(log_probs / temperature, top_k, top_p, min_p)
         return jax.random.categorical(jax.random.fold_in(key, t), kept)
 
-    draw_all = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+    draw_all = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None)))
     choose = lambda log_probs, t: draw_all(per_sample, log_probs, t)
-    return walk(step, state, limit, length, choose, copies=count, **options)
+    return walking(step, state, limit, length, choose, copies=count, **options)
 
 
 def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:

@@ -29,8 +29,8 @@ Specification
 - K = 1 is greedy search when the penalty is `none`; with another, it goes on past a first <eos> while a longer
   hypothesis could win.
 
-A model is seen as `step(state, token [B]) -> state, logits [B, V], attention`, every leaf of the state [B, ...].
-The beam is an axis of `vmap`: what `step` closes over, the memory, is shared by the K prefixes, not copied.
+A model is seen as `step(state, token [B]) -> state, logits [B, V], attention`, or as `Beams`: see beams.py. A search is
+three functions, so that it can run to its end (`to_the_end`) or sentence after sentence in the same rows (turns.py).
 """
 
 from collections.abc import Callable
@@ -40,14 +40,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from s2sjax.core.beams import Beams, State, Step, side_by_side
 from s2sjax.core.constraints import DEAD, Constraint, compose, permitted
 from s2sjax.core.hypotheses import Hypotheses, Tree, entry, none_twice, note, pick, put_aside, unwritten
 from s2sjax.core.tokens import EOS, PAD, SOS
+from s2sjax.core.top import top_few, top_k
 
 Penalty = Literal["none", "mean", "gnmt"]
 Stop = Literal["bound", "first", "never"]
-State = Any
-Step = Callable[[State, Array], tuple[State, Array, Array | None]]
 
 FREE = compose(())
 UNSEEN = 1e-10  # the attention that a source position has at least received: its logarithm is finite
@@ -65,11 +65,50 @@ def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
             return ((5 + length) / 6) ** alpha
 
 
+class Search(NamedTuple):
+    """A loop has `done`, and any other leaves; each has as many rows for every sentence, sentence after sentence."""
+
+    begin: Callable[[], Any]
+    advance: Callable[[Any], Any]
+    """one token; of a sentence that is done nothing changes any more"""
+    result: Callable[[Any], tuple[Hypotheses, Tree | None]]
+
+
+def to_the_end(search: Search) -> tuple[Hypotheses, Tree | None]:
+    last = lax.while_loop(lambda loop: ~jnp.all(loop.done), several(search.advance), search.begin())
+    return search.result(last)
+
+
+def several(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Some tokens at once on an accelerator, which waits for the host whenever the host asks whether all are done."""
+    if jax.default_backend() == "cpu":
+        return advance
+    return lambda loop: lax.fori_loop(0, 4, lambda _, now: advance(now), loop)
+
+
+def written_at(t: Array, table: Array, token: Array) -> Array:
+    """table[b, k, t[b]] = token[b, k]: [B], [B, K, L], [B, K]; beyond L nothing is written."""
+    here = jnp.arange(table.shape[2]) == t[:, None, None]
+    return jnp.where(here, token[..., None], table)
+
+
 # -------------------------------------------------------------------------- one token at a time
 
 
-def walk(
-    step: Step,
+class Walk(NamedTuple):
+    """What the loop of a walk carries."""
+
+    t: Array  # [B] tokens written so far
+    state: State
+    token: Array  # [B, n] the last token
+    tokens: Array  # [B, n, L]
+    lengths: Array  # [B, n]
+    log_probs: Array  # [B, n]
+    done: Array  # [B]
+
+
+def walking(
+    step: Step | Beams,
     state: State,
     limit: Array,
     length: int,
@@ -79,45 +118,55 @@ def walk(
     constraint: Constraint = FREE,
     penalty: Penalty = "none",
     alpha: float = 0.6,
-) -> Hypotheses:
+) -> Search:
     """Writes `copies` outputs a sentence, one token after the other, none looking at another.
 
-    choose(log_probs [B, n, V], t) -> token [B, n]; limit [B] <= length.
+    choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit [B] <= length.
     """
     shape = (len(limit), copies)
     every = jnp.broadcast_to(jnp.arange(copies), shape)
-    together = by_beam(step)
+    beams = side_by_side(step)
 
-    def body(loop):
-        t, state, token, tokens, lengths, log_probs = loop
-        state, logits, _ = together(state, token)
+    def begin() -> Walk:
+        token = jnp.where(limit[:, None] > 0, jnp.full(shape, SOS), EOS).astype(jnp.int32)
+        tokens = jnp.full((*shape, length), PAD, jnp.int32)
+        start = beams.spread(state, copies)
+        return Walk(
+            jnp.zeros_like(limit), start, token, tokens, jnp.zeros(shape, jnp.int32), jnp.zeros(shape), limit < 1
+        )
+
+    def advance(loop: Walk) -> Walk:
+        state, logits, _ = beams.step(loop.state, loop.token)
         own = jax.nn.log_softmax(logits)
-        allowed = permitted(constraint, own, tokens, t, limit)
-        live = token != EOS
-        chosen = choose(allowed, t)
+        allowed = permitted(constraint, own, loop.tokens, loop.t, limit)
+        live = loop.token != EOS
+        chosen = choose(allowed, loop.t)
         gain = jnp.where(entry(allowed, every, chosen) > DEAD / 2, entry(own, every, chosen), DEAD)
         token = jnp.where(live, chosen, EOS).astype(jnp.int32)
-        tokens = tokens.at[:, :, t].set(jnp.where(live, token, PAD))
-        return t + 1, state, token, tokens, lengths + live, log_probs + jnp.where(live, gain, 0)
+        tokens = written_at(loop.t, loop.tokens, jnp.where(live, token, PAD))
+        log_probs = loop.log_probs + jnp.where(live, gain, 0)
+        return Walk(loop.t + 1, state, token, tokens, loop.lengths + live, log_probs, jnp.all(token == EOS, axis=1))
 
-    first = (
-        jnp.int32(0), copied(state, copies), jnp.where(limit[:, None] > 0, jnp.full(shape, SOS), EOS).astype(jnp.int32),
-        jnp.full((*shape, length), PAD, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape),
-    )  # fmt: skip
-    unfinished = lambda loop: (loop[0] < length) & jnp.any(loop[2] != EOS)
-    _, _, _, tokens, lengths, log_probs = lax.while_loop(unfinished, body, first)
-    # What the model or a constraint holds impossible is no hypothesis.
-    exists = (lengths > 0) & (log_probs > DEAD / 2)
-    scores = log_probs / length_penalty(penalty, alpha, lengths)
-    return Hypotheses(
-        jnp.where(exists[..., None], tokens, PAD), jnp.where(exists, lengths, 0),
-        jnp.where(exists, scores, -jnp.inf), jnp.where(exists, log_probs, -jnp.inf),
-    )  # fmt: skip
+    def result(loop: Walk) -> tuple[Hypotheses, None]:
+        # What the model or a constraint holds impossible is no hypothesis.
+        exists = (loop.lengths > 0) & (loop.log_probs > DEAD / 2)
+        scores = loop.log_probs / length_penalty(penalty, alpha, loop.lengths)
+        found = Hypotheses(
+            jnp.where(exists[..., None], loop.tokens, PAD), jnp.where(exists, loop.lengths, 0),
+            jnp.where(exists, scores, -jnp.inf), jnp.where(exists, loop.log_probs, -jnp.inf),
+        )  # fmt: skip
+        return found, None
+
+    return Search(begin, advance, result)
 
 
-def greedy(step: Step, state: State, limit: Array, length: int, **options) -> Hypotheses:
-    """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `walk`."""
-    return walk(step, state, limit, length, lambda log_probs, t: jnp.argmax(log_probs, axis=-1), **options)
+def likeliest(log_probs: Array, t: Array) -> Array:
+    return jnp.argmax(log_probs, axis=-1)
+
+
+def greedy(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
+    """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `walking`."""
+    return to_the_end(walking(step, state, limit, length, likeliest, **options))[0]
 
 
 # ----------------------------------------------------------------------------------- many prefixes
@@ -129,8 +178,8 @@ class Beam(NamedTuple):
     R = B * G rows: each group of a sentence is a beam of its own.
     """
 
-    t: Array  # [] tokens written so far
-    state: State  # every leaf [B, K, ...]
+    t: Array  # [R] tokens written so far
+    state: State  # of K prefixes a sentence
     coverage: Any  # [B, K, S] the attention received so far
     token: Array  # [R, W] the last token
     prefixes: Array  # [R, W, L]
@@ -141,13 +190,18 @@ class Beam(NamedTuple):
     tree: Tree | None
 
 
-def beam(step: Step, state: State, limit: Array, length: int, **options) -> Hypotheses:
-    """Beam search as specified above: the n best of each sentence. Options are those of `explore`."""
+def beam(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
+    """Beam search as specified above: the n best of each sentence. Options are those of `exploring`."""
     return explore(step, state, limit, length, **options)[0]
 
 
-def explore(
-    step: Step,
+def explore(step: Step | Beams, state: State, limit: Array, length: int, **options) -> tuple[Hypotheses, Tree | None]:
+    """The n best of each sentence and, with `record`, the tree of all that was looked at."""
+    return to_the_end(exploring(step, state, limit, length, **options))
+
+
+def exploring(
+    step: Step | Beams,
     state: State,
     limit: Array,
     length: int,
@@ -163,42 +217,43 @@ def explore(
     groups: int = 1,
     diversity: float = 0.0,
     record: bool = False,
-) -> tuple[Hypotheses, Tree | None]:
+) -> Search:
     """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses a sentence; the tree, if wanted.
 
     `coverage` is beta, and needs `source_mask` [B, S] and a model that tells its attention.
     """
     sentences, W = len(limit), width // groups
-    together = by_beam(step)
+    beams = side_by_side(step)
     by_row = lambda x: x.reshape(sentences * groups, W, *x.shape[2:])
     by_sentence = lambda x: x.reshape(sentences, width, *x.shape[2:])
     limits = jnp.repeat(limit, groups)
     penalised = lambda log_probs, length: log_probs / length_penalty(penalty, alpha, length)
 
-    def body(loop: Beam) -> Beam:
-        state, logits, attention = together(loop.state, by_sentence(loop.token))
+    def advance(loop: Beam) -> Beam:
+        state, logits, attention = beams.step(loop.state, by_sentence(loop.token))
         t = loop.t + 1
         own = jax.nn.log_softmax(logits)  # [B, K, V]
-        allowed = permitted(constraint, own, by_sentence(loop.prefixes), loop.t, limit)
+        allowed = permitted(constraint, own, by_sentence(loop.prefixes), loop.t[::groups], limit)
         # 2W are enough: W of them may end, which leaves W that live on.
         ranks, parents, tokens = best_continuations(
             by_sentence(loop.ranks)[..., None] + allowed, 2 * W, groups, diversity
         )
         log_probs = pick(loop.log_probs, parents) + entry(by_row(own), parents, tokens)
-        prefixes = pick(loop.prefixes, parents).at[:, :, loop.t].set(tokens)
+        prefixes = written_at(loop.t, pick(loop.prefixes, parents), tokens)
 
         ends = tokens == EOS  # [R, 2W]
         aside = ends & (jnp.arange(2 * W) < W) & (ranks > DEAD / 2)
-        scores = penalised(ranks, t)
+        scores = penalised(ranks, t[:, None])
         seen = None
         if coverage:
             assert attention is not None and source_mask is not None, "coverage needs attention and source_mask"
             seen = loop.coverage + attention
             received = jnp.log(jnp.clip(seen, UNSEEN, 1))
             scores += pick(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
-        finished = put_aside(loop.finished, Hypotheses(prefixes, t, scores, log_probs), aside & ~loop.done[:, None])
+        found = Hypotheses(prefixes, jnp.broadcast_to(t[:, None], ends.shape), scores, log_probs)
+        finished = put_aside(loop.finished, found, aside & ~loop.done[:, None])
 
-        order = jnp.argsort(ends, axis=1, stable=True)[:, :W]  # the best W that do not end
+        order = top_few(~ends, W)  # the best W that do not end
         tree = note(loop.tree, loop.t, Tree(parents, tokens, ranks, aside, order), loop.done) if loop.tree else None
         ranks = jnp.where(ends, DEAD, ranks)
         ranks, log_probs, parents, tokens, prefixes = (
@@ -206,7 +261,8 @@ def explore(
         )
         first_of_group = jnp.arange(len(parents))[:, None] % groups * W
         origin = by_sentence(parents + first_of_group)
-        state, seen = jax.tree.map(lambda leaf: pick(leaf, origin), (state, seen))
+        state = beams.follow(state, origin)
+        seen = None if seen is None else pick(seen, origin)
 
         match stop:
             case "bound":
@@ -220,29 +276,35 @@ def explore(
         done = loop.done | (t >= limits) | enough
         return Beam(t, state, seen, tokens, prefixes, ranks, log_probs, finished, done, tree)
 
-    rows = sentences * groups
-    nothing = jnp.full((rows, W), -jnp.inf)
-    empty = jnp.full((rows, W, length), PAD, jnp.int32)
-    # One prefix, the empty one, so all other places are dead.
-    ranks = jnp.full((rows, W), DEAD).at[:, 0].set(0)
-    first = Beam(
-        t=jnp.int32(0),
-        state=copied(state, width),
-        coverage=jnp.zeros((sentences, width, source_mask.shape[1])) if coverage and source_mask is not None else None,
-        token=jnp.full((rows, W), SOS, jnp.int32),
-        prefixes=empty,
-        ranks=ranks,
-        log_probs=ranks,
-        finished=Hypotheses(empty, jnp.zeros((rows, W), jnp.int32), nothing, nothing),
-        done=limits < 1,
-        tree=unwritten(rows, length, W) if record else None,
-    )
-    last = lax.while_loop(lambda loop: ~jnp.all(loop.done), body, first)
-    found = jax.tree.map(by_sentence, last.finished)
-    if groups > 1:
-        found = none_twice(found)
-    tree = jax.tree.map(lambda leaf: leaf.reshape(sentences, groups, *leaf.shape[1:]), last.tree)
-    return jax.tree.map(lambda leaf: leaf[:, :nbest], found), tree
+    def begin() -> Beam:
+        rows = sentences * groups
+        nothing = jnp.full((rows, W), -jnp.inf)
+        empty = jnp.full((rows, W, length), PAD, jnp.int32)
+        # One prefix, the empty one, so all other places are dead.
+        ranks = jnp.full((rows, W), DEAD).at[:, 0].set(0)
+        return Beam(
+            t=jnp.zeros(rows, jnp.int32),
+            state=beams.spread(state, width),
+            coverage=jnp.zeros((sentences, width, source_mask.shape[1]))
+            if coverage and source_mask is not None
+            else None,
+            token=jnp.full((rows, W), SOS, jnp.int32),
+            prefixes=empty,
+            ranks=ranks,
+            log_probs=ranks,
+            finished=Hypotheses(empty, jnp.zeros((rows, W), jnp.int32), nothing, nothing),
+            done=limits < 1,
+            tree=unwritten(rows, length, W) if record else None,
+        )
+
+    def result(loop: Beam) -> tuple[Hypotheses, Tree | None]:
+        found = jax.tree.map(by_sentence, loop.finished)
+        if groups > 1:
+            found = none_twice(found)
+        tree = jax.tree.map(lambda leaf: leaf.reshape(sentences, groups, *leaf.shape[1:]), loop.tree)
+        return jax.tree.map(lambda leaf: leaf[:, :nbest], found), tree
+
+    return Search(begin, advance, result)
 
 
 def best_continuations(candidates: Array, count: int, groups: int, diversity: float) -> tuple[Array, Array, Array]:
@@ -255,7 +317,7 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
         ranked = by_group[:, group]
         if group:
             ranked = ranked - diversity * used[:, None]
-        flat = _best_of_table(ranked, count)  # [B, 2W]
+        flat = top_k_of_rows(ranked, count)  # [B, 2W]
         chosen.append(flat)
         tokens = flat % vocabulary
         live = (tokens != EOS) & (jnp.cumsum(tokens != EOS, axis=1) <= width // groups)
@@ -266,31 +328,25 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
     return tuple(x.reshape(sentences * groups, count) for x in (ranks, parents, tokens))  # type: ignore[return-value]
 
 
-def _best_of_table(ranked: Array, count: int) -> Array:
-    """Where the best of [B, W, V] lie in [B, W * V]: row by row first, for short lists are sorted faster than long."""
+def top_k_of_rows(ranked: Array, count: int) -> Array:
+    """Where the best of [B, W, V] lie in [B, W * V]: the best of each row first, then the best of those."""
     sentences, _, vocabulary = ranked.shape
-    each = min(count, vocabulary)
-    best, tokens = lax.top_k(ranked, each)  # [B, W, each]
-    places = lax.top_k(best.reshape(sentences, -1), count)[1]
+    tokens = top_k(ranked, min(count, vocabulary))  # [B, W, each]
+    best = jnp.take_along_axis(ranked, tokens, axis=2).reshape(sentences, -1)
+    places = top_few(best, count)
+    each = tokens.shape[2]
     return places // each * vocabulary + jnp.take_along_axis(tokens.reshape(sentences, -1), places, axis=1)
 
 
-def by_beam(step: Step) -> Step:
-    """`step` for all prefixes of a sentence: every leaf of the state [B, K, ...], token [B, K]."""
-    return jax.vmap(step, in_axes=1, out_axes=1)
-
-
-def copied(state: State, width: int) -> State:
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], width, axis=1), state)
-
-
-def forced_attention(step: Step, state: State, tokens: Array) -> Array:
-    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]."""
+def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
+    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
+    beams = side_by_side(step)
 
     def body(carry, token):
         state, previous = carry
-        state, _, attention = step(state, previous)
-        return (state, token), attention
+        state, _, attention = beams.step(state, previous[:, None])
+        return (state, token), None if attention is None else attention[:, 0]
 
-    start = (state, jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    return lax.scan(body, start, tokens.T)[1].swapaxes(0, 1)
+    start = (beams.spread(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
+    looked = lax.scan(body, start, tokens.T)[1]
+    return None if looked is None else looked.swapaxes(0, 1)

@@ -7,6 +7,8 @@ text.py         text to ids and back
 batches.py      the batch at step t, a pure function of (data, seed, t)
 mixtures.py     the same for several corpora at once
 packing.py      several short pairs in one row
+parts.py        pairs whose targets have few different words, together
+segmentation.py subwords drawn at random
 prepare.py      all of it done once, into a folder
 records.py      that folder, which training only reads
 training.py     what a run learns from, be it raw or prepared

@@ -46,13 +46,13 @@ class Packed:
         """[R, 2]: a packed row counts as full."""
         return np.broadcast_to(np.array(self.row, np.int32), (len(self._starts) - 1, 2))
 
-    def batch(self, rows: np.ndarray, S: int, T: int) -> Batch:
+    def batch(self, rows: np.ndarray, S: int, T: int, epoch: int = 0) -> Batch:
         """As `Pairs.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
         first, last = self._starts[rows], self._starts[rows + 1]
         counts = np.where(rows < 0, 0, last - first)  # [B]
         row = np.repeat(np.arange(len(rows)), counts)  # of each pair, as all below
         turn = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)  # which pair of its row
-        found = self.pairs.batch(self._order[np.repeat(first, counts) + turn], S, T)
+        found = self.pairs.batch(self._order[np.repeat(first, counts) + turn], S, T, epoch)
         example = np.full((len(rows), self.most), -1, np.int32)
         example[row, turn] = found["example"]
         source, source_segments = _laid_out(found["source"], row, turn, len(rows))

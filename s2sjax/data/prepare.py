@@ -65,7 +65,12 @@ def prepare(
         if data.corpus.corpus is None:
             raise UserError("data.corpus.corpus is not given: name what to prepare, or `train` on the folder as it is")
         data = config.replace(data, corpus=data.corpus.corpus)
-    folder = Path(folder)
+    for side in ("source", "target"):
+        if getattr(data, side).sampling:
+            raise UserError(
+                f"data.{side}.sampling draws subwords anew each epoch, but these are ids for good: set it to 0"
+            )
+    data, folder = records.unspelt(data), Path(folder)
     for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
         if isinstance(part, config.Tfds):
             tfds.download(part)

@@ -58,8 +58,8 @@ class Records:
                 raise _damaged(self.folder / name, "it is missing")
         return ArrayRecordDataSource([f"{self.folder / name}[0:{count}]" for name, count in self.page["shards"]])
 
-    def batch(self, rows: np.ndarray, S: int, T: int) -> Batch:
-        """See `Pairs.batch`."""
+    def batch(self, rows: np.ndarray, S: int, T: int, epoch: int = 0) -> Batch:
+        """See `Pairs.batch`; the same in every epoch."""
         real = rows[rows >= 0]
         lengths = self.lengths[real]
         flat = np.append(self._read(real, lengths), np.zeros(1, self._type))  # never empty, even of padding alone
@@ -98,7 +98,7 @@ class Records:
         """Refuses an experiment that asks for what the folder was not prepared with."""
         made: config.Data = config.from_json(self.page["made_with"])
         for field in ("source", "target", "shared"):
-            before, now = getattr(made, field), getattr(data, field)
+            before, now = getattr(made, field), getattr(unspelt(data), field)
             if before != now:
                 raise UserError(
                     f"{self.folder} was prepared with data.{field} {before}, not {now}: set it so, or prepare it anew"
@@ -106,6 +106,12 @@ class Records:
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
         if wanted is not None and wanted != made.corpus:
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it anew")
+
+
+def unspelt(data: config.Data) -> config.Data:
+    """Settings that make the same ids: how a model makes vectors of words is of no account here."""
+    source, target = (config.replace(side, spelling=config.Spelling()) for side in (data.source, data.target))
+    return config.replace(data, source=source, target=target)
 
 
 def read_page(folder: str | Path) -> dict:

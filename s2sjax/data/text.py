@@ -27,11 +27,12 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import sentencepiece
 
 from s2sjax import config
 from s2sjax.core.tokens import EOS, PAD, SOS, SPECIALS, UNK
-from s2sjax.data import Example
+from s2sjax.data import Example, segmentation
 from s2sjax.errors import UserError
 
 
@@ -70,6 +71,21 @@ class Vocabulary:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable piece for each id, specials included: labels for an attention map."""
         return [_printable(self._pieces[index]) for index in ids]
+
+    def spelling(self, length: int) -> np.ndarray:
+        """[V, C]: the first `length` characters of each piece between 1 and 2, then 0. A special or a tag is one.
+
+        pieces ab, a, length 20 -> ... 1 7 8 2 | 1 7 2 0
+        """
+        first = len(SPECIALS) + len(self.tags)
+        letters = sorted(set("".join(self._pieces[first:])))
+        number = {letter: 3 + first + index for index, letter in enumerate(letters)}
+        rows = [[3 + index] for index in range(first)]
+        rows += [[number[letter] for letter in piece[:length]] for piece in self._pieces[first:]]
+        table = np.zeros((self.size, 2 + max(map(len, rows))), np.int32)
+        for line, row in zip(table, rows):
+            line[: len(row) + 2] = [1, *row, 2]
+        return table
 
     def save(self, folder: str | Path, name: str) -> None:
         _write(Path(folder), name, ".json", self._serialised())
@@ -165,6 +181,18 @@ class Subwords:
     def encode(self, text: str) -> list[int]:
         tag, text = _split_tag(text, self.tags)
         return tag + self._processor.encode(text)
+
+    def drawing(self, algorithm: Literal["unigram", "bpe"], strength: float) -> segmentation.Draw:
+        """draw(text, rng) -> ids: a segmentation at random, for training. See s2sjax/data/segmentation.py."""
+        processor, known = self._processor, range(len(SPECIALS) + len(self.tags), self.size)
+        pieces = {processor.id_to_piece(index): (index, processor.get_score(index)) for index in known}
+        segment = (segmentation.bpe_dropout if algorithm == "bpe" else segmentation.unigram_sampling)(pieces, strength)
+
+        def draw(text: str, rng: random.Random) -> list[int]:
+            tag, text = _split_tag(text, self.tags)
+            return tag + segmentation.encode(text, pieces, segment, rng)
+
+        return draw
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""

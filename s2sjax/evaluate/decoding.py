@@ -14,10 +14,10 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import constraints, ensemble, losses, sampling, search
+from s2sjax.core import constraints, ensemble, losses, precision, sampling, search, turns
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
-from s2sjax.data.batches import Ragged, evaluation_batches
+from s2sjax.data.batches import Ragged, evaluation_batches, round_length
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
@@ -32,6 +32,7 @@ class Output(NamedTuple):
     ids: list[int]  # <eos> included
 
 
+TURNS = 8  # as many sentences wait for a row of the search
 EMPTY = Output("", 0.0, 0.0, [EOS])
 
 
@@ -62,15 +63,24 @@ class Translator:
         """
         if options.beam > target.size:
             raise UserError(f"search.beam {options.beam} is wider than the vocabulary of {target.size}: lower it")
+        modules = (module,) if isinstance(module, nn.Module) else tuple(module)
+        self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
+        if options.coverage:
+            self.need_attention(f"search.coverage {options.coverage}", "set it to 0")
         self.source, self.target = source, target
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
         self._alone = isinstance(module, nn.Module)
-        modules = (module,) if isinstance(module, nn.Module) else tuple(module)
+        self._room = _room(modules)
         self._words = self._constraining_words()
-        self._search = jax.jit(partial(_search, modules, options, self._words), static_argnames="record")
+        self._search = jax.jit(partial(_search, modules, options, self._words, rows), static_argnames="record")
         self._attention = jax.jit(partial(_attention, modules, options.ensemble))
         self._log_likelihood = jax.jit(partial(_log_likelihood, modules, options.ensemble))
+
+    def need_attention(self, what: str, remedy: str = "choose a model that has some") -> None:
+        """Refuses what is made of attention where the model, or one of an ensemble, has none."""
+        if not self.attends:
+            raise UserError(f"{what} is made of attention, and this model has none: {remedy}")
 
     def _constraining_words(self) -> Words:
         def ids(field: str, word: str) -> tuple[int, ...]:
@@ -98,13 +108,15 @@ class Translator:
         outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in wanted]
         forced = [self.target.encode(prefixes[index]) if prefixes else list(self._words.prefix) for index in wanted]
+        params = self._all(params)
         # All batches are sent off before the first is read: the device never waits for the host.
         batches = []
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+        turns = TURNS if self._sharding is None else 1  # a row stays on its device
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room, turns):
             numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
-            batches.append((indices, self._search(self._all(params), *arguments)[0]))
+            batches.append((indices, self._search(params, *arguments)[0]))
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
@@ -127,7 +139,7 @@ class Translator:
         return outputs[: self.options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
 
     def _all(self, params: Any) -> tuple:
-        return (params,) if self._alone else tuple(params)
+        return precision.stored((params,) if self._alone else tuple(params), self.options.precision)
 
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
         return source if self._sharding is None else jax.device_put(source, self._sharding)
@@ -136,23 +148,25 @@ class Translator:
         """All that the beam looked at for one line: the leaves have no batch axis."""
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only a beam has a tree: set search.beam above 1 and search.sampling.count 0")
-        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1)
+        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._room)
         begin = _padded([list(self._words.prefix)])
         found, tree = self._search(self._all(params), source, begin, np.zeros(1, np.int32), record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
 
     def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
         """What the model looked at while it wrote: source pieces, target pieces, weights [T, S]."""
+        self.need_attention("a map")
         source = [*self.source.encode(line), EOS]
         weights = self._attention(self._all(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32))
         return self.source.pieces(source), self.target.pieces(output.ids), np.asarray(weights[0])
 
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
+        self.need_attention("an alignment")
         targets = Ragged.of([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
             target = self._targets(targets, indices)
             weights = np.array(self._attention(self._all(params), self._place(source), self._place(target)))
             weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
@@ -167,7 +181,7 @@ class Translator:
         targets = Ragged.of([self.target.encode(target) for _, target in pairs])
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
             target = self._targets(targets, indices)
             found = np.asarray(self._log_likelihood(self._all(params), self._place(source), self._place(target)))
             for row, index in enumerate(indices):
@@ -176,9 +190,8 @@ class Translator:
         return scores
 
     def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
-        """Padded to a power of two, so that few shapes are compiled."""
         longest = int(max(targets.lengths[indices[indices >= 0]]))
-        return targets.padded(indices, 1 << (longest - 1).bit_length())
+        return targets.padded(indices, round_length(longest, self._room))
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
@@ -193,66 +206,103 @@ def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
 # ---------------------------------------------------------------------------- the compiled programs
 
 
-def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, length: int):
-    """(step, state) of the models together."""
-    applies = [partial(module.apply, {"params": one}) for module, one in zip(modules, params)]
-    memories = [apply(source, method="encode") for apply in applies]
-    states = tuple(apply(memory, length, method="start") for apply, memory in zip(applies, memories))
-    steps = [partial(apply, memory, method="step") for apply, memory in zip(applies, memories)]
-    return (steps[0], states[0]) if len(steps) == 1 else (ensemble.together(steps, mean), states)
+def _room(modules: Sequence[nn.Module]) -> int | None:
+    """The most tokens that all of the models can tell apart."""
+    return min((module.longest for module in modules if module.longest), default=None)
+
+
+class Sentences(NamedTuple):
+    """All that a search knows of what it is to write; every leaf [N, ...]."""
+
+    memories: tuple
+    mask: Array  # [N, S] where the source is real
+    limit: Array  # [N] the most tokens of the output
+    prefixes: Array  # [N, P] what it begins with
+    numbers: Array  # [N] the lines they come from
 
 
 def _search(
     modules: Sequence[nn.Module],
     o: config.Search,
     words: Words,
+    rows: int,
     params: tuple,
     source: Array,
     prefixes: Array,
     numbers: Array,
     record: bool = False,
 ) -> tuple[Hypotheses, Tree | None]:
-    """source [B, S], prefixes [B, P], numbers [B] -> the n best of each row. An empty row ends at once."""
+    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each, `rows` at a time; a row of <pad> has none."""
+    params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
+    if not o.max_length and (room := _room(modules)):
+        length = min(length, room)  # however generous the ratio, the output ends where the model's positions do
     # The limit follows the sentence, not its bucket: the bucket must not change what is written.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)
-    step, state = _start(modules, o.ensemble, params, source, length)
+    memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
+    sentences = Sentences(memories, source != PAD, limit, prefixes, numbers)
+    make = partial(_searching, modules, params, o, words, length, record)
+    if record:
+        return search.to_the_end(make(sentences))
+    return turns.in_turns(make, sentences, rows), None
+
+
+def _searching(
+    modules: Sequence[nn.Module], params: tuple, o: config.Search, words: Words, length: int, record: bool, s: Sentences
+) -> search.Search:
+    """The search that the options ask for."""
+    real = jnp.sum(s.mask, axis=1)
     rules = [
         o.repetition != 1 and constraints.repetition(o.repetition),
         o.no_repeat and constraints.no_repeated(o.no_repeat),
         words.without and constraints.without(words.without),
-        words.containing and constraints.with_all(words.containing, limit),
+        words.containing and constraints.with_all(words.containing, s.limit),
         (o.min_length or o.min_ratio)
         and constraints.at_least(jnp.maximum(o.min_length, jnp.ceil(o.min_ratio * real).astype(jnp.int32))),
-        prefixes.shape[1] and constraints.beginning(prefixes),
+        s.prefixes.shape[1] and constraints.beginning(s.prefixes),
     ]
     constraint = constraints.compose([rule for rule in rules if rule])
-    walk = (step, state, limit, length)
+    step, state = _start(modules, o.ensemble, params, s.memories, length)
     score: dict[str, Any] = {"penalty": o.penalty, "alpha": o.alpha, "constraint": constraint}
-    s = o.sampling
-    if s.count:
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(s.seed)))(numbers)
-        cut: dict[str, Any] = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
-        return sampling.sample(step, state, limit, length, keys, count=s.count, **cut, **score), None
+    drawn = o.sampling
+    if drawn.count:
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(drawn.seed)))(s.numbers)
+        cut = {name: getattr(drawn, name) for name in ("count", "temperature", "top_k", "top_p", "min_p")}
+        return sampling.sampling(step, state, s.limit, length, keys, **cut, **score)
     if o.beam == 1:
-        return search.greedy(*walk, **score), None
-    return search.explore(
-        *walk, width=o.beam, nbest=o.nbest, stop=o.stop, coverage=o.coverage, source_mask=source != PAD,
-        groups=o.groups, diversity=o.diversity, record=record, **score,
+        return search.walking(step, state, s.limit, length, search.likeliest, **score)
+    return search.exploring(
+        step, state, s.limit, length, width=o.beam, nbest=o.nbest, stop=o.stop, coverage=o.coverage,
+        source_mask=s.mask, groups=o.groups, diversity=o.diversity, record=record, **score,
     )  # fmt: skip
 
 
-def _attention(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array) -> Array:
-    """[B, S], [B, T] -> [B, T, S]."""
-    step, state = _start(modules, mean, params, source, tokens.shape[1])
+def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, memories: tuple, length: int):
+    """(what writes, its state) of the models together."""
+    members = [module.beams(one, memory) for module, one, memory in zip(modules, params, memories)]
+    states = tuple(
+        module.apply({"params": one}, memory, length, method="start")
+        for module, one, memory in zip(modules, params, memories)
+    )
+    return (members[0], states[0]) if len(members) == 1 else (ensemble.together(members, mean), states)
+
+
+def _attention(
+    modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array
+) -> Array | None:
+    """[B, S], [B, T] -> [B, T, S], or None."""
+    params = precision.restored(params)
+    memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
+    step, state = _start(modules, mean, params, memories, tokens.shape[1])
     return search.forced_attention(step, state, tokens)
 
 
 def _log_likelihood(
     modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, target: Array
 ) -> Array:
-    logits: Any = [module.apply({"params": one}, source, target) for module, one in zip(modules, params)]
+    members = zip(modules, precision.restored(params))
+    logits: Any = [module.apply({"params": one}, source, target) for module, one in members]
     together = logits[0] if len(logits) == 1 else ensemble.mean_of_log_probs(logits, mean)
     return losses.log_likelihood(together, target, target != PAD)

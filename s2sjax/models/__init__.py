@@ -1,44 +1,193 @@
 """Every model by name: a new one joins these dicts, and tests/zoo.py for the laws."""
 
+from typing import NamedTuple
+
+import flax.linen as nn
 import jax.numpy as jnp
 
 from s2sjax import config
+from s2sjax.config.settings import require
+from s2sjax.layers import Spelling
+from s2sjax.models.cho import ChoDecoder
 from s2sjax.models.contract import EncoderDecoder
+from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
+from s2sjax.models.dense import DenseDecoder, WindowEncoder
+from s2sjax.models.gnmt import GNMTDecoder, GNMTEncoder
+from s2sjax.models.rctm import ConvolutionalEncoder, RCTMDecoder
 from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
+from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
-FAMILIES = {
+FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
+    config.Cho: (RecurrentEncoder, ChoDecoder),
+    config.Sutskever: (RecurrentEncoder, SutskeverDecoder),
     config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
     config.Luong: (RecurrentEncoder, LuongDecoder),
+    config.GNMT: (GNMTEncoder, GNMTDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
+    config.RCTM: (ConvolutionalEncoder, RCTMDecoder),
+    config.ConvS2S: (ConvEncoder, ConvDecoder),
+    config.LSTMDense: (RecurrentEncoder, DenseDecoder),
+    config.DenseDense: (WindowEncoder, DenseDecoder),
 }
 
-NAMED: dict[str, config.ModelConfig] = {
-    "rnnsearch": config.RNNsearch(width=1000, embedding=620, dropout=0.0),
-    "luong": config.Luong(width=1000, embedding=1000, layers=4, dropout=0.2),
-    "transformer_base": config.Transformer(),
-    "transformer_big": config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+
+class Named(NamedTuple):
+    """A system at the size of its paper."""
+
+    config: config.ModelConfig
+    paper: str
+    essence: str
+    sizes: tuple[int, int] | None = None
+    """of the vocabularies, where the paper's are part of what it is"""
+
+
+NAMED: dict[str, Named] = {
+    "cho": Named(
+        config.Cho(width=1000, embedding=100, readout_width=500, dropout=0.0),
+        "Cho et al. 2014",
+        "GRU; one vector for the source, given to every step",
+    ),
+    "sutskever": Named(
+        config.Sutskever(width=1000, embedding=1000, layers=4, dropout=0.0),
+        "Sutskever et al. 2014",
+        "deep LSTM, source reversed; its last states begin the decoder",
+    ),
+    "character": Named(
+        config.Sutskever(width=256, embedding=0, layers=1, reverse=False, dropout=0.0),
+        "Sutskever et al. 2014",
+        "the same in one layer, on one-hot characters",
+        sizes=(74, 78),
+    ),
+    "rnnsearch": Named(
+        config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
+        "Bahdanau et al. 2014",
+        "bidirectional GRU; every step looks at the source anew",
+    ),
+    "luong": Named(
+        config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
+        "Luong et al. 2015",
+        "deep LSTM; the context is read out and fed to the next step",
+    ),
+    "rctm": Named(
+        config.RCTM(dropout=0.0),
+        "Kalchbrenner and Blunsom 2013",
+        "convolutions read, a plain recurrent cell writes",
+    ),
+    "convs2s": Named(
+        config.ConvS2S(
+            embedding=512,
+            encoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            decoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
+            max_length=1024,
+        ),
+        "Gehring et al. 2017",
+        "gated convolutions; every layer of the decoder looks at the source",
+    ),
+    "lstm_dense": Named(
+        config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
+        "Graves and Schmidhuber 2005",
+        "an LSTM reads both ways; each position is classified by itself",
+    ),
+    "dense_dense": Named(
+        config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
+        "Sejnowski and Rosenberg 1987",
+        "NETtalk: a window of seven letters through one hidden layer",
+    ),
+    "gnmt_4": Named(
+        config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
+        "Wu et al. 2016",
+        "residual LSTM; the lowest layer asks for all",
+    ),
+    "gnmt_8": Named(
+        config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
+        "Wu et al. 2016",
+        "the same, twice as deep",
+    ),
+    "transformer_base": Named(
+        config.Transformer(),
+        "Vaswani et al. 2017",
+        "attention alone, all positions at once",
+    ),
+    "transformer_big": Named(
+        config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+        "Vaswani et al. 2017",
+        "the same, twice as wide",
+    ),
+    "transformer_rnnsearch": Named(
+        config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
+        "Chen et al. 2018",
+        "a Transformer reads, a GRU with attention writes",
+    ),
+    "rnnsearch_transformer": Named(
+        config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
+        "Chen et al. 2018",
+        "a bidirectional GRU reads, a Transformer writes",
+    ),
 }
 
-# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py.
+# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule of one side alone
+# begins with its name.
 _RECURRENT_RULES = (
-    (r"(forward|backward)_\d+/(input|state)$", (None, "tensor")),
+    (r"encoder/.*(forward|backward)_\d+/(input|state)$", (None, "tensor")),
     (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
     (r"decoder/(readout|combine)/kernel$", (None, "tensor")),
 )
-TENSOR_RULES = {
+_CONVOLUTION_RULES = (
+    (r"encoder/stack/convolution_\d+/kernel$", (None, "tensor")),
+    (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
+)
+TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
+    config.Cho: _RECURRENT_RULES,
+    config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # the decoder may have none
     config.RNNsearch: _RECURRENT_RULES,
     config.Luong: _RECURRENT_RULES,
+    config.GNMT: (
+        _RECURRENT_RULES[0],
+        (r"decoder/(lowest|upper_\d+)/(input|state|context)$", (None, "tensor")),
+    ),
     config.Transformer: (
         (r"(query|key_value|inner)/kernel$", (None, "tensor")),
         (r"(query|key_value|inner)/bias$", ("tensor",)),
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
+    config.RCTM: (*_CONVOLUTION_RULES, (r"decoder/cell/(input|state|context)$", (None, "tensor"))),
+    config.ConvS2S: (
+        (r"(convolution|ask|answer|enter)/(kernel|direction)$", (None, "tensor")),
+        (r"(convolution|ask|answer|enter)/(bias|length)$", ("tensor",)),
+    ),
+    config.LSTMDense: _RECURRENT_RULES[:1],
+    config.DenseDense: _CONVOLUTION_RULES,
 }
 
 
-def build(model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32) -> EncoderDecoder:
+def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    """The rules of a model; of a pair, those of each side's family, for that side alone."""
+    if not isinstance(model, config.Pair):
+        return TENSOR_RULES[type(model)]
+    rules = []
+    for side, other, part in (("encoder", "decoder", model.encoder), ("decoder", "encoder", model.decoder)):
+        for pattern, axes in TENSOR_RULES[type(part)]:
+            if not pattern.startswith(other):
+                rules.append((f"^{side}/.*" + pattern.removeprefix(f"{side}/"), axes))
+    return tuple(rules)
+
+
+def build(
+    model: config.ModelConfig,
+    source_size: int,
+    target_size: int,
+    dtype=jnp.float32,
+    source_spelling: Spelling | None = None,
+    target_spelling: Spelling | None = None,
+) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
-    encoder, decoder = FAMILIES[type(model)]
-    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype))
+    reads, writes = config.sides(model)
+    require(
+        writes.tie != "all" or source_size == target_size,
+        f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
+    )
+    encoder, decoder = FAMILIES[type(reads)][0], FAMILIES[type(writes)][1]
+    spelt = (source_spelling, target_spelling)
+    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt)

@@ -1,9 +1,13 @@
 """The Transformer (Vaswani et al. 2017), post-LN as published or pre-LN.
 
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
+
+Positions enter where they act: sinusoidal and learned ones in `Positioned`; rotary ones in the self-attentions, which
+turn their queries and keys; relative ones as a `bias` of the self-attentions, made once a stack and shared by its
+blocks. A `window` restricts the self-attentions. Cross attention knows of none of them.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,7 +16,9 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, positions
-from s2sjax.models.contract import Memory
+from s2sjax.core.windowed import offsets, windowed_multi_head
+from s2sjax.errors import UserError
+from s2sjax.models.contract import Memory, output_layer
 
 
 class Attention(nn.Module):
@@ -30,20 +36,58 @@ class Attention(nn.Module):
     def _heads(self, x: Array) -> Array:
         return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
 
-    def read(self, memory: Array) -> tuple[Array, Array]:
-        """Keys and values of [..., W]: two of [..., N, D]."""
-        keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
-        return self._heads(keys), self._heads(values)
+    def _turned(self, x: Array, position: Array | None) -> Array:
+        """Queries or keys [..., N, D] at their positions [...]."""
+        if position is None or self.config.positions != "rotary":
+            return x
+        return positions.rotate(x, position[..., None])
 
-    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array, causal: bool = False) -> Array:
-        """All positions: x [B, T, W], keys and values [B, S, N, D], lengths [B] of them real."""
-        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths, causal)
+    def read(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
+        """Keys and values of [..., W]: two of [..., N, D]. position [...]: of self-attention's keys."""
+        keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
+        return self._turned(self._heads(keys), position), self._heads(values)
+
+    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array) -> Array:
+        """All positions: x [B, T, W], keys and values [B, S, N, D], lengths [B] of them real, or a mask [B, T, S]."""
+        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths)
         return self.output(attended.reshape(x.shape))
 
-    def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """One position: x [B, W], keys and values [B, N, S, D], mask [B, S] -> [B, W], mean weights [B, S]."""
-        attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
+    def to_itself(self, x: Array, lengths: Array, causal: bool = False, bias: Array | None = None) -> Array:
+        """All positions of x [B, T, W], lengths [B] of them real, look at each other. bias: of `Positioned.bias`.
+
+        Of rows that hold several sequences, `lengths` is a mask [B, T, T]. Only the distance of two positions counts
+        here, so that they need not begin anew with each sequence.
+        """
+        position = jnp.arange(x.shape[1])
+        heads = self._turned(self._heads(self.query(x)), position), *self.read(x, position)
+        if radius := reach(self.config, x.shape[1]):
+            attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
+        else:
+            attended = attention.fused_multi_head(*heads, lengths, causal, bias)
+        return self.output(attended.reshape(x.shape))
+
+    def one(
+        self,
+        x: Array,
+        keys: Array,
+        values: Array,
+        mask: Array,
+        position: Array | None = None,
+        bias: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
+
+        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S]. position [B, 1] and bias [B, N, 1, S] are
+        self-attention's.
+        """
+        queries = self._turned(self._heads(self.query(x)), position)
+        attended, alpha = attention.attend_heads(queries, keys, values, mask, bias)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
+
+
+def reach(c: config.Transformer, length: int) -> int:
+    """How far each of `length` positions sees to either side; 0: everywhere, as where the window holds all of them."""
+    return c.window if length > c.window + 1 else 0
 
 
 class FeedForward(nn.Module):
@@ -78,32 +122,72 @@ class Residual(nn.Module):
 
 
 class Positioned(nn.Module):
-    """Embeddings plus positions, dropped out; and the last norm of a pre-LN stack."""
+    """What a stack has besides its blocks: embeddings with their positions, dropped out; the bias that relative
+    positions are; the last norm of a pre-LN stack.
+    """
 
     config: config.Transformer
     dtype: jnp.dtype
+    causal: bool = False
 
     def setup(self):
         c = self.config
         if c.positions == "learned":
             self.table = self.param("table", nn.initializers.normal(0.02), (c.max_length, c.width))
+        if c.positions == "relative":
+            shape = (positions.BUCKETS, c.heads)
+            self.relative = self.param("relative", nn.initializers.normal(c.width**-0.5), shape)
+        if c.join_positions == "concat":
+            self.join = layers.Dense(2 * c.width, c.width, self.dtype)
         if c.norm == "pre":
             self.norm = layers.LayerNorm(c.width, self.dtype)
 
     def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
-        if self.config.positions == "learned":
-            offset = self.table[position]
-        else:
-            offset = positions.sinusoidal(position, self.config.width)
-        return layers.dropout(self, embedded + offset.astype(self.dtype), self.config.dropout, train)
+        """embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
+        match self.config.positions:
+            case "sinusoidal":
+                embedded = self._joined(embedded, positions.sinusoidal(position, self.config.width))
+            case "learned":
+                embedded = self._joined(embedded, self.table[position])
+        return layers.dropout(self, embedded, self.config.dropout, train)
+
+    def _joined(self, embedded: Array, place: Array) -> Array:
+        place = place.astype(self.dtype)
+        if self.config.join_positions == "sum":
+            return embedded + place
+        return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
+
+    def everywhere(self, embedded: Array, train: bool, segments: Array | None = None) -> Array:
+        """All positions: embedded [B, T, W]; of rows that hold several sequences, segments [B, T], each from 0."""
+        self.check_length(embedded.shape[1])
+        position = jnp.arange(embedded.shape[1]) if segments is None else positions.within(segments)
+        return self(embedded, position, train)
+
+    def check_length(self, length: int) -> None:
+        """Refuses what learned positions cannot address: an index beyond their table would be another position's."""
+        if self.config.positions == "learned" and length > self.config.max_length:
+            raise UserError(
+                f"model.max_length is {self.config.max_length}: learned positions cannot address {length}; "
+                "shorten the line or search.max_length, or train with a higher max_length"
+            )
+
+    def bias(self, length: int) -> Array | None:
+        """What relative positions add to the scores of all positions: [1, N, T, T], of windows [1, N, r, K]."""
+        if self.config.positions != "relative":
+            return None
+        place, radius = jnp.arange(length), reach(self.config, length)
+        between = offsets(radius, self.causal) if radius else place - place[:, None]
+        return positions.relative_bias(self.relative, between, self.causal)[None]
+
+    def bias_of_one(self, position: Array, length: int) -> Array | None:
+        """The same for one position [B] that looks into a cache of `length`, see `State`: [B, N, 1, L]."""
+        if self.config.positions != "relative":
+            return None
+        ago = (position[:, None] - jnp.arange(length)) % length
+        return positions.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
 
     def last(self, x: Array) -> Array:
         return self.norm(x) if self.config.norm == "pre" else x
-
-
-def places(ids: Array, segments: Array | None) -> Array:
-    """The position of each of [B, T]: [T], or, where rows hold several sequences, [B, T]."""
-    return jnp.arange(ids.shape[1]) if segments is None else positions.within(segments)
 
 
 # ------------------------------------------------------------------------------------ encoder
@@ -119,9 +203,9 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, lengths: Array, train: bool) -> Array:
+    def __call__(self, x: Array, lengths: Array, train: bool, bias: Array | None = None) -> Array:
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), lengths), train)
+        x = self.around_attention.after(x, self.attention.to_itself(h, lengths, bias=bias), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
@@ -138,9 +222,9 @@ class TransformerEncoder(nn.Module):
 
     def __call__(self, source: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         """segments [B, S]: of rows that hold several sources."""
-        x = self.positioned(self.embedding(source), places(source, segments), train)
+        x = self.positioned.everywhere(self.embedding(source), train, segments)
         seen = mask.sum(1) if segments is None else attention.same_segment(segments, segments)
-        x = self.blocks(x, seen, train=train)
+        x = self.blocks(x, seen, train=train, bias=self.positioned.bias(source.shape[1]))
         return Memory(self.positioned.last(x), mask, ())
 
 
@@ -156,7 +240,14 @@ class Read(NamedTuple):
 
 
 class State(NamedTuple):
+    """Of one prefix a sentence; of K side by side `rows` is [B, K, L] and a cache [B, N, K, L, D].
+
+    The cache never moves when prefixes change places: a prefix knows in which of the K rows its past lies. With a
+    window it rolls: position p is written at p % L, L = window + 1, over what has left the window.
+    """
+
     position: Array  # [B] how many tokens are written
+    rows: Array  # [B, L] the row of the cache that holds each place
     layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
 
 
@@ -172,14 +263,22 @@ class DecoderBlock(nn.Module):
         self.around_cross = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, states: Array, source_lengths: Array, train: bool, own: Array | None = None) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        states: Array,
+        source_lengths: Array,
+        train: bool,
+        bias: Array | None = None,
+        own: Array | None = None,
+    ) -> Array:
         """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices.
 
         Of rows that hold several targets, `own` [B, T, T] is what each position may see of its own row.
         """
         everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else own
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention(h, *self.attention.read(h), everything, causal=True), train)
+        x = self.around_attention.after(x, self.attention.to_itself(h, everything, True, bias), train)
         h = self.around_cross.before(x)
         x = self.around_cross.after(x, self.cross(h, *self.cross.read(states), source_lengths), train)
         h = self.around_feedforward.before(x)
@@ -190,52 +289,100 @@ class DecoderBlock(nn.Module):
         keys, values = self.cross.read(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
-    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position: Array):
-        """One position, x [B, W]: the same with a cache -> x, cache, alpha over the source [B, S]."""
+    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position, rows, bias):
+        """One position of K prefixes, x [B, K, W]: the same with a cache -> x, cache, alpha over the source [B, K, S].
+
+        position [B]; rows [B, K, L]: the row of the cache that holds each place of a prefix; bias [B, N, 1, L].
+        """
         h = self.around_attention.before(x)
-        write = jax.vmap(lambda past, now, at: past.at[:, at].set(now))
-        keys, values = (write(past, now, position) for past, now in zip(cache, self.attention.read(h)))
-        so_far = jnp.arange(keys.shape[2]) <= position[:, None]  # [B, L]
-        x = self.around_attention.after(x, self.attention.one(h, keys, values, so_far)[0], False)
+        now, place = position[:, None], position % rows.shape[2]
+        write = jax.vmap(lambda past, now, at: past.at[:, :, at].set(now))
+        cache = tuple(write(past, new.swapaxes(1, 2), place) for past, new in zip(cache, self.attention.read(h, now)))
+        keys, values, seen, bias = _pasts(cache, position, rows, bias)
+        x = self.around_attention.after(x, self.attention.one(h, keys, values, seen, now, bias)[0], False)
         attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, False), False), (keys, values), alpha
+        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
+
+
+def _pasts(cache: tuple[Array, Array], position: Array, rows: Array, bias: Array | None):
+    """Keys, values, mask and bias for the past of K prefixes.
+
+    A CPU gathers the past of each: [B, N, K, L, D], mask [B, K, L]. An accelerator reads all K rows for each, which
+    its matrix units do for nothing, and masks those of other prefixes: [B, N, K * L, D], mask [B, K, K * L].
+    """
+    place, prefix = jnp.arange(rows.shape[2]), jnp.arange(rows.shape[1])
+    written = place <= position[:, None]  # [B, L]
+    if jax.default_backend() == "cpu":
+        keys, values = (jax.vmap(lambda past, row: past[:, row, place])(part, rows) for part in cache)
+        return keys, values, jnp.broadcast_to(written[:, None], rows.shape), bias
+    keys, values = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
+    seen = (rows[:, :, None] == prefix[:, None]) & written[:, None, None]  # [B, K, K, L]
+    return keys, values, seen.reshape(*rows.shape[:2], -1), None if bias is None else jnp.tile(bias, len(prefix))
 
 
 class TransformerDecoder(nn.Module):
     config: config.Transformer
     embedding: layers.Embedding
     dtype: jnp.dtype
+    parallel: ClassVar = True
 
     def setup(self):
         c = self.config
-        self.positioned = Positioned(c, self.dtype)
+        self.positioned = Positioned(c, self.dtype, causal=True)
         block = DecoderBlock(c, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
-        self.output = layers.Dense(c.width, self.embedding.size, self.dtype) if c.tie == "none" else self.embedding
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
     def prepare(self, memory: Memory) -> Read:
-        layers = tuple(block(memory.states, method="read") for block in self.blocks.each())
+        layers = tuple(self.blocks.one(block, memory.states, method="read") for block in self.blocks.unstacked())
         return Read(memory.states, memory.mask, layers)
 
     def start(self, memory: Read, steps: int) -> State:
-        rows = memory.mask.shape[0]
-        shape = (rows, self.config.heads, steps, self.config.width // self.config.heads)
+        self.positioned.check_length(steps)
+        rows, window = memory.mask.shape[0], self.config.window
+        length = min(steps, window + 1) if window else steps
+        shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
-        return State(jnp.zeros(rows, jnp.int32), ((empty, empty),) * self.config.decoder_layers)
+        where = jnp.zeros((rows, length), jnp.int32)
+        return State(jnp.zeros(rows, jnp.int32), where, ((empty, empty),) * self.config.decoder_layers)
 
     def step(self, memory: Read, state: State, token: Array):
-        x = self.positioned(self.embedding(token), state.position)
+        state, logits, alpha = self.step_beams(memory, self.unstacked(), self.spread(state, 1), token[:, None])
+        caches = jax.tree.map(lambda leaf: leaf[:, :, 0], state.layers)
+        return State(state.position, state.rows[:, 0], caches), logits[:, 0], alpha[:, 0]
+
+    def spread(self, state: State, width: int) -> State:
+        """K equal prefixes."""
+        caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, None], width, axis=2), state.layers)
+        return State(state.position, jnp.repeat(state.rows[:, None], width, axis=1), caches)
+
+    def follow(self, state: State, origin: Array) -> State:
+        """Prefix k goes on from what was prefix origin[k]: its past stays where it lies."""
+        return state._replace(rows=jax.vmap(lambda rows, at: rows[at])(state.rows, origin))
+
+    def unstacked(self) -> tuple[dict, ...]:
+        return self.blocks.unstacked()
+
+    def step_beams(self, memory: Read, blocks: tuple[dict, ...], state: State, token: Array):
+        """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
+        now = state.position[:, None]
+        x = self.positioned(self.embedding(token), now)
+        prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.rows.shape[2])
+        here = place == (now % len(place))[..., None]
+        rows = jnp.where(here, prefix[:, None], state.rows)  # [B, K, L]
+        bias = self.positioned.bias_of_one(state.position, len(place))
+        mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))
         caches, alphas = [], []
-        for block, read, cache in zip(self.blocks.each(), memory.layers, state.layers):
-            x, cache, alpha = block(x, read, memory.mask, cache, state.position, method="one")
+        for block, read, cache in zip(blocks, memory.layers, state.layers):
+            x, cache, alpha = self.blocks.one(block, x, read, mask, cache, state.position, rows, bias, method="one")
             caches.append(cache)
             alphas.append(alpha)
         logits = self.output.logits(self.positioned.last(x))
-        return State(state.position + 1, tuple(caches)), logits, sum(alphas) / len(alphas)
+        return State(state.position + 1, rows, tuple(caches)), logits, sum(alphas) / len(alphas)
 
-    def __call__(
+    def hidden(
         self, memory: Read, inputs: Array, mask: Array, train: bool, segments: tuple[Array, Array] | None = None
     ) -> Array:
         """segments [B, S] and [B, T]: of rows that hold several pairs."""
@@ -243,6 +390,7 @@ class TransformerDecoder(nn.Module):
         if segments is not None:
             source, target = segments
             seen, own = attention.same_segment(target, source), attention.same_segment(target, target)
-        x = self.positioned(self.embedding(inputs), places(inputs, segments and segments[1]), train)
-        x = self.blocks(x, memory.states, seen, train=train, own=own)
-        return self.output.logits(self.positioned.last(x))
+        x = self.positioned.everywhere(self.embedding(inputs), train, segments and segments[1])
+        bias = self.positioned.bias(inputs.shape[1])
+        x = self.blocks(x, memory.states, seen, train=train, bias=bias, own=own)
+        return self.positioned.last(x)

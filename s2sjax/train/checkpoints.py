@@ -214,6 +214,26 @@ class Checkpoints:
         items, step = found
         return items["params"], step
 
+    def restore_average(self, last: int, template: Tree | None = None) -> tuple[Tree, int]:
+        """(the mean of what `restore_params` gives for each of the newest `last` checkpoints, the newest step)."""
+        whole: list[tuple[int, Tree]] = []
+        for step in self.steps()[::-1]:
+            if len(whole) == last:
+                break
+            try:
+                whole.append((step, self._read(step, {"params": template}, alone=True)["params"]))
+            except _Damaged as damage:
+                print(f"checkpoint of step {step} is damaged ({damage}): it is left out", flush=True)
+        if len(whole) < last:
+            raise UserError(
+                f"there are {len(whole)} whole checkpoints in {self.folder}, too few to average {last}: "
+                "average fewer, or train with a higher train.keep"
+            )
+        mean = jax.tree.map(
+            lambda *leaves: (sum(leaves[1:], leaves[0]) / last).astype(leaves[0].dtype), *(t for _, t in whole)
+        )
+        return mean, whole[0][0]
+
     def _newest_whole(self, template: dict[str, Tree], step: int | None, alone: bool = False):
         steps = self.steps()
         if step is not None and step not in steps:

@@ -19,8 +19,8 @@ from s2sjax.train.schedules import schedule
 Tree = Any
 Pairs = dict[str, tuple[jax.Array, jax.Array]]
 """Metrics as (sum, weight): added over micro-batches and devices, divided once."""
-Loss = Callable[[Tree, Tree, jax.Array], Pairs]
-"""loss(params, batch, key) -> pairs; the quotient of pairs["loss"] is minimised."""
+Loss = Callable[[Tree, Tree, jax.Array, jax.Array], Pairs]
+"""loss(params, batch, key, step) -> pairs; the quotient of pairs["loss"] is minimised."""
 TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
 
 
@@ -61,7 +61,8 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        pairs, gradient = _summed(loss, state.params, batch, key, train.micro_batches)
+        now = lambda params, batch, key: loss(params, batch, key, state.step)
+        pairs, gradient = _summed(now, state.params, batch, key, train.micro_batches)
         total, weight = pairs["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
@@ -88,7 +89,9 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     return train_step
 
 
-def _summed(loss: Loss, params: Tree, batch: Tree, key: jax.Array, parts: int) -> tuple[Pairs, Tree]:
+def _summed(
+    loss: Callable[[Tree, Tree, jax.Array], Pairs], params: Tree, batch: Tree, key: jax.Array, parts: int
+) -> tuple[Pairs, Tree]:
     """The pairs of the batch and the gradient of the *sum* of its loss, added up over micro-batches."""
 
     def sum_and_pairs(params, batch, key):

@@ -77,7 +77,7 @@ def test_huge_scores_are_finite():
 def score_example(name: str):
     """weights, queries [B, T, Q], memory [B, S, M]; Q = M where the score needs it."""
     score = attention.SCORES[name]
-    memory = WIDTH if name in ("dot", "scaled_dot") else WIDTH + 3
+    memory = WIDTH if name in ("dot", "scaled_dot", "cosine") else WIDTH + 3
     shapes = score.shapes(WIDTH, memory, HIDDEN)
     weights = {key: draw(seed, *shape) for seed, (key, shape) in enumerate(shapes.items())}
     return score, weights, draw(10, ROWS, QUERIES, WIDTH), draw(11, ROWS, MEMORY, memory)
@@ -88,6 +88,7 @@ FORMULAS = {
     "scaled_dot": lambda w, q, h: q @ h / np.sqrt(WIDTH),
     "general": lambda w, q, h: q @ w["memory"].T @ h,
     "additive": lambda w, q, h: w["vector"] @ np.tanh(w["memory"].T @ h + w["query"].T @ q),
+    "cosine": lambda w, q, h: q @ h / np.linalg.norm(q) / np.linalg.norm(h),
 }
 
 
@@ -126,6 +127,69 @@ def test_many_queries_are_a_loop_over_one(name):
             np.testing.assert_allclose(context[row], weight @ values[row, :n], atol=BAR)
 
 
+def test_cosine_equals_pytorch():
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    score, _, queries, memory = score_example("cosine")
+    ours = jax.jit(lambda q, h: score.score({}, score.ask({}, q), score.prepare({}, h)))(queries[0, 0], memory[0])
+    theirs = torch.nn.functional.cosine_similarity(torch.tensor(queries[0, 0])[None], torch.tensor(memory[0]), dim=1)
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
+
+
+def test_a_vector_without_direction_has_cosine_zero_and_a_gradient_of_zero():
+    """Zeros and what is as good as zero; next to them the gradient is that of the formula."""
+    x = jnp.array([[3, 4], [0, 0], [1e-20, 0], [1e-7, 1e-7]], jnp.float32)
+    value, pull = jax.vjp(jax.jit(attention.unit), x)
+    np.testing.assert_allclose(value, [[0.6, 0.8], [0, 0], [0, 0], [0, 0]], rtol=1e-6)
+    # d(x / |x|) of (1, 0) = (y^2, -x y) / |x|^3.
+    np.testing.assert_allclose(pull(jnp.eye(2)[jnp.zeros(4, int)])[0], [[0.128, -0.096]] + 3 * [[0, 0]], rtol=1e-5)
+
+
+def test_a_window_thins_the_weights_and_a_bias_moves_the_scores():
+    """alpha = softmax over where the window is above 0, times the window; a bias is added before."""
+    query, keys, window, bias = (
+        draw(13, WIDTH),
+        draw(14, MEMORY, WIDTH),
+        np.array([0, 0.5, 1, 1, 0.2]),
+        draw(15, MEMORY),
+    )
+    real = np.array([True, True, False, True, True])
+    one = jax.jit(partial(attention.attend, attention.SCORES["dot"], {}))
+    context, alpha = one(query, keys, keys, real, bias=bias, window=window.astype(np.float32))
+    weight = np.exp(keys @ query + bias) * (real & (window > 0))
+    expected = weight / weight.sum() * window
+    np.testing.assert_allclose(alpha, expected, atol=BAR)
+    np.testing.assert_allclose(context, expected @ keys, atol=BAR)
+
+
+def test_coverage_enters_the_additive_score():
+    """e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i)."""
+    score, weights, queries, memory = score_example("additive")
+    weights["coverage"], coverage = draw(16, HIDDEN), np.abs(draw(17, ROWS, MEMORY))
+    keys = attention.covered(weights, score.prepare(weights, memory), coverage)
+    found = score.score(weights, score.ask(weights, queries[0, 0]), keys[0])
+    hidden = (
+        memory[0] @ weights["memory"] + queries[0, 0] @ weights["query"] + coverage[0][:, None] * weights["coverage"]
+    )
+    np.testing.assert_allclose(found, np.tanh(hidden) @ weights["vector"], atol=BAR)
+
+
+@every_score
+def test_pooling_is_a_learned_query_for_every_memory(name):
+    """Whatever the order of the memory and the length of its padding; an empty memory gives zeros."""
+    score, weights, queries, memory = score_example(name)
+    pool = jax.jit(partial(attention.pool, score, weights))
+    pooled, alpha = pool(queries[0], memory, MASK)
+    assert pooled.shape == (ROWS, QUERIES, memory.shape[-1])
+    for row, n in enumerate(LENGTHS):
+        for q in range(QUERIES):
+            e = np.array([FORMULAS[name](weights, queries[0, q], h) for h in memory[row, :n]])
+            weight = np.exp(e) / np.exp(e).sum()
+            np.testing.assert_allclose(alpha[row, q, :n], weight, atol=BAR)
+            np.testing.assert_allclose(pooled[row, q], weight @ memory[row, :n], atol=BAR)
+    shuffled = pool(queries[0], memory[:, ::-1], MASK[:, ::-1])[0]
+    np.testing.assert_allclose(shuffled, pooled, atol=BAR)
+
+
 def test_half_precision_weighs_in_float32():
     score, weights, queries, memory = score_example("additive")
     half = partial(jax.tree.map, lambda x: jnp.asarray(x, jnp.bfloat16))
@@ -147,39 +211,47 @@ def heads_example(queries: int = QUERIES, memory: int = MEMORY):
     )
 
 
-def test_many_heads_equal_flax_and_pytorch():
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_many_heads_equal_flax_and_pytorch(biased):
+    bias = draw(26, 1, HEADS, QUERIES, MEMORY) if biased else None
     mask = np.random.default_rng(23).random((ROWS, QUERIES, MEMORY)) < 0.6
     mask[..., 0] = True  # theirs do not define an empty row
     queries, keys, values = heads_example()
-    ours = jax.jit(attention.multi_head)(queries, keys, values, mask)
-    flax = jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, mask=mask[:, None]))(queries, keys, values)
+    ours = jax.jit(attention.multi_head)(queries, keys, values, mask, bias)
+    flax = jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, bias, mask[:, None]))(queries, keys, values)
     np.testing.assert_allclose(ours, flax, atol=BAR)
 
     torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
     tensors = [torch.tensor(x.swapaxes(1, 2)) for x in (queries, keys, values)]
-    theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=torch.tensor(mask[:, None]))
+    added = np.where(mask[:, None], np.float32(0) if bias is None else bias, -np.inf)
+    theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=torch.tensor(added))
     np.testing.assert_allclose(ours, theirs.numpy().swapaxes(1, 2), atol=BAR)
 
 
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize("causal, memory", [(False, MEMORY), (True, QUERIES)], ids=["cross", "causal"])
-def test_the_fused_kernel_equals_the_definition(causal, memory):
+def test_the_fused_kernel_equals_the_definition(causal, memory, biased):
     """Values and gradients, for whole, padded and empty memories."""
     lengths = np.array([memory, 2, 0])
     mask = np.repeat((np.arange(memory) < lengths[:, None])[:, None], QUERIES, axis=1)
     if causal:
         mask &= np.tri(QUERIES, memory, dtype=bool)
-    definition = partial(attention.multi_head, mask=mask)
-    fused = partial(attention.fused_multi_head, lengths=lengths, causal=causal)
+    definition = lambda *heads, bias=None: attention.multi_head(*heads, mask, bias)
+    fused = lambda *heads, bias=None: attention.fused_multi_head(*heads, lengths, causal, bias)
+    arrays = heads_example(memory=memory)
+    if biased:
+        bias = draw(26, 1, HEADS, QUERIES, memory)
+        definition, fused = (lambda *a, f=f: f(*a[:3], bias=a[3]) for f in (definition, fused))
+        arrays = (*arrays, bias)
 
     def value_and_gradients(attend, *arrays):
         value, pull = jax.vjp(attend, *arrays)
         return value, pull(draw(24, *value.shape))
 
-    expected, found = (
-        jax.jit(partial(value_and_gradients, f))(*heads_example(memory=memory)) for f in (definition, fused)
-    )
+    expected, found = (jax.jit(partial(value_and_gradients, f))(*arrays) for f in (definition, fused))
     jax.tree.map(partial(np.testing.assert_allclose, atol=BAR), found, expected)
-    assert all((leaf[2] == 0).all() for leaf in jax.tree.leaves(found))  # the empty memory, and its gradients
+    value, gradients = found
+    assert all((leaf[2] == 0).all() for leaf in (value, *gradients[:3]))  # the empty memory, and its gradients
 
 
 def test_one_query_of_many_heads_is_a_row_of_all():
@@ -196,9 +268,18 @@ def test_one_query_of_many_heads_is_a_row_of_all():
 
 
 def test_only_positions_tell_order():
-    """ATT(A, B, C) = ATT(B, C, A) up to order; with sinusoidal positions it is not."""
-    attend = jax.jit(lambda x: attention.multi_head(x, x, x, np.ones((1, MEMORY, MEMORY), bool)))
+    """ATT(A, B, C) = ATT(B, C, A) up to order; with positions of any kind it is not."""
+    everyone = np.ones((1, MEMORY, MEMORY), bool)
+    attend = jax.jit(lambda x, bias=None: attention.multi_head(x, x, x, everyone, bias))
+    rotary = jax.jit(lambda x, place: attention.multi_head(*(positions.rotate(y, place) for y in (x, x)), x, everyone))
     words, shift = draw(25, 1, MEMORY, 1, WIDTH), np.roll(np.arange(MEMORY), -1)
-    where = np.asarray(jax.jit(positions.sinusoidal, static_argnums=1)(np.arange(MEMORY), WIDTH))[None, :, None]
-    np.testing.assert_allclose(attend(words[:, shift]), attend(words)[:, shift], atol=BAR)
-    assert np.abs(attend(words[:, shift] + where) - attend(words + where)[:, shift]).max() > 0.1
+    place = np.arange(MEMORY)
+    where = np.asarray(jax.jit(positions.sinusoidal, static_argnums=1)(place, WIDTH))[None, :, None]
+    table = draw(27, positions.BUCKETS, 1)
+    bias = positions.relative_bias(table, place - place[:, None], causal=False)[None]
+
+    moved = lambda f: np.abs(f(words[:, shift]) - f(words)[:, shift]).max()
+    assert moved(attend) < BAR
+    assert moved(lambda x: attend(x + where)) > 0.1
+    assert moved(lambda x: rotary(x, place[:, None])) > 0.1
+    assert moved(lambda x: attend(x, bias)) > 0.1

@@ -29,16 +29,29 @@ def variables_of(module: nn.Module, *args):
 # --------------------------------------------------------------------------------------- weights
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_how_the_weights_of_a_cell_begin(cell):
-    """State matrices orthogonal gate by gate, biases zero, an LSTM's forget gate (the first) one."""
-    weights = jax.jit(layers.cell_weights(cell, INPUTS, WIDTH, jnp.float32).init)(jax.random.key(0))["params"]
+    """State matrices orthogonal gate by gate, biases zero, a forget gate (the first, where there is one) one."""
+    weights = layers.cell_weights(cell, INPUTS, WIDTH, jnp.float32).init(jax.random.key(0))["params"]
     assert {name: value.shape for name, value in weights.items()} == cells.CELLS[cell].shapes(INPUTS, WIDTH)
     blocks = [weights[name] for name in ("state", "candidate") if name in weights]
-    for block in np.split(np.concatenate(blocks, axis=1), sum(b.shape[1] for b in blocks) // WIDTH, axis=1):
+    for block in (square for b in blocks for square in np.split(b, b.shape[1] // WIDTH, axis=1)):
         np.testing.assert_allclose(block @ block.T, np.eye(WIDTH), atol=BAR)
-    forget = WIDTH if cell == "lstm" else 0
-    np.testing.assert_array_equal(weights["bias"], np.arange(len(weights["bias"])) < forget)
+    assert bool(blocks) != cells.CELLS[cell].parallel
+    bias = weights["shift" if cell.endswith("norm") else "bias"]
+    forget = WIDTH if "lstm" in cell else 0
+    np.testing.assert_array_equal(bias, np.arange(len(bias)) < forget)
+    assert all(np.all(value == 1) for name, value in weights.items() if name.endswith("scale"))
+    assert all(np.all(value == 0) for name, value in weights.items() if name in ("state_bias", "cell_shift"))
+
+
+def test_state_matrices_may_begin_as_glorots():
+    """Uniform within sqrt(6 / (H + H)), gate by gate."""
+    module = layers.cell_weights("lstm", INPUTS, 50, jnp.float32, "glorot")
+    state = np.asarray(module.init(jax.random.key(0))["params"]["state"])
+    limit = (6 / 100) ** 0.5
+    assert limit * 0.99 < np.abs(state).max() <= limit
+    np.testing.assert_allclose(state.std(), limit / 3**0.5, rtol=0.03)
 
 
 def test_weights_are_read_in_the_computing_type_and_kept_in_float32():
@@ -100,6 +113,96 @@ def test_residual_stacks_add_from_the_second_layer_on():
     np.testing.assert_allclose(final[2][0], above_last[0], atol=BAR)
 
 
+@pytest.mark.parametrize("join", ["concatenate", "mean", "project"])
+def test_two_directions_are_joined_as_asked(join):
+    """[there; back], their mean, or a learned map of both; the last carries as the outputs. Layers 6 and 4 wide."""
+    widths = (WIDTH, 4)
+    stack = layers.Recurrent("lstm", widths, 2, INPUTS, bidirectional=2, join=join)
+    xs = draw(10, ROWS, TIME, INPUTS)
+    variables = variables_of(stack, xs, MASK)
+    ys, final = jax.jit(stack.apply)(variables, xs, MASK)
+    weights, cell = variables["params"], cells.CELLS["lstm"]
+
+    def joined(layer, member, there, back):
+        if join == "mean":
+            return (there + back) / 2
+        both = np.concatenate([there, back], axis=-1)
+        if join == "concatenate":
+            return both
+        return both @ weights[f"joins_{layer}_{member}"]["kernel"] + weights[f"joins_{layer}_{member}"]["bias"]
+
+    run = jax.jit(partial(recurrence.run, cell), static_argnames="reverse")
+    for layer, width in enumerate(widths):
+        begin = cells.start(cell, width // 2 if join == "concatenate" else width, (ROWS,), np.float32)
+        there, there_last = run(weights[f"forward_{layer}"], xs, MASK, begin)
+        back, back_last = run(weights[f"backward_{layer}"], xs, MASK, begin, reverse=True)
+        xs = joined(layer, 0, there, back)
+        for member in range(2):
+            expected = joined(layer, member, there_last[member], back_last[member])
+            assert expected.shape == (ROWS, width)
+            np.testing.assert_allclose(final[layer][member], expected, atol=BAR)
+    np.testing.assert_allclose(ys, xs, atol=BAR)
+
+
+# ------------------------------------------------------------------------------------------- noise
+
+
+def drawn_noise(rate: float, zoneout: float, train: bool, shape=(TIME, 20, 300)) -> cells.Noise:
+    class Draw(nn.Module):
+        def __call__(self):
+            return layers.noise(self, cells.CELLS["lstm"], shape, rate, zoneout, np.float32, train)
+
+    return Draw().apply({}, rngs={"dropout": jax.random.key(3)})
+
+
+def test_variational_dropout_draws_once_a_sentence():
+    keep = np.asarray(drawn_noise(0.3, 0.0, train=True).keep)
+    assert np.all(keep == keep[0])
+    assert np.any(keep[0, 0] != keep[0, 1])
+    np.testing.assert_allclose(np.unique(keep), [0, 1 / 0.7], rtol=1e-6)
+    np.testing.assert_allclose((keep[0] == 0).mean(), 0.3, atol=4 * (0.21 / 6000) ** 0.5)
+
+    class Drop(nn.Module):
+        def __call__(self, x):
+            return layers.dropout(self, x, 0.3, True, once=True)
+
+    dropped = Drop().apply({}, np.ones((2, TIME, 300), np.float32), rngs={"dropout": jax.random.key(4)})
+    assert np.all(dropped == dropped[:, :1])
+    assert np.any(dropped[0] != dropped[1])
+
+
+def test_zoneout_draws_at_every_step_and_later_is_its_mean():
+    zone = np.asarray(drawn_noise(0.0, 0.3, train=True).zone)
+    assert set(np.unique(zone)) == {0, 1}
+    assert np.any(zone[0] != zone[1])
+    assert np.any(zone[:, 0] != zone[:, 1])  # h and c by themselves
+    np.testing.assert_allclose(zone.mean(), 0.3, atol=4 * (0.21 / zone.size) ** 0.5)
+    np.testing.assert_allclose(drawn_noise(0.0, 0.3, train=False).zone, np.full((TIME, 2, 1, 1), 0.3))
+
+
+def test_without_rates_there_is_no_noise():
+    assert drawn_noise(0.0, 0.0, train=True) == cells.QUIET
+    assert drawn_noise(0.3, 0.0, train=False) == cells.QUIET
+
+
+def test_a_stack_hides_and_zones_out_while_it_learns():
+    """Zoneout in evaluation is (1 - z) new + z old; while training each draw is another."""
+    stack = layers.Recurrent("rnn", WIDTH, 1, INPUTS, dropout=0.5, variational=True, zoneout=0.2)
+    xs = draw(11, ROWS, TIME, INPUTS)
+    variables = variables_of(stack, xs, MASK)
+    weights = variables["params"]["forward_0"]
+    ys, _ = jax.jit(stack.apply)(variables, xs, MASK)
+    h, expected = np.zeros((ROWS, WIDTH)), []
+    for t in range(TIME):
+        new = 0.8 * np.tanh(h @ weights["state"] + xs[:, t] @ weights["input"] + weights["bias"]) + 0.2 * h
+        h = np.where(MASK[:, t, None], new, h)
+        expected.append(h)
+    np.testing.assert_allclose(ys, np.stack(expected, 1), atol=BAR)
+
+    learn = jax.jit(lambda key: stack.apply(variables, xs, MASK, train=True, rngs={"dropout": key})[0])
+    assert np.abs(learn(jax.random.key(0)) - learn(jax.random.key(1))).max() > 0.1
+
+
 # ------------------------------------------------------------------------------------ small layers
 
 
@@ -143,3 +246,52 @@ def test_dropout_keeps_the_mean(rate):
     # Of 100,000 draws: four standard deviations of the share.
     np.testing.assert_allclose((dropped == 0).mean(), rate, atol=4 * (rate * (1 - rate) / 1e5) ** 0.5)
     assert Drop().apply({}, x, False) is x
+
+
+# ---------------------------------------------------------------------------- pooling and non-local
+
+
+def test_pooling_asks_with_its_own_queries():
+    """Two learned queries, any score; masked positions do not matter, an empty sentence gives zeros."""
+    memory, mask = draw(10, ROWS, TIME, WIDTH), MASK & (np.arange(ROWS) < 2)[:, None]
+    for score in ("scaled_dot", "additive"):
+        module = layers.Pooling(2, WIDTH, score)
+        variables = variables_of(module, memory, mask)
+        pooled, alpha = jax.jit(module.apply)(variables, memory, mask)
+        assert pooled.shape == (ROWS, 2, WIDTH)
+        np.testing.assert_allclose(alpha.sum(-1), np.repeat(mask.any(1)[:, None], 2, axis=1), atol=1e-6)
+        np.testing.assert_allclose(pooled, np.einsum("bqs,bsw->bqw", alpha, memory), atol=BAR)
+        other = np.where(mask[..., None], memory, 1e3).astype(np.float32)
+        np.testing.assert_allclose(jax.jit(module.apply)(variables, other, mask)[0], pooled, atol=BAR)
+        if score == "scaled_dot":
+            e = memory[0] @ variables["params"]["queries"][1] / WIDTH**0.5
+            np.testing.assert_allclose(alpha[0, 1], np.exp(e) / np.exp(e).sum(), atol=BAR)
+
+
+def test_a_non_local_block_is_a_loop_over_a_video():
+    """z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j), for each place i of 2 frames of 2 x 3 pixels."""
+    x = draw(11, 2, 2, 2, 3, 4)
+    real = np.ones(x.shape[:-1], bool)
+    real[1, 1] = False  # the second video has one frame
+    module = layers.NonLocal(4)
+    variables = variables_of(module, x, real)
+    found = jax.jit(module.apply)(variables, x, real)
+    dense = lambda name, value: value @ variables["params"][name]["kernel"] + variables["params"][name]["bias"]
+    for video in range(2):
+        places = [place for place in np.ndindex(2, 2, 3) if real[(video, *place)]]
+        for i in places:
+            theta = dense("query", x[(video, *i)])
+            keys, values = np.split(np.array([dense("key_value", x[(video, *j)]) for j in places]), 2, axis=1)
+            weight = np.exp(keys @ theta)
+            expected = x[(video, *i)] + dense("output", weight / weight.sum() @ values)
+            np.testing.assert_allclose(found[(video, *i)], expected, atol=BAR)
+
+
+def test_a_new_non_local_block_changes_nothing():
+    """And learns: the gradient of its output matrix is not zero."""
+    x, module = draw(12, 1, 2, 3, 4), layers.NonLocal(4)
+    variables = jax.jit(module.init)(jax.random.key(0), x)
+    run = jax.jit(lambda variables: module.apply(variables, x))
+    np.testing.assert_array_equal(run(variables), x)
+    slope = jax.jit(jax.grad(lambda variables: jnp.sum(module.apply(variables, x) ** 2)))(variables)
+    assert np.abs(slope["params"]["output"]["kernel"]).max() > 0.01

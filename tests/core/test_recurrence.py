@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 
 from s2sjax.core import cells, recurrence
 
@@ -15,8 +16,10 @@ LENGTHS = np.array([6, 4, 1, 0])  # whole, padded, nearly and wholly empty
 MASK = np.arange(TIME) < LENGTHS[:, None]
 HOLES = np.random.default_rng(9).random((ROWS, TIME)) < 0.6  # a mask need not be a prefix
 
-every_cell = pytest.mark.parametrize("name", cells.CELLS)
-pytorch_cells = pytest.mark.parametrize("name", ["rnn", "lstm"])  # PyTorch's GRU resets after the product
+PARALLEL = [name for name, cell in cells.CELLS.items() if cell.parallel]
+
+every_cell = zoo.each_cell()
+every_parallel_cell = zoo.each_cell(PARALLEL)
 both_ways = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 run = jax.jit(recurrence.run, static_argnames=("cell", "reverse"))
@@ -35,6 +38,11 @@ def assert_close(left, right, **bar):
     jax.tree.map(partial(np.testing.assert_allclose, **bar), left, right)
 
 
+def assert_same(name: str, left, right):
+    """To the last bit, where steps are made one by one; in parallel, other neighbours are added in another order."""
+    assert_close(left, right, rtol=0, atol=1e-6 if name in PARALLEL else 0)
+
+
 # ----------------------------------------------------------------------------------------- masks
 
 
@@ -50,7 +58,7 @@ def test_padded_steps_leave_the_carry_as_it_was(name, reverse):
     jax.tree.map(np.testing.assert_array_equal, (ys, last), (other, other_last))
 
     before = np.concatenate([ys[:, 1:], carry[0][:, None]] if reverse else [carry[0][:, None], ys[:, :-1]], axis=1)
-    changed = (np.asarray(ys) != before).any(-1)
+    changed = (np.abs(np.asarray(ys) - before) > (1e-6 if name in PARALLEL else 0)).any(-1)
     np.testing.assert_array_equal(changed, HOLES)
 
     _, untouched = run(cells.CELLS[name], weights, xs, np.zeros_like(MASK), carry, reverse=reverse)
@@ -67,8 +75,8 @@ def test_a_mask_takes_its_steps_out_of_time(name, reverse):
     packed = np.take_along_axis(np.asarray(xs), real_first[..., None], axis=1)
     packed_mask = np.arange(TIME) < HOLES.sum(1)[:, None]
     packed_ys, packed_last = run(cells.CELLS[name], weights, packed, packed_mask, carry, reverse=reverse)
-    jax.tree.map(np.testing.assert_array_equal, last, packed_last)
-    np.testing.assert_array_equal(np.asarray(ys)[HOLES], np.asarray(packed_ys)[packed_mask])
+    assert_same(name, last, packed_last)
+    assert_same(name, np.asarray(ys)[HOLES], np.asarray(packed_ys)[packed_mask])
 
 
 @every_cell
@@ -78,47 +86,115 @@ def test_reverse_is_forward_on_the_flipped_sentence(name):
     flipped = np.stack([np.concatenate([row[:n][::-1], row[n:]]) for row, n in zip(xs, LENGTHS)])
     ys, last = run(cells.CELLS[name], weights, xs, MASK, carry, reverse=True)
     flipped_ys, flipped_last = run(cells.CELLS[name], weights, flipped, MASK, carry)
-    jax.tree.map(np.testing.assert_array_equal, last, flipped_last)
+    assert_same(name, last, flipped_last)
     for row, n in enumerate(LENGTHS):
-        np.testing.assert_array_equal(ys[row, :n], flipped_ys[row, :n][::-1])
+        assert_same(name, ys[row, :n], flipped_ys[row, :n][::-1])
 
 
-@pytorch_cells
+def pytorch_module(torch, name: str, forward, backward):
+    """PyTorch's two directions with our weights, and which of its parameters each of ours became."""
+    kind = {"rnn": "RNN", "lstm": "LSTM", "gru_after": "GRU"}[name]
+    module = getattr(torch.nn, kind)(INPUTS, WIDTH, batch_first=True, bidirectional=True)
+    names = {"input": "weight_ih_l0", "state": "weight_hh_l0", "bias": "bias_ih_l0"}
+    for suffix, weights in (("", forward), ("_reverse", backward)):
+        for ours, theirs in names.items():
+            getattr(module, theirs + suffix).data.copy_(torch.tensor(in_pytorchs_order(name, weights[ours].T)))
+        second = getattr(module, "bias_hh_l0" + suffix).data.zero_()
+        if name == "gru_after":
+            second[2 * WIDTH :] = torch.tensor(weights["state_bias"])
+    return module, names
+
+
+def in_pytorchs_order(name: str, value) -> np.ndarray:
+    """PyTorch's gates lie in the order i, f, c~, o and r, u, h~; ours in the order f, i, o, c~ and u, r, h~."""
+    order = {"rnn": [0], "lstm": [1, 0, 3, 2], "gru_after": [1, 0, 2]}[name]
+    blocks = np.split(np.asarray(value), len(order))
+    return np.concatenate([blocks[place] for place in order])
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "gru_after"])
 def test_both_directions_equal_pytorch_on_packed_sentences(name):
+    """Outputs, last carries, and the gradients of all squared outputs by the weights."""
     torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
     lengths, rows = np.maximum(LENGTHS[:3], 1), slice(0, 3)  # PyTorch refuses an empty sentence
     forward, backward = example(name, seed=1), example(name, seed=2)
     xs = forward[1][rows]
     carries = [tuple(part[rows] for part in carry) for _, _, carry in (forward, backward)]
+    module, names = pytorch_module(torch, name, forward[0], backward[0])
 
-    module = getattr(torch.nn, name.upper())(INPUTS, WIDTH, batch_first=True, bidirectional=True)
-    tensor = lambda x: torch.tensor(np.asarray(x))
-    with torch.no_grad():
-        for suffix, (weights, _, _) in zip(("", "_reverse"), (forward, backward)):
-            parts = {"weight_ih": weights["input"].T, "weight_hh": weights["state"].T, "bias_ih": weights["bias"]}
-            for key, value in parts.items():
-                getattr(module, f"{key}_l0{suffix}").copy_(tensor(in_pytorchs_order(name, value)))
-            getattr(module, f"bias_hh_l0{suffix}").zero_()
-        begin = [torch.stack([tensor(part) for part in parts]) for parts in zip(*carries)]
-        packed = torch.nn.utils.rnn.pack_padded_sequence(tensor(xs), torch.tensor(lengths), batch_first=True)
-        outputs, last = module(packed, tuple(begin) if name == "lstm" else begin[0])
-        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
+    begin = [torch.stack([torch.tensor(part) for part in parts]) for parts in zip(*carries)]
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(xs), torch.tensor(lengths), batch_first=True)
+    outputs, last = module(packed, tuple(begin) if name == "lstm" else begin[0])
+    outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
+    (outputs**2).sum().backward()
     last = last if name == "lstm" else (last,)
 
-    for direction, (weights, _, _) in enumerate((forward, backward)):
-        ys, carry = run(cells.CELLS[name], weights, xs, MASK[rows], carries[direction], reverse=direction == 1)
-        theirs = outputs[..., direction * WIDTH : (direction + 1) * WIDTH].numpy()
-        np.testing.assert_allclose(np.where(MASK[rows, :, None], ys, 0), theirs, atol=1e-5)
+    def loss(weights, carry, reverse):
+        ys, carry = recurrence.run(cells.CELLS[name], weights, xs, MASK[rows], carry, reverse=reverse)
+        ys = jnp.where(MASK[rows, :, None], ys, 0)
+        return jnp.sum(ys**2), (ys, carry)
+
+    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=2)
+    for direction, (suffix, weights) in enumerate((("", forward[0]), ("_reverse", backward[0]))):
+        d_weights, (ys, carry) = gradient(weights, carries[direction], direction == 1)
+        theirs = outputs[..., direction * WIDTH : (direction + 1) * WIDTH].detach().numpy()
+        np.testing.assert_allclose(ys, theirs, atol=1e-5)
         for ours, part in zip(carry, last):
-            np.testing.assert_allclose(ours, part[direction].numpy(), atol=1e-5)
+            np.testing.assert_allclose(ours, part[direction].detach().numpy(), atol=1e-5)
+        for ours, name_there in names.items():
+            there = getattr(module, name_there + suffix).grad.numpy()
+            here = in_pytorchs_order(name, d_weights[ours].T)
+            np.testing.assert_allclose(here, there, atol=1e-5 * max(1, np.abs(there).max()))
 
 
-def in_pytorchs_order(name: str, value) -> np.ndarray:
-    """PyTorch's gates lie in the order i, f, c~, o, ours in the order f, i, o, c~."""
-    if name == "rnn":
-        return value
-    f, i, o, candidate = np.split(np.asarray(value), 4)
-    return np.concatenate([i, f, candidate, o])
+# ------------------------------------------------------------------------------- parallel over time
+
+
+@every_parallel_cell
+@pytest.mark.parametrize("reverse, zoned", [(False, False), (True, True)], ids=["forward", "reverse-zoneout"])
+def test_in_parallel_is_step_by_step(name, reverse, zoned):
+    """Forward and backward, through holes, from a carry that is not zero; 11 steps, which is no power of two."""
+    weights, _, carry = example(name)
+    rng = np.random.default_rng(4)
+    xs = rng.normal(size=(ROWS, 11, INPUTS)).astype(np.float32)
+    mask = rng.random((ROWS, 11)) < 0.7
+    noise = cells.Noise(zone=rng.random((11, 1, ROWS, WIDTH)).astype(np.float32)) if zoned else cells.QUIET
+
+    @partial(jax.jit, static_argnums=0)
+    def with_gradients(parallel, *arguments):
+        cell = cells.CELLS[name]._replace(parallel=parallel)
+        outputs, pull = jax.vjp(
+            lambda weights, xs, carry: recurrence.run(cell, weights, xs, mask, carry, reverse, noise), *arguments
+        )
+        return outputs, pull(cotangents_like(xs, carry))
+
+    parallel, stepped = (with_gradients(choice, weights, xs, carry) for choice in (True, False))
+    for left, right in zip(*map(jax.tree.leaves, (parallel, stepped))):
+        np.testing.assert_allclose(left, right, atol=1e-5 * max(1, np.abs(right).max()))
+        assert np.abs(right).max() > 0.1
+
+
+@every_parallel_cell
+def test_in_parallel_nothing_waits_for_the_step_before(name):
+    """The compiled program has no loop over time; that of a plain RNN has one."""
+
+    def loops(name):
+        weights, xs, carry = example(name)
+        return run.lower(cells.CELLS[name], weights, xs, MASK, carry).as_text().count("while")
+
+    assert loops("rnn") > 0
+    assert loops(name) == 0
+
+
+@every_parallel_cell
+def test_a_thousand_steps_in_parallel_stay_within_their_candidates(name):
+    """Products of a thousand gates fade to zero; a state is a mean of what it saw, whatever the gates."""
+    xs = 30 * np.random.default_rng(5).normal(size=(1, 1000, INPUTS)).astype(np.float32)
+    weights, _, carry = example(name)
+    ys, _ = run(cells.CELLS[name], weights, xs, np.ones((1, 1000), bool), tuple(part[:1] for part in carry))
+    candidates = cells.project(weights, xs)[..., -WIDTH:]
+    assert np.isfinite(ys).all()
+    assert np.abs(ys).max() <= max(np.abs(candidates).max(), np.abs(carry[0][:1]).max()) * (1 + 1e-5)
 
 
 # ---------------------------------------------------------------------- the late weight gradient
@@ -145,7 +221,7 @@ def cotangents_like(xs, carry, seed: int = 3):
     return draw(*xs.shape[:-1], WIDTH), tuple(draw(*part.shape) for part in carry)
 
 
-@every_cell
+@zoo.each_cell([name for name in cells.CELLS if name not in PARALLEL])
 @both_ways
 def test_the_late_weight_gradient_is_the_plain_one(name, reverse):
     """For every weight, input and carry, to 1e-10 in float64; two problems at once, by `vmap`."""
@@ -216,3 +292,13 @@ def test_what_is_shared_between_steps_has_its_gradient():
     d_w, d_memory = jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.eye(2), jnp.ones(2))
     np.testing.assert_allclose(d_memory, xs.sum(0))
     np.testing.assert_allclose(d_w, np.outer(xs.sum(0), np.ones(2)))
+
+
+def test_turned_rows_keep_their_padding_at_the_end():
+    """a b c _ -> c b a _, of ids and of vectors; turned twice, a row is as it was."""
+    ids = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
+    there = recurrence.turned(ids, ids != 0)
+    np.testing.assert_array_equal(there, [[3, 2, 1, 0], [4, 0, 0, 0], [0, 0, 0, 0], [8, 7, 6, 5]])
+    np.testing.assert_array_equal(recurrence.turned(there, ids != 0), ids)
+    vectors = np.stack([ids, 10 * ids], axis=-1)
+    np.testing.assert_array_equal(recurrence.turned(vectors, ids != 0), np.stack([there, 10 * there], axis=-1))

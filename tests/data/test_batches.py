@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s2sjax.data import Example, batches
-from s2sjax.data.batches import Plan, Ragged, encode, evaluation_batches, make_batch, stream
+from s2sjax.data.batches import Plan, Ragged, encode, evaluation_batches, make_batch, round_length, stream
 from s2sjax.data.text import EOS, PAD, Vocabulary
 from s2sjax.errors import UserError
 
@@ -306,3 +306,10 @@ def test_evaluation_goes_from_short_to_long_in_few_shapes():
 def test_no_rows_no_evaluation():
     with pytest.raises(UserError, match=r"^evaluate\.rows is 0: it must be at least 1$"):
         next(evaluation_batches([[4]], (8,), 0))
+
+
+def test_padding_alone_does_not_go_beyond_what_a_model_can_address():
+    assert [round_length(n) for n in (1, 5, 8, 9)] == [1, 8, 8, 16]
+    assert [round_length(n, most=6) for n in (3, 5, 6, 7)] == [4, 6, 6, 8]
+    shapes = [source.shape for _, source in evaluation_batches([[4] * 4, [4] * 6], (3,), rows=1, most=6)]
+    assert shapes == [(1, 6), (1, 8)]  # five tokens with <eos>, and seven

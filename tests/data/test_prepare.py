@@ -37,7 +37,7 @@ def read_from(data, folder):
 def all_batches(data, steps=25):
     train = training.read(data)
     source, target = training.vocabularies(data, train)
-    pairs = training.make_pairs(data, train, source, target)
+    pairs = training.make_pairs(data, train, source, target, seed=1)
     plan = training.make_plan(data, pairs, seed=1, multiple=2)
     found = [batches.make_batch(pairs, plan, step) for step in range(steps)]
     shares = [batches.make_batch(pairs, plan, 3, index, 2) for index in range(2)]
@@ -265,6 +265,8 @@ def test_what_a_prepared_folder_does_not_keep(tmp_path):
     made = Prepared(str(tmp_path / "made"))
     assert "keeps no training text" in refused(lambda: sources.load(made, "train"))
     assert "was prepared without test examples" not in refused(lambda: sources.load(Prepared("gone"), "test"))
+    drawn = config.replace(DATA, source=Text("subwords", sampling=0.1))
+    assert "data.source.sampling draws subwords anew" in refused(lambda: prepare.prepare(drawn, tmp_path / "y"))
     assert "data.corpus.corpus is not given" in refused(lambda: prepare.prepare(read_from(DATA, "x"), tmp_path / "y"))
     again = config.replace(DATA, corpus=Prepared(str(tmp_path / "two"), COPY))
     assert prepare.prepare(again, tmp_path / "two").pairs == 150

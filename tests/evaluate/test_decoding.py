@@ -164,3 +164,36 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
         if isinstance(options.get("sampling"), dict):
             options = options | {"sampling": Sampling(**options["sampling"])}
         Search(**options)
+
+
+def test_learned_positions_bound_what_is_read_and_written(text):
+    """A generous ratio ends where the model's positions do; what goes beyond by name is refused by name."""
+    name = "transformer-pre-learned"  # sixteen positions
+    learned = [(models.build(zoo.MODELS[name], text.size, text.size), None)]
+    params = zoo.Pure(name, vocabulary=text.size, sharp=3.0).params["params"]
+    generous = translator(learned, text, max_ratio=4.0, beam=1, min_length=16)
+    (outputs,) = generous.decode(params, ["abc"])
+    assert len(outputs[0].ids) == 16
+    with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 17"):
+        translator(learned, text, max_length=17).decode(params, ["abc"])
+    with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 32"):
+        generous.decode(params, ["a" * 16])
+
+
+# ------------------------------------------------------------------------- models without attention
+
+
+def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text):
+    """Alone, or as a member of an ensemble; all else works."""
+    blind = models.build(zoo.MODELS["cho"], text.size, text.size)
+    for modules in (blind, [weights[0][0], blind]):
+        with pytest.raises(
+            UserError, match=r"search\.coverage 0\.2 is made of attention, and this model has none: set"
+        ):
+            Translator(modules, text, text, Search(beam=3, coverage=0.2), (8,), 8)
+        maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
+        assert not maker.attends
+        with pytest.raises(UserError, match="a map is made of attention"):
+            maker.attention(None, "abc", None)
+        with pytest.raises(UserError, match="an alignment is made of attention"):
+            maker.align(None, ["abc"], [None])

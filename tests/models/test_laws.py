@@ -51,9 +51,15 @@ def test_every_leaf_of_memory_and_state_has_the_batch_in_front(name, model):
     state, logits, attention = model.step(model.params, memory, state, np.full(3, SOS))
     assert {leaf.shape[0] for leaf in jax.tree.leaves((memory, state))} == {3}
     assert logits.shape == (3, zoo.VOCABULARY)
-    assert attention.shape == source.shape
-    np.testing.assert_allclose(attention.sum(1), 1, atol=1e-6)
-    assert np.all(np.asarray(attention)[source == PAD] == 0)
+    assert (attention is not None) == model.module.attends
+    if attention is not None:
+        assert attention.shape == source.shape
+        assert np.all(np.asarray(attention)[source == PAD] == 0)
+        total = np.asarray(attention.sum(1))
+        if getattr(zoo.MODELS[name], "window", None) == "predictive":  # its Gaussian thins the weights, as published
+            assert ((total > 0.01) & (total < 1)).all()
+        else:
+            np.testing.assert_allclose(total, 1, atol=1e-6)
 
 
 @every_model
@@ -90,9 +96,9 @@ def decode(module, params, source, limit, **options):
     apply = partial(module.apply, params)
     memory = apply(source, method="encode")
     state = apply(memory, limit, method="start")
-    step = lambda state, token: apply(memory, state, token, method="step")
     limits = jnp.full(len(source), limit)
-    return (search.beam if options else search.greedy)(step, state, limits, limit, **options)
+    search_with = search.beam if options else search.greedy
+    return search_with(module.beams(params["params"], memory), state, limits, limit, **options)
 
 
 FOUR_SENTENCES = zoo.batch(np.random.default_rng(5), rows=4)[0]

@@ -3,12 +3,15 @@
 from functools import cache, partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
 from jax.sharding import Mesh
 
-from s2sjax import config, models, run
+from s2sjax import config, models
+from s2sjax.core import sampled
+from s2sjax.models import objectives
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import fit
@@ -17,33 +20,40 @@ from s2sjax.train.state import create, make_train_step
 
 every_family = zoo.each(zoo.FAMILIES)
 VOCABULARY = 8
+PARTS = jnp.array([[0, 1, 2, 4, 5, 6, 7], [0, 2, 3, 4, 5, 6, 7]])
+OBJECTIVES = {
+    "scheduled sampling": {"scheduled_sampling": config.ScheduledSampling("linear", k=4)},
+    "sampled softmax": {"softmax": config.Softmax(samples=5)},
+    "softmax of a part": {"softmax": config.Softmax(subset=7)},
+}
 
 
 def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
     """(state, step) of a model of the zoo, on a mesh."""
-    model = zoo.MODELS[name] if dropout else config.replace(zoo.MODELS[name], dropout=0.0)
+    model = zoo.MODELS[name] if dropout else zoo.without_dropout(zoo.MODELS[name])
     module = models.build(model, VOCABULARY, VOCABULARY)
     source, target = zoo.batch(np.random.default_rng(0), vocabulary=VOCABULARY)
 
     def init(key):
         return create(module.init(key, source, target)["params"], optimizer(train), ema=train.ema > 0)
 
-    rules = models.TENSOR_RULES[type(model)] if mesh.shape["tensor"] > 1 else ()
+    rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
     state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
-    step = make_train_step(partial(run.loss, module, 0.1), optimizer(train), train, seed=0)
-    return state, step
+    loss = objectives.choose(module, train, sampled.log_uniform(VOCABULARY), PARTS)
+    return state, make_train_step(loss, optimizer(train), train, seed=0)
 
 
 def batch_of(number: int) -> dict:
     source, target = zoo.batch(np.random.default_rng(number), rows=16, vocabulary=VOCABULARY)
-    return {"source": source, "target": target}
+    return {"source": source, "target": target, "part": np.full(16, number % 2, np.int32)}
 
 
 @cache
 def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool = True, **train):
     # Some gradients are zero but for rounding (a key's bias moves all scores alike), and Adam with its usual eps would
     # blow that rounding up to whole steps.
-    train = config.Train(learning_rate=1e-2, warmup=1, eps=1e-2, **train)
+    smoothing = 0.0 if "softmax" in train else 0.1
+    train = config.Train(learning_rate=1e-2, warmup=1, eps=1e-2, label_smoothing=smoothing, **train)
     state, step = setting(name, train, mesh, dropout)
     compiled, losses = jax.jit(step), []
     with jax.set_mesh(mesh):
@@ -68,23 +78,56 @@ def test_one_device_equals_eight(name, mesh):
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), spread, parameters)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+@pytest.mark.parametrize("learning", OBJECTIVES)
+def test_one_device_equals_eight_whatever_is_learnt_from(name, learning):
+    """What is drawn depends on the seed and the step, not on where the rows lie."""
+    eight = meshes.make_mesh(config.Mesh(data=2, fsdp=4))
+    alone, parameters = losses_and_parameters(name, one_device(), **OBJECTIVES[learning])
+    together, spread = losses_and_parameters(name, eight, **OBJECTIVES[learning])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), spread, parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+@pytest.mark.parametrize(
+    "learning",
+    [
+        {"scheduled_sampling": config.ScheduledSampling("constant", k=0.0, feed="argmax")},
+        {"softmax": config.Softmax(subset=7)},
+    ],
+    ids=["reading itself", "softmax of a part"],
+)
+def test_micro_batches_equal_one_batch_where_nothing_is_drawn(name, learning):
+    same_in_micro_batches(name, **learning)
+
+
 @every_family
 def test_micro_batches_equal_one_batch(name):
+    same_in_micro_batches(name)
+
+
+def same_in_micro_batches(name, **learning):
     """Rows of uneven length, so that a mean of means would differ."""
-    whole, parameters = losses_and_parameters(name, one_device(), steps=1, dropout=False, clip=0.0)
-    parts, summed = losses_and_parameters(name, one_device(), steps=1, dropout=False, clip=0.0, micro_batches=4)
+    one_step = dict(steps=1, dropout=False, clip=0.0, **learning)
+    whole, parameters = losses_and_parameters(name, one_device(), **one_step)
+    parts, summed = losses_and_parameters(name, one_device(), **one_step, micro_batches=4)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(parameters))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), summed, parameters)
 
 
 @every_family
-def test_a_restart_changes_no_bit(name, tmp_path):
+@pytest.mark.parametrize("learning", ["truth", *(pytest.param(each, marks=pytest.mark.slow) for each in OBJECTIVES)])
+def test_a_restart_changes_no_bit(name, learning, tmp_path):
     """n steps equal k steps, a save, a restore, and n - k steps: dropout on, average kept, to the last bit."""
 
     def trained(folder, stops):
         for steps in stops:
-            train = config.Train(steps=steps, ema=0.9, evaluate_every=0, save_every=100, schedule="constant")
+            often = dict(steps=steps, ema=0.9, evaluate_every=0, save_every=100, schedule="constant")
+            train = config.Train(**often, **OBJECTIVES.get(learning, {}))
             state, step = setting(name, train, one_device(), dropout=True)
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)

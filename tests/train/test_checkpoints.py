@@ -289,3 +289,36 @@ def test_a_full_disk_is_told_with_its_remedy_and_harms_no_older_checkpoint(tmp_p
         "free some space and run the same command again",
         "[1]",
     ]
+
+
+# ----------------------------------------------------------------------------------- the average
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_the_average_is_the_mean_of_the_newest(open_folder, ema):
+    checkpoints = open_folder(keep=3, best="max")
+    for step, score in ((10, 9.0), (20, 0.0), (30, 1.0), (41, 2.0)):
+        checkpoints.save(state_at(step, ema=ema), step, score)
+    checkpoints.wait()
+    params, step = open_folder(read_only=True).restore_average(3)
+    kept = [state_at(each, ema=ema) for each in (20, 30, 41)]
+    expected = np.mean([(each.ema if ema else each.params)["net"]["kernel"] for each in kept], axis=0, dtype=np.float64)
+    assert step == 41
+    np.testing.assert_allclose(params["net"]["kernel"], expected, rtol=1e-7)
+
+
+def test_too_few_to_average_is_refused_and_a_damaged_one_does_not_count(open_folder, capsys):
+    checkpoints = open_folder(keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(state_at(step), step)
+    checkpoints.wait()
+    with pytest.raises(UserError) as caught:
+        checkpoints.restore_average(4)
+    assert str(caught.value) == (
+        f"there are 3 whole checkpoints in {checkpoints.folder}, too few to average 4: "
+        "average fewer, or train with a higher train.keep"
+    )
+    shutil.rmtree(checkpoints.folder / "3" / "params")
+    params, step = open_folder(read_only=True).restore_average(2)
+    assert step == 2 and "checkpoint of step 3 is damaged" in capsys.readouterr().out
+    np.testing.assert_allclose(params["net"]["kernel"][0, 0], 1500)

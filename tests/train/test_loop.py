@@ -31,7 +31,7 @@ def batches(start):
         start += 1
 
 
-def loss(params, batch, key):
+def loss(params, batch, key, step):
     x = batch["x"] * jax.random.bernoulli(key, 0.9, batch["x"].shape)
     return {"loss": (((x @ params["w"] - batch["y"]) ** 2).sum(), jnp.float32(len(x)))}
 

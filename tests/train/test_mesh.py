@@ -27,7 +27,7 @@ def init():
     return state.create(params, OPTIMIZER, ema=True)
 
 
-def loss(params, batch, key):
+def loss(params, batch, key, step):
     hidden = jax.nn.relu(batch["x"] @ params["in"]["kernel"] + params["in"]["bias"])
     hidden = hidden * jax.random.bernoulli(key, 0.8, hidden.shape)
     error = (hidden @ params["out"]["kernel"] - batch["x"]) ** 2 * batch["weight"][:, None]

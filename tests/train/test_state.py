@@ -30,7 +30,7 @@ def batch(seed=0):
     }
 
 
-def loss(params, batch, key, dropout=0.0):
+def loss(params, batch, key, step=None, dropout=0.0):
     hidden = jnp.tanh(batch["x"] @ params["in"])
     if dropout:
         hidden = hidden * jax.random.bernoulli(key, 1 - dropout, hidden.shape)
@@ -38,8 +38,8 @@ def loss(params, batch, key, dropout=0.0):
     return {"loss": ((error * batch["mask"]).sum(), batch["mask"].sum())}
 
 
-def dropout_loss(params, batch, key):
-    return loss(params, batch, key, dropout=0.5)
+def dropout_loss(params, batch, key, step):
+    return loss(params, batch, key, step, dropout=0.5)
 
 
 @functools.cache  # compile each kind of step once
@@ -87,7 +87,7 @@ def test_the_loss_is_the_mean_over_unmasked_positions_only():
 
 
 def test_randomness_changes_with_step_and_micro_batch_and_repeats_with_the_seed():
-    def draws(params, batch, key):
+    def draws(params, batch, key, step):
         draw = jax.random.uniform(key)
         return {"loss": (params["out"].sum() * 0.0 + draw, jnp.float32(1)), "square": (draw**2, jnp.float32(1))}
 

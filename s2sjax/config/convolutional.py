@@ -1,0 +1,179 @@
+"""What learns: the families that convolve, and those that are dense. See s2sjax/config/models.py for the others."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from s2sjax.config.joints import Carries, Reader, Writer, check_tie
+from s2sjax.config.models import CellName, Tie, _check_dropout
+from s2sjax.config.settings import at_least, require, settings
+
+Shapes = tuple[tuple[int, int], ...]
+
+
+@settings
+class RCTM:
+    """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
+
+    width: int = 256
+    """of the convolutions and of the decoder state"""
+    embedding: int = 256
+    """width of a token; 0 reads it as a unit vector"""
+    kernels: tuple[int, ...] = (2, 3, 4)
+    """how many positions each convolution sees, from the lowest"""
+    activation: Literal["tanh", "relu", "gated"] = "tanh"
+    """of each convolution; `gated` is the gated linear unit"""
+    residual: bool = False
+    """each convolution adds to what it read, where that is as wide"""
+    pool: Literal["mean", "max"] = "mean"
+    """how the vectors of all positions become the one that every step of the decoder is given"""
+    cell: CellName = "rnn"
+    """how a state moves: see s2sjax/core/cells.py"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        # The vector of the whole sentence stands for the last carry of a plain cell.
+        return Reader(self.width, Carries("rnn", (self.width,)))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(None, Carries("rnn", (self.width,)))
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+        at_least(0, self, "model", "embedding")
+        require(len(self.kernels) > 0, "model.kernels is empty: name at least one")
+        require(min(self.kernels) >= 1, f"model.kernels is {self.kernels}: each must be at least 1")
+        _check_dropout(self)
+        check_tie(self, self.width)
+
+
+@settings
+class ConvS2S:
+    """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
+
+    embedding: int = 256
+    """width of a token, of what attention compares, and of what the output layer reads"""
+    encoder_layers: Shapes = ((256, 3),) * 4
+    """(width, kernel) of each block that reads"""
+    decoder_layers: Shapes = ((256, 3),) * 3
+    """(width, kernel) of each block that writes"""
+    max_length: int = 512
+    """longest sequence that the learned positions can address"""
+    weight_norm: bool = True
+    """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
+    scale_gradient: bool = True
+    """divide the encoder's gradient by twice the number of attentions, which all add to it"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.embedding)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.embedding)
+
+    def __post_init__(self):
+        at_least(1, self, "model", "embedding", "max_length")
+        _check_shapes(self, "encoder_layers", "decoder_layers")
+        _check_dropout(self)
+
+
+@settings
+class LSTMDense:
+    """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
+
+    For sources and targets of matched lengths. The decoder is no language model: no token knows another.
+    """
+
+    width: int = 512
+    """of the states; each direction has half of it"""
+    embedding: int = 256
+    """width of a token; 0 reads it as a unit vector"""
+    layers: int = 1
+    """cells stacked"""
+    cell: CellName = "lstm"
+    """how a state moves: see s2sjax/core/cells.py"""
+    decoder_layers: int = 1
+    """hidden layers between a state and the output layer"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "layers")
+        at_least(0, self, "model", "embedding", "decoder_layers")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            self.width % 2 == 0,
+            f"model.width is {self.width}: it must be even to be halved between two directions",
+        )
+
+
+@settings
+class DenseDense:
+    """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
+
+    width: int = 512
+    """of the hidden layers"""
+    embedding: int = 256
+    """width of a token; 0 reads it as a unit vector"""
+    window: int = 7
+    """tokens that a position sees, itself in their middle"""
+    encoder_layers: int = 1
+    """hidden layers; the first reads the window"""
+    decoder_layers: int = 1
+    """hidden layers between those and the output layer"""
+    tie: Tie = "none"
+    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    dropout: float = 0.1
+    """share of activations dropped while training"""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.width)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.width)
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "window", "encoder_layers")
+        at_least(0, self, "model", "embedding", "decoder_layers")
+        _check_dropout(self)
+        check_tie(self, self.width)
+        require(
+            self.window % 2 == 1,
+            f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
+        )
+
+
+Family = RCTM | ConvS2S | LSTMDense | DenseDense
+
+
+def _check_shapes(config, *names: str) -> None:
+    for name in names:
+        shapes = getattr(config, name)
+        require(len(shapes) > 0, f"model.{name} is empty: name at least one (width, kernel) pair")
+        require(
+            all(width >= 1 and kernel >= 1 for width, kernel in shapes),
+            f"model.{name} is {shapes}: every width and kernel must be at least 1",
+        )

@@ -1,0 +1,65 @@
+"""Convolution over time, all at once or one step at a time, and the gated linear unit.
+
+Letters: B batch, T time, D input width, O output width, k kernel width, d dilation.
+
+    y_t = b + sum_j W_j x_{t + d (j - before)},  j = 0 .. k-1;  x is zero outside of the sentence
+
+`before` of the k inputs lie in the past: k-1 where the convolution is causal, (k-1)//2 where it is centred. With k = 3:
+
+    centred   y_1 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b
+    causal    y_2 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+Weights = Mapping[str, Array]
+"""kernel [k, D, O] and bias [O]"""
+
+
+def convolve(weights: Weights, xs: Array, mask: Array, causal: bool = False, dilation: int = 1) -> Array:
+    """All steps at once: xs [B, T, D], mask [B, T] -> [B, T, O]. Padding is read as zeros and written as zeros."""
+    kernel = weights["kernel"]
+    reach = kernel.shape[0] - 1
+    before = reach if causal else reach // 2
+    ys = lax.conv_general_dilated(
+        jnp.where(mask[..., None], xs, 0), kernel,
+        window_strides=(1,),
+        padding=((before * dilation, (reach - before) * dilation),),
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )  # fmt: skip
+    return jnp.where(mask[..., None], ys + weights["bias"], 0)
+
+
+def start(weights: Weights, rows: int, dtype, dilation: int = 1) -> Array:
+    """The inputs before the first step: zeros [B, (k-1)*d, D]."""
+    width, inputs, _ = weights["kernel"].shape
+    return jnp.zeros((rows, (width - 1) * dilation, inputs), dtype)
+
+
+def step(weights: Weights, past: Array, x: Array, dilation: int = 1) -> tuple[Array, Array]:
+    """One step of a causal convolution: the past inputs [B, (k-1)*d, D] and x [B, D] -> the new past, y [B, O]."""
+    kernel = weights["kernel"]
+    seen = jnp.concatenate([past, x[:, None]], axis=1)
+    window = seen[:, ::dilation].reshape(len(x), -1)  # [B, k*D]
+    return seen[:, 1:], window @ kernel.reshape(-1, kernel.shape[-1]) + weights["bias"]
+
+
+def gated(x: Array) -> Array:
+    """The gated linear unit: a * sigmoid(b) of [..., 2H] = [a; b] -> [..., H] (Dauphin et al. 2017)."""
+    value, gate = jnp.split(x, 2, axis=-1)
+    return value * jax.nn.sigmoid(gate)
+
+
+def length(direction: Array) -> Array:
+    """The Euclidean length of what feeds each output: [..., O] -> [O]."""
+    return jnp.sqrt(jnp.sum(direction**2, axis=tuple(range(direction.ndim - 1))))
+
+
+def weight_norm(direction: Array, lengths: Array) -> Array:
+    """A kernel [..., O] whose lengths [O] and directions are learnt apart: W = g v / |v| (Salimans and Kingma 2016)."""
+    return direction * (lengths / length(direction))

@@ -1,0 +1,94 @@
+"""What a recurrent cell remembers, and what its gradient sees. Each function explains one sentence.
+
+Letters: T time, D input width, H state width.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core import cells
+from s2sjax.core.cells import Carry, Cell, Weights
+
+
+class Unrolled(NamedTuple):
+    """h_t = sum_s shares[t, s] candidates[s]; the shares of a step sum to one."""
+
+    shares: Array  # [T, 1 + T, H] zero for s > t + 1
+    candidates: Array  # [1 + T, H] h_0, then h~_1 ... h~_T
+
+
+def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
+    """A GRU's states as weighted sums of its first state and of all candidates so far: xs [T, D], h [H].
+
+    h_t = u_t h_{t-1} + (1 - u_t) h~_t gives h~_s the share (1 - u_s) u_{s+1} ... u_t, and h_0 the share u_1 ... u_t.
+    With u = 1/2 throughout: h_2 = 1/4 h_0 + 1/4 h~_1 + 1/2 h~_2. For any cell that blends: both GRUs, minGRU, minLSTM.
+    """
+    assert cell.blend is not None, "only a cell of the form h = u h' + (1 - u) h~ unrolls into its candidates"
+    blend = cell.blend
+    steps = len(xs)
+
+    def body(carry, inputs):
+        h, shares = carry
+        place, projected = inputs
+        u, candidate = blend(weights, projected, h)
+        shares = (shares * u).at[place].set(1 - u)
+        return (u * h + (1 - u) * candidate, shares), (shares, candidate)
+
+    first = jnp.zeros_like(h, shape=(1 + steps, len(h))).at[0].set(1)
+    _, (shares, candidates) = lax.scan(body, (h, first), (1 + jnp.arange(steps), cells.project(weights, xs)))
+    return Unrolled(shares, jnp.concatenate([h[None], candidates]))
+
+
+def forget_products(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
+    """dc_T / dc_t = f_T ... f_{t+1} of an LSTM whose gates are held: xs [T, D] -> [1 + T, H], for t = 0 ... T.
+
+    The last row is one. Forget gates of 1/2 over three steps: 1/8, 1/4, 1/2, 1.
+    """
+    place = cell.gates.index("forget")
+
+    def body(carry, projected):
+        h, c = carry
+        f = jnp.split(cells.preactivations(weights, projected, h), len(cell.gates), axis=-1)[place]
+        f = f + weights["peephole"][: len(c)] * c if "peephole" in weights else f
+        return cells.step(cell, weights, carry, projected)[0], jax.nn.sigmoid(f)
+
+    _, forgets = lax.scan(body, carry, cells.project(weights, xs))
+    last = jnp.ones_like(forgets[:1])
+    return jnp.cumprod(jnp.concatenate([forgets, last])[::-1], axis=0)[::-1]
+
+
+def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
+    """|dh_T / dh_t|, the largest singular value, over the distance T - t = 0 ... T: xs [T, D] -> [1 + T].
+
+    The way through an LSTM's c, from h_t on, is a part of it; c_t itself is held.
+    """
+    width = carry[0].shape[-1]
+    split = lambda flat: tuple(jnp.split(flat, cell.carries))
+
+    def body(flat, projected):
+        move = lambda flat: jnp.concatenate(cells.step(cell, weights, split(flat), projected)[0])
+        return move(flat), jax.jacfwd(move)(flat)
+
+    flat = jnp.concatenate(carry)
+    _, jacobians = lax.scan(body, flat, cells.project(weights, xs))  # [T, C*H, C*H]
+
+    def further(product, jacobian):
+        product = product @ jacobian  # J_T ... J_{t+1}
+        return product, product
+
+    own = jnp.eye(len(flat), dtype=flat.dtype)
+    _, products = lax.scan(further, own, jacobians, reverse=True)
+    products = jnp.concatenate([own[None], products[::-1]])
+    return jnp.linalg.norm(products[:, :width, :width], ord=2, axis=(1, 2))
+
+
+def gradient_bound(state: Array, steps: int, gamma: float = 1.0) -> Array:
+    """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h: [1 + steps].
+
+    What the gradient of a plain RNN cannot exceed, gamma being the steepest slope of its squashing function: one for
+    tanh (Pascanu et al. 2013). Below one it must vanish; above one it may explode. A cell with gates is not held by it.
+    """
+    return (gamma * jnp.linalg.norm(state, ord=2)) ** jnp.arange(1 + steps)

@@ -1,0 +1,80 @@
+"""Scheduled sampling (Bengio et al. 2015): while it learns, a decoder reads the truth with probability p, else itself.
+
+Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are <sos> y1 y2 ..., what teacher forcing reads;
+`truth` [B, T] tells where it is read here too. The choice and the tokens are whole numbers: no gradient flows through.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core.tokens import PAD, SOS
+
+Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
+
+
+def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -> Array:
+    """p at update i, never below `floor`.
+
+    constant  k        linear  1 - i / k        exponential  k^i        inverse_sigmoid  k / (k + exp(i / k))
+    """
+    i = jnp.asarray(step, jnp.float32)
+    match schedule:
+        case "constant":
+            p = jnp.full_like(i, k)
+        case "linear":
+            p = 1 - i / k
+        case "exponential":
+            p = k**i
+        case "inverse_sigmoid":
+            p = jax.nn.sigmoid(jnp.log(k) - i / k)  # the same, and exp cannot overflow
+    return jnp.clip(p, floor, 1)
+
+
+def choose_truth(key: Array, p: Array, shape: tuple[int, int]) -> Array:
+    """[B, T]: a coin for each token. The first input is <sos>, always true."""
+    return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
+
+
+def own_output(logits: Array, key: Array | None) -> Array:
+    """The token the model would write [...]: the likeliest or, with a key, a drawn one; never <pad> or <sos>."""
+    ids = jnp.arange(logits.shape[-1])
+    written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
+    token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)
+    return token.astype(jnp.int32)
+
+
+def step_by_step(
+    step: Callable[[Any, Array, Array], tuple[Any, Array]],
+    state: Any,
+    inputs: Array,
+    truth: Array,
+    key: Array,
+    drawn: bool,
+) -> Array:
+    """Each output may be the next input, all inside one `lax.scan`: the logits of every step [B, T, V].
+
+    step(state, token [B], key) -> state, logits [B, V], `key` for its dropout.
+    """
+
+    def body(carry, now):
+        state, own = carry
+        given, is_true, key = now
+        for_step, for_draw = jax.random.split(key)
+        state, logits = step(state, jnp.where(is_true, given, own), for_step)
+        return (state, own_output(logits, for_draw if drawn else None)), logits
+
+    steps = (inputs.T, truth.T, jax.random.split(key, inputs.shape[1]))
+    return lax.scan(body, (state, jnp.full_like(inputs[:, 0], SOS)), steps)[1].swapaxes(0, 1)
+
+
+def mixed(inputs: Array, truth: Array, logits: Array, key: Array | None) -> Array:
+    """The inputs of the second of two passes (Mihaylova and Martins 2019), `logits` [B, T, V] being the first one's.
+
+    inputs <sos> a b, truth 1 1 0, the first pass writes a c d  ->  <sos> a c
+    """
+    own = jnp.pad(own_output(logits, key)[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    return jnp.where(truth, inputs, own)

@@ -1,0 +1,34 @@
+"""A word's vector from its characters (Kim et al. 2016): convolutions, the largest value over time, a highway.
+
+Letters: C characters of a word, A width of a character, F features, M width of a kernel.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def largest_over_time(kernel: Array, bias: Array, characters: Array, real: Array) -> Array:
+    """max over t of tanh(b + sum_m c_{t+m} W_m): characters [..., C, A], real [..., C], kernel [M, A, F] -> [..., F].
+
+    A window begins at every real character and reads zeros behind the last, so that short words have windows too, and
+    the padding of a table of words changes nothing. A word has at least one character.
+    """
+    length, width = characters.shape[-2], len(kernel)
+    before = [(0, 0)] * (characters.ndim - 2)
+    padded = jnp.pad(jnp.where(real[..., None], characters, 0), [*before, (0, width - 1), (0, 0)])
+    windows = sum(padded[..., m : m + length, :] @ kernel[m] for m in range(width))  # [..., C, F]
+    return jnp.max(jnp.where(real[..., None], jnp.tanh(windows + bias), -1), axis=-2)
+
+
+def features(convolutions: Sequence[tuple[Array, Array]], characters: Array, real: Array) -> Array:
+    """Those of kernels of several widths, side by side: [..., F]."""
+    return jnp.concatenate([largest_over_time(*each, characters, real) for each in convolutions], axis=-1)
+
+
+def highway(transform: Array, gate: Array, y: Array) -> Array:
+    """t relu(transform) + (1 - t) y, t = sigmoid(gate - 2): at first it carries y (Srivastava et al. 2015)."""
+    t = jax.nn.sigmoid(gate - 2)
+    return t * jax.nn.relu(transform) + (1 - t) * y

@@ -1,0 +1,38 @@
+"""The k largest of many, and of a few."""
+
+import math
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def top_k(values: Array, k: int) -> Array:
+    """Where the k largest of [..., V] are, best first, the smaller index of equals first: [..., k].
+
+    The k largest lie in the k chunks with the largest maxima: one pass for the maxima, then two short lists to sort
+    instead of a long one. Of 32,000 words and k = 10, in chunks of 64: lists of 500 and of 640.
+    """
+    size = values.shape[-1]
+    chunk = 1 << max(0, round(math.log2(size / k) / 2))
+    chunks = -(-size // chunk)
+    if chunks <= 4 * k:
+        return lax.top_k(values, k)[1]
+    lowest = jnp.array(-jnp.inf, values.dtype)
+    whole = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, chunks * chunk - size)], constant_values=lowest)
+    maxima = whole.reshape(*values.shape[:-1], chunks, chunk).max(-1)
+    # In the order of their places, so that the smaller of equals is found first again.
+    best = jnp.sort(lax.top_k(maxima, k)[1], axis=-1)
+    places = (best[..., None] * chunk + jnp.arange(chunk)).reshape(*values.shape[:-1], k * chunk)
+    few = jnp.take_along_axis(whole, places, axis=-1)
+    return jnp.take_along_axis(places, lax.top_k(few, k)[1], axis=-1)
+
+
+def top_few(values: Array, k: int) -> Array:
+    """The same for a list of some dozens, [..., J]: an accelerator counts who is larger faster than it sorts."""
+    if values.shape[-1] > 64:
+        return lax.top_k(values.astype(jnp.float32), k)[1]
+    one, other = values[..., :, None], values[..., None, :]
+    before = jnp.tri(values.shape[-1], k=-1, dtype=bool)  # [J, J] the other stands before the one
+    rank = jnp.sum((other > one) | ((other == one) & before), axis=-1)  # [..., J]
+    chosen = rank[..., None, :] == jnp.arange(k)[:, None]  # [..., k, J]
+    return jnp.sum(jnp.where(chosen, jnp.arange(values.shape[-1]), 0), axis=-1)

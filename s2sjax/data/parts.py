@@ -1,0 +1,47 @@
+"""A training set in parts, each with few different target words (Jean et al. 2015, section 3.2).
+
+Sentences are read in their order; when the next one would bring a part above its number of words, a new part begins.
+A part whose words are fewer is filled up with the most frequent others, so that all parts have equally many. The
+parameters are the same in all parts; only the words that a batch is normalised over differ.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from s2sjax.core.tokens import SPECIALS
+from s2sjax.data.batches import Ragged
+from s2sjax.errors import UserError
+
+
+class Parts(NamedTuple):
+    of: np.ndarray  # int32 [pairs] the part of each pair; -1 of one that is not planned
+    words: np.ndarray  # int32 [parts, N] the target words of each part, rising
+
+
+def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
+    """Parts of `size` target words, specials included; `planned` [pairs] tells which pairs count.
+
+    targets a b | b c | d, size 4 + 3 with <eos> among the specials  ->  parts 0 0 1, words {a b c}, {d a b}
+    """
+    part = np.full(len(planned), -1, np.int32)
+    specials = frozenset(range(len(SPECIALS)))
+    found: list[set[int]] = [set(specials)]
+    for pair in np.flatnonzero(planned):
+        words = specials.union(targets.flat[targets.offsets[pair] : targets.offsets[pair + 1]].tolist())
+        if len(words) > size:
+            raise UserError(
+                f"train.softmax.subset is {size}, but a target has {len(words)} different words with the specials: "
+                f"set it to {len(words)} or more"
+            )
+        if len(found[-1] | words) > size:
+            found.append(set())
+        found[-1] |= words
+        part[pair] = len(found) - 1
+    return Parts(part, np.stack([_filled(words, size) for words in found]))
+
+
+def _filled(words: set[int], size: int) -> np.ndarray:
+    """The smallest ids are the most frequent words: {0, 5}, 4 -> 0 1 2 5."""
+    others = [word for word in range(size + len(words)) if word not in words]
+    return np.array(sorted([*words, *others[: size - len(words)]]), np.int32)

@@ -1,0 +1,107 @@
+"""Subwords drawn at random, so that a model learns many segmentations of a text: pure functions of a random.Random.
+
+SentencePiece can draw them too, but from a generator of the whole thread that cannot be set again: no batch could be
+made a second time. So they are drawn here, from the pieces of its model; without randomness both agree.
+
+A text is cut in words, each beginning with U+2581 (the blank before it), for no piece reaches over one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from s2sjax.core.tokens import UNK
+
+BLANK = "\u2581"
+WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")
+UNKNOWN_PENALTY = 10.0  # SentencePiece's: an unknown character is so much less likely than the least likely piece
+
+Segment = Callable[[str, random.Random], list[str]]
+Draw = Callable[[str, random.Random], list[int]]
+Pieces = Mapping[str, tuple[int, float]]
+"""piece -> (id, score): a unigram's log-probability, or minus the rank of the merge that makes it"""
+
+
+def encode(text: str, pieces: Pieces, segment: Segment, rng: random.Random) -> list[int]:
+    """Ids of `text`, each word cut by `segment`; a run of unknown characters is one <unk>."""
+    if not text:
+        return []
+    ids: list[int] = []
+    for word in WORD.findall(BLANK + text.replace(" ", BLANK)):
+        for piece in segment(word, rng):
+            index = pieces[piece][0] if piece in pieces else UNK
+            if index != UNK or ids[-1:] != [UNK]:
+                ids.append(index)
+    return ids
+
+
+def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
+    """Byte-pair encoding in which each merge is left out with probability `dropout` (Provilkov et al. 2020).
+
+    As long as there is one, the best merge of two neighbours is made; anew before each, every possible merge is
+    dropped by its own coin, and when all are dropped the word is done. 0 is plain BPE, 1 gives characters.
+    """
+
+    def segment(word: str, rng: random.Random) -> list[str]:
+        symbols = list(word)
+        while True:
+            possible = [
+                (-pieces[joined][1], place)
+                for place, joined in enumerate(map(str.__add__, symbols, symbols[1:]))
+                if joined in pieces
+            ]
+            if dropout:
+                possible = [merge for merge in possible if rng.random() >= dropout]
+            if not possible:
+                return symbols
+            place = min(possible)[1]  # the best, of equals the first
+            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+
+    return segment
+
+
+def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
+    """A segmentation x of a word with probability p(x)^alpha / sum over all of them (Kudo 2018, with l = infinity).
+
+    Forward filtering, backward sampling: forward[i] = log of the sum over all segmentations of the first i characters.
+    The larger alpha, the likelier the best one; the smaller, the more equal all of them.
+    """
+    longest = max(map(len, pieces))
+    unknown = min(score for _, score in pieces.values()) - UNKNOWN_PENALTY
+
+    def score(piece: str) -> float | None:
+        if piece in pieces:
+            return alpha * pieces[piece][1]
+        return alpha * unknown if len(piece) == 1 else None
+
+    @lru_cache(maxsize=1 << 16)  # most of a text is words seen before
+    def lattice(word: str) -> list[list[tuple[float, int]]]:
+        """For each end: (cumulative probability of the pieces up to this one, where it starts)."""
+        forward, ways = [0.0], []
+        for end in range(1, len(word) + 1):
+            starts = range(max(0, end - longest), end)
+            scored = [(forward[start] + s, start) for start in starts if (s := score(word[start:end])) is not None]
+            top = max(scored)[0]
+            total = sum(math.exp(s - top) for s, _ in scored)
+            forward.append(top + math.log(total))
+            cumulative, below = [], 0.0
+            for s, start in scored:
+                below += math.exp(s - top) / total
+                cumulative.append((below, start))
+            ways.append(cumulative)
+        return ways
+
+    def segment(word: str, rng: random.Random) -> list[str]:
+        ways, end, drawn = lattice(word), len(word), []
+        while end:
+            number = rng.random()
+            start = next((start for below, start in ways[end - 1] if number < below), ways[end - 1][-1][1])
+            drawn.append(word[start:end])
+            end = start
+        return drawn[::-1]
+
+    return segment

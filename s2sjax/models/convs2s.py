@@ -1,0 +1,211 @@
+"""Convolutional sequence to sequence learning (Gehring et al. 2017).
+
+Letters: B batch, S source positions, T target positions, E embedding, H width of a block, k its kernel, V vocabulary.
+
+Every sum of two terms is multiplied by sqrt(1/2), and weights are drawn by the number of their inputs and by what
+follows them (dropout, a gate), so that the variance of activations stays what it was at the embeddings.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers
+from s2sjax.core import attention, convolution
+from s2sjax.models.contract import Memory
+
+DOT = attention.SCORES["dot"]
+
+
+def halfway(x: Array, y: Array) -> Array:
+    """sqrt(1/2) (x + y): the sum of two independent terms of one variance, at that variance."""
+    return (x + y) * jnp.asarray(0.5**0.5, x.dtype)
+
+
+def slowed(x: Array, pace: float) -> Array:
+    """x itself, its gradient multiplied by `pace`."""
+    return jax.lax.stop_gradient((1 - pace) * x) + pace * x
+
+
+class Placed(nn.Module):
+    """Embeddings of words and of their positions, summed and dropped out; both are drawn from N(0, 0.1^2)."""
+
+    config: config.ConvS2S
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        shape = (self.config.max_length, self.config.embedding)
+        self.table = self.param("table", nn.initializers.normal(0.1), shape)
+
+    def __call__(self, ids: Array, position: Array, train: bool = False) -> Array:
+        x = 0.1 * self.embedding(ids) + self.table[position].astype(self.dtype)
+        return layers.dropout(self, x, self.config.dropout, train)
+
+
+class Block(nn.Module):
+    """v = gated(W * x), a convolution; then sqrt(1/2) (v + x), x through a linear map where the width changes."""
+
+    config: config.ConvS2S
+    inputs: int
+    width: int
+    kernel: int
+    causal: bool
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        # A gate lets half through, a quarter of the variance.
+        self.convolution = layers.Convolution(
+            self.inputs, 2 * self.width, self.kernel, self.dtype,
+            causal=self.causal, gain=4 * (1 - c.dropout), weight_norm=c.weight_norm,
+        )  # fmt: skip
+        self.widen = dense(c, self.inputs, self.width, self.dtype) if self.inputs != self.width else None
+
+    def read(self, x: Array, mask: Array, train: bool) -> Array:
+        """All positions: x [B, T, inputs] -> v [B, T, H]."""
+        return convolution.gated(self.convolution(layers.dropout(self, x, self.config.dropout, train), mask))
+
+    def read_one(self, past: Array, x: Array) -> tuple[Array, Array]:
+        """One position, with the k-1 before it: x [B, inputs] -> past, v [B, H]."""
+        past, y = self.convolution.one(past, x)
+        return past, convolution.gated(y)
+
+    def start(self, rows: int) -> Array:
+        return self.convolution.start(rows)
+
+    def add(self, x: Array, v: Array) -> Array:
+        return halfway(x if self.widen is None else self.widen(x), v)
+
+    def __call__(self, x: Array, mask: Array, train: bool) -> Array:
+        return self.add(x, self.read(x, mask, train))
+
+
+def dense(c: config.ConvS2S, inputs: int, outputs: int, dtype, dropped: bool = False) -> layers.Dense:
+    """A linear map that keeps the variance of what it reads; `dropped`: what it reads went through dropout."""
+    return layers.Dense(inputs, outputs, dtype, gain=1 - c.dropout if dropped else 1.0, weight_norm=c.weight_norm)
+
+
+def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool, dtype) -> list[Block]:
+    """The first reads its own width, each other one what is below it."""
+    inputs = [shapes[0][0], *(width for width, _ in shapes)]
+    return [Block(c, below, width, kernel, causal, dtype) for below, (width, kernel) in zip(inputs, shapes)]
+
+
+# ------------------------------------------------------------------------------------ encoder
+
+
+class ConvEncoder(nn.Module):
+    """z = W_o blocks(W_i e), e the embeddings: it hands over z and e, one as wide as the other."""
+
+    config: config.ConvS2S
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.placed = Placed(c, self.embedding, self.dtype)
+        self.enter = dense(c, c.embedding, c.encoder_layers[0][0], self.dtype, dropped=True)
+        self.blocks = blocks(c, c.encoder_layers, False, self.dtype)
+        self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
+
+    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+        embedded = self.placed(source, jnp.arange(source.shape[1]), train)
+        x = self.enter(embedded)
+        for block in self.blocks:
+            x = block(x, mask, train)
+        return Memory(self.leave(x), mask, (), embedded)
+
+
+# ------------------------------------------------------------------------------------ decoder
+
+
+class Read(NamedTuple):
+    """A memory made ready for the decoder."""
+
+    keys: Array  # [B, S, E] z
+    values: Array  # [B, S, E] sqrt(1/2) (z + e)
+    mask: Array  # [B, S]
+
+
+class State(NamedTuple):
+    position: Array  # [B] how many tokens are written
+    past: tuple[Array, ...]  # [B, k-1, H] of each block: the inputs that its next convolution reaches back to
+
+
+class Attention(nn.Module):
+    """A block's output v and the word just read ask; what they find is added to v.
+
+    q = sqrt(1/2) (W_q v + b + g);  c = sqrt(m) sum_j softmax_j(q . z_j) (z_j + e_j);  v' = sqrt(1/2) (W_c c + b + v)
+
+    g is the word's embedding, m the length of the source: a mean of m independent terms has 1/m of their variance.
+    """
+
+    config: config.ConvS2S
+    width: int
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.ask = dense(self.config, self.width, self.config.embedding, self.dtype)
+        self.answer = dense(self.config, self.config.embedding, self.width, self.dtype)
+
+    def __call__(self, attend, memory: Read, v: Array, embedded: Array) -> tuple[Array, Array]:
+        """One position or all, as `attend` does: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
+        query = halfway(self.ask(v), embedded)
+        context, alpha = attend(DOT, {}, query, memory.keys, memory.values, memory.mask)
+        lengths = memory.mask.sum(1).reshape(-1, *(1,) * (v.ndim - 1))
+        return halfway(self.answer(context * jnp.sqrt(lengths).astype(self.dtype)), v), alpha
+
+
+class ConvDecoder(nn.Module):
+    """Causal blocks, each with an attention of its own between its convolution and its sum; logits = W_v W_o x."""
+
+    config: config.ConvS2S
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+    parallel: ClassVar = True
+
+    def setup(self):
+        c = self.config
+        self.placed = Placed(c, self.embedding, self.dtype)
+        self.enter = dense(c, c.embedding, c.decoder_layers[0][0], self.dtype, dropped=True)
+        self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
+        self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
+        self.leave = dense(c, c.decoder_layers[-1][0], c.embedding, self.dtype)
+        self.output = (
+            dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True) if c.tie == "none" else self.embedding
+        )
+
+    def prepare(self, memory: Memory) -> Read:
+        keys = memory.states
+        if self.config.scale_gradient:
+            # Every attention sends a gradient to z, through its keys and through its values; to e it may send it all.
+            keys = slowed(keys, 1 / (2 * len(self.attentions)))
+        values = keys if memory.embedded is None else halfway(keys, memory.embedded)
+        return Read(keys, values, memory.mask)
+
+    def start(self, memory: Read, steps: int) -> State:
+        rows = memory.mask.shape[0]
+        return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
+
+    def step(self, memory: Read, state: State, token: Array):
+        embedded = self.placed(token, state.position)
+        x, pasts, alphas = self.enter(embedded), [], []
+        for block, look, past in zip(self.blocks, self.attentions, state.past):
+            past, v = block.read_one(past, x)
+            v, alpha = look(attention.attend_batch, memory, v, embedded)
+            x = block.add(x, v)
+            pasts.append(past)
+            alphas.append(alpha)
+        return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
+
+    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+        embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
+        x = self.enter(embedded)
+        for block, look in zip(self.blocks, self.attentions):
+            v, _ = look(attention.attend_all, memory, block.read(x, mask, train), embedded)
+            x = block.add(x, v)
+        return layers.dropout(self, self.leave(x), self.config.dropout, train)

@@ -1,0 +1,132 @@
+"""What a model learns from: losses as (sum, weight) pairs, written once against the contract.
+
+Each is loss(module, ..., params, batch, key, step): `key` for all that is random, `step` the number of the update.
+Letters: B batch, T target positions, W width before the output layer, N words of a part.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config
+from s2sjax.core import losses, sampled, scheduled
+from s2sjax.core.attention import at_least_float32
+from s2sjax.core.tokens import PAD
+from s2sjax.models.contract import EncoderDecoder, shift_right
+
+Pairs = dict[str, losses.Total]
+
+
+def choose(
+    module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
+) -> Callable[[Any, dict, Array, Array], Pairs]:
+    """The loss that `train` asks for. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
+    if train.softmax.subset:
+        assert words is not None
+        return partial(subset_loss, module, words)
+    if train.softmax.samples:
+        assert proposal is not None
+        return partial(sampled_loss, module, proposal, train.softmax.samples)
+    if train.scheduled_sampling.schedule != "none":
+        return partial(scheduled_loss, module, train.label_smoothing, train.scheduled_sampling)
+    return partial(loss, module, train.label_smoothing)
+
+
+def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: Array, step: Any = None) -> Pairs:
+    """Teacher forcing: the cross-entropy of a batch with dropout on."""
+    inputs = batch["source"], batch["target"], True, _segments(batch)
+    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
+    return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
+
+
+# -------------------------------------------------------------------------- scheduled sampling
+
+
+def scheduled_loss(
+    module: EncoderDecoder,
+    smoothing: float,
+    options: config.ScheduledSampling,
+    params: Any,
+    batch: dict,
+    key: Array,
+    step: Array,
+) -> Pairs:
+    """The decoder reads the truth with probability p(step), else its own output: see s2sjax/core/scheduled.py."""
+    assert options.schedule != "none"
+    target = batch["target"]
+    apply: Any = partial(module.apply, {"params": params})
+    inputs, mask = shift_right(target), target != PAD
+    for_choice, for_draw = jax.random.split(key)
+    p = scheduled.truth_probability(options.schedule, options.k, options.floor, step)
+    truth = scheduled.choose_truth(for_choice, p, target.shape)
+    drawn = options.feed == "sample"
+    dropout = {"dropout": key}
+    memory = apply(batch["source"], True, rngs=dropout, method="encode")
+    if module.decoder_type.parallel:  # type: ignore[attr-defined]
+        # Both passes have the same dropout: they are one network.
+        write = lambda inputs: apply(apply(memory, inputs, mask, True, rngs=dropout, method="hidden"), method="logits")
+        first = jax.lax.stop_gradient(write(inputs))
+        logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
+    else:
+        advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
+        state = apply(memory, target.shape[1], method="start")
+        logits = scheduled.step_by_step(advance, state, inputs, truth, for_draw, drawn)
+    return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}
+
+
+# --------------------------------------------------------------------------- large vocabularies
+
+
+def sampled_loss(
+    module: EncoderDecoder,
+    proposal: sampled.Proposal,
+    samples: int,
+    params: Any,
+    batch: dict,
+    key: Array,
+    step: Any = None,
+) -> Pairs:
+    """Sampled softmax: see s2sjax/core/sampled.py. One draw serves the whole batch, on all of its devices."""
+    target = batch["target"]
+    hidden = _hidden(module, params, batch, key)
+    words = sampled.draw(proposal, jax.random.split(key)[0], samples)
+    rows = partial(module.apply, {"params": params}, method="output_rows")
+    true = _logits(hidden, rows(target), "btw,btw->bt")
+    others = _logits(hidden, rows(words), "btw,kw->btk")
+    log_q = jnp.asarray(proposal.log_q)[words]
+    return {"loss": sampled.cross_entropy(true, others, words, log_q, target, target != PAD)}
+
+
+def subset_loss(module: EncoderDecoder, words: Array, params: Any, batch: dict, key: Array, step: Any = None) -> Pairs:
+    """The softmax over the words of the batch's part alone (Jean et al. 2015, section 3.2).
+
+    A proposal that is uniform over a part's words has the same log q for all of them, which cancels. words [P, N] are
+    sorted in each part; batch["part"] [B] is one number for the whole batch.
+    """
+    target = batch["target"]
+    chosen = words[batch["part"][0]]  # [N]
+    rows: Any = module.apply({"params": params}, chosen, method="output_rows")
+    logits = _logits(_hidden(module, params, batch, key), rows, "btw,kw->btk")
+    return {"loss": losses.cross_entropy(logits, jnp.searchsorted(chosen, target), target != PAD)}
+
+
+def _hidden(module: EncoderDecoder, params: Any, batch: dict, key: Array) -> Array:
+    """Teacher forced, dropout on, up to the output layer: [B, T, W]."""
+    inputs: Any = batch["source"], batch["target"], True, _segments(batch)
+    return module.apply({"params": params}, *inputs, rngs={"dropout": key}, method="forced")  # type: ignore[return-value]
+
+
+def _segments(batch: dict) -> tuple[Array, Array] | None:
+    """Of a packed batch, see s2sjax/data/packing.py."""
+    return (batch["source_segments"], batch["target_segments"]) if "source_segments" in batch else None
+
+
+def _logits(hidden: Array, rows: Any, letters: str) -> Array:
+    """The logits of some words: their weights and biases with what the output layer sees, in float32."""
+    weights, biases = rows
+    logits = jnp.einsum(letters, hidden, weights, preferred_element_type=at_least_float32(hidden.dtype))
+    return logits if biases is None else logits + biases

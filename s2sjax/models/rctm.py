@@ -1,0 +1,84 @@
+"""The recurrent continuous translation model I (Kalchbrenner and Blunsom 2013): convolutions read, a cell writes.
+
+Letters: B batch, S source positions, T target positions, E embedding, H width of the convolutions and of the state.
+"""
+
+from functools import partial
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers
+from s2sjax.core import cells, recurrence
+from s2sjax.models.contract import Memory, masked_mean, output_layer
+
+
+def masked_max(states: Array, mask: Array) -> Array:
+    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros."""
+    lowest = jnp.finfo(states.dtype).min
+    largest = jnp.max(states, axis=1, where=mask[..., None], initial=lowest)
+    return jnp.where(mask.any(1)[:, None], largest, 0)
+
+
+POOLS = {"mean": masked_mean, "max": masked_max}
+
+
+class ConvolutionalEncoder(nn.Module):
+    """Convolutions over the embedded source; all positions pooled stand for its last carry."""
+
+    config: config.RCTM
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.stack = layers.Convolutional(
+            self.embedding.width, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype
+        )
+
+    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
+        states = layers.dropout(self, self.stack(embedded, mask, train), self.config.dropout, train)
+        return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
+
+
+class RCTMDecoder(nn.Module):
+    """h_t = cell(h_{t-1}, [y_{t-1}; c]), c the vector of the sentence; logits = W_o h_t; h_0 is zero."""
+
+    config: config.RCTM
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+    parallel: ClassVar = False
+
+    def setup(self):
+        c = self.config
+        self.kind = cells.CELLS[c.cell]
+        gates = len(self.kind.gates) * c.width
+        self.cell = layers.cell_weights(c.cell, self.embedding.width, c.width, self.dtype, context=(c.width, gates))
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
+
+    def prepare(self, memory: Memory) -> Array:
+        """c [B, H]: all that the decoder knows of the source."""
+        return memory.final[-1][0]
+
+    def start(self, sentence: Array, steps: int) -> cells.Carry:
+        return cells.start(self.kind, self.config.width, sentence.shape[:1], self.dtype)
+
+    def _project(self, sentence: Array, embedded: Array) -> Array:
+        """[..., B, E] -> [..., B, G*H]."""
+        weights = self.cell()
+        return cells.project(weights, embedded) + sentence @ weights["context"]
+
+    def step(self, sentence: Array, carry: cells.Carry, token: Array, train: bool = False):
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, embedded))
+        return carry, self.output.logits(layers.dropout(self, state, self.config.dropout, train)), None
+
+    def hidden(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
+        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
+        projected = self._project(sentence, embedded)  # [T, B, G*H]
+        move = partial(recurrence.plain_step, self.kind)
+        _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected)
+        return layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train)

@@ -1,0 +1,103 @@
+"""Convolution over time against PyTorch and against its own single step; what padding may not do; the gated unit."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax.core import convolution
+
+ROWS, TIME, INPUTS, OUTPUTS = 3, 6, 4, 5
+LENGTHS = np.array([6, 3, 0])
+MASK = np.arange(TIME) < LENGTHS[:, None]
+BAR = 1e-5
+every_shape = pytest.mark.parametrize("width, dilation", [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2)])
+
+
+def draw(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def weights_of(width: int) -> dict[str, np.ndarray]:
+    return {"kernel": draw(0, width, INPUTS, OUTPUTS), "bias": draw(1, OUTPUTS)}
+
+
+XS = draw(2, ROWS, TIME, INPUTS)
+
+
+@every_shape
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_is_the_sum_that_its_docstring_writes(width, dilation, causal):
+    weights = weights_of(width)
+    before = width - 1 if causal else (width - 1) // 2
+    expected = np.zeros((ROWS, TIME, OUTPUTS))
+    for row, length in enumerate(LENGTHS):
+        for t in range(length):
+            places = [(j, t + dilation * (j - before)) for j in range(width)]
+            inside = [XS[row, at] @ weights["kernel"][j] for j, at in places if 0 <= at < length]
+            expected[row, t] = weights["bias"] + sum(inside)
+    ys = convolution.convolve(weights, XS, MASK, causal, dilation)
+    np.testing.assert_allclose(ys, expected, atol=BAR)
+
+
+@every_shape
+def test_it_equals_pytorch(width, dilation):
+    """`conv1d` with copied weights, on a sentence without padding."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    weights, reach = weights_of(width), (width - 1) * dilation
+    xs = torch.nn.functional.pad(torch.tensor(XS).transpose(1, 2), (reach, 0))
+    kernel, bias = torch.tensor(weights["kernel"]).permute(2, 1, 0), torch.tensor(weights["bias"])
+    theirs = torch.nn.functional.conv1d(xs, kernel, bias, dilation=dilation).transpose(1, 2)
+    ours = convolution.convolve(weights, XS, np.ones((ROWS, TIME), bool), causal=True, dilation=dilation)
+    np.testing.assert_allclose(ours, theirs, atol=BAR)
+
+
+@every_shape
+def test_step_by_step_equals_all_at_once(width, dilation):
+    weights = jax.tree.map(jnp.asarray, weights_of(width))
+    past = convolution.start(weights, ROWS, jnp.float32, dilation)
+    assert past.shape == (ROWS, (width - 1) * dilation, INPUTS)
+    past, ys = jax.lax.scan(partial(convolution.step, weights, dilation=dilation), past, XS.swapaxes(0, 1))
+    together = convolution.convolve(weights, XS, np.ones((ROWS, TIME), bool), causal=True, dilation=dilation)
+    np.testing.assert_allclose(ys.swapaxes(0, 1), together, atol=BAR)
+    np.testing.assert_array_equal(past, XS[:, TIME - (width - 1) * dilation :])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_lies_in_the_padding_is_not_seen(causal):
+    """Neither its value nor its gradient, not even where it is not a number."""
+    weights = weights_of(3)
+    total = lambda xs: jnp.sum(convolution.convolve(weights, xs, MASK, causal) ** 2)
+    clean, dirty = np.where(MASK[..., None], XS, 0), np.where(MASK[..., None], XS, np.nan)
+    (value, slope), (same, again) = (jax.value_and_grad(total)(xs) for xs in (clean, dirty))
+    assert value == same
+    np.testing.assert_array_equal(slope, again)
+    assert np.all(np.asarray(slope)[~MASK] == 0)
+
+
+def test_a_causal_output_has_no_gradient_from_its_future():
+    weights = weights_of(3)
+    one_row = lambda xs: convolution.convolve(weights, xs[None], np.ones((1, TIME), bool), causal=True)[0]
+    touched = np.abs(jax.jacobian(one_row)(XS[0])).sum((1, 3)) > 0  # [T out, T in]
+    distance = np.arange(TIME)[:, None] - np.arange(TIME)
+    np.testing.assert_array_equal(touched, (distance >= 0) & (distance < 3))
+
+
+def test_the_gated_linear_unit():
+    """A gate of 0 is half open; one of 100 is open; one of -100 is closed."""
+    np.testing.assert_allclose(convolution.gated(jnp.array([2.0, 2, 2, 0, 100, -100])), [1, 2, 0], atol=1e-6)
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    np.testing.assert_allclose(convolution.gated(XS), torch.nn.functional.glu(torch.tensor(XS)), atol=1e-6)
+
+
+def test_weight_norm_splits_a_kernel_into_length_and_direction():
+    kernel = draw(3, 3, INPUTS, OUTPUTS)
+    lengths = convolution.length(kernel)
+    np.testing.assert_allclose(lengths, np.linalg.norm(kernel.reshape(-1, OUTPUTS), axis=0), rtol=1e-6)
+    np.testing.assert_allclose(convolution.weight_norm(kernel, lengths), kernel, rtol=1e-5)
+    np.testing.assert_allclose(convolution.weight_norm(7 * kernel, lengths), kernel, rtol=1e-5)
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    theirs = torch._weight_norm(torch.tensor(kernel), torch.full((1, 1, OUTPUTS), 2.0), 2)
+    np.testing.assert_allclose(convolution.weight_norm(kernel, jnp.full(OUTPUTS, 2.0)), theirs, rtol=1e-5)

@@ -1,0 +1,43 @@
+"""What `s2sjax models` says of a model is found by tracing it."""
+
+import pytest
+import zoo
+
+from s2sjax import config
+from s2sjax.models import NAMED, catalogue
+from s2sjax.models.catalogue import Facts
+
+
+@pytest.mark.parametrize(
+    "name, attention, parallel",
+    [
+        ("cho", False, False),
+        ("sutskever-shared", False, False),
+        ("rnnsearch", True, False),
+        ("luong-unfed-bidirectional", True, False),  # its attention is parallel, its cells are not
+        ("transformer-post", True, True),
+        ("cnn-rnn", False, False),
+        ("convs2s", True, True),
+        ("lstm-dense", True, False),  # each position looks at itself
+        ("dense-dense", True, True),
+        ("pair-transformer-rnnsearch", True, False),
+        ("pair-bigru-transformer", True, False),
+    ],
+)
+def test_attention_and_parallel_training(name, attention, parallel):
+    assert catalogue.facts(zoo.MODELS[name], 7, 7)[1:] == (attention, parallel)
+
+
+def test_the_weights_are_those_at_the_vocabularies_given():
+    assert catalogue.facts(NAMED["character"].config, 74, 78) == Facts(702_030, False, False)
+    assert catalogue.facts(config.Sutskever(width=256, embedding=0, layers=1), 75, 78).weights == 702_030 + 4 * 256
+
+
+def test_every_name_has_a_line():
+    header, *lines = catalogue.table(100, 200).splitlines()
+    assert header.split() == ["name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "essence"]
+    assert [line.split()[0] for line in lines] == list(NAMED)
+    by_name = dict(zip(NAMED, lines))
+    assert "74 -> 78" in by_name["character"] and " 702,030 " in by_name["character"]
+    assert "Transformer + RNNsearch  100 -> 200 " in by_name["transformer_rnnsearch"]
+    assert all(named.essence in by_name[name] and named.paper in by_name[name] for name, named in NAMED.items())

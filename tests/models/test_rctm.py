@@ -1,0 +1,89 @@
+"""The recurrent continuous translation model: what a sentence's vector is, and a decoder that sees nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+from s2sjax import config, models
+from s2sjax.core.tokens import SOS
+from s2sjax.models import rctm
+
+STATES = np.array([[[1.0, -4], [3, -2], [9, 9]], [[9, 9], [9, 9], [9, 9]]], np.float32)
+MASK = np.array([[True, True, False], [False, False, False]])
+
+
+@pytest.mark.parametrize("pool, vector", [("mean", [2, -3]), ("max", [3, -2])])
+def test_a_sentence_is_pooled_over_its_real_positions(pool, vector):
+    """A padded position is not seen; an empty sentence is zeros, and no gradient comes out of either."""
+    pooled, pull = jax.vjp(lambda states: rctm.POOLS[pool](states, MASK), STATES)
+    np.testing.assert_array_equal(pooled, [vector, [0, 0]])
+    (slope,) = pull(jnp.ones_like(pooled))
+    assert np.isfinite(slope).all()
+    assert np.all(np.asarray(slope)[~MASK] == 0)
+
+
+def model(c: config.RCTM):
+    """A module and random parameters, biases too."""
+    module = models.build(c, zoo.VOCABULARY, zoo.VOCABULARY)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), np.ones((1, 3), int), np.ones((1, 3), int))
+    rng = np.random.default_rng(0)
+    return module, jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
+
+
+def test_the_decoder_equals_pytorchs_cell_that_is_fed_the_sentence_with_every_word():
+    """h_t = tanh(W [y_{t-1}; c] + U h_{t-1} + b), logits W_o h_t, h_0 = 0."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    module, params = model(zoo.MODELS["cnn-rnn"])
+    source, target = np.array([[4, 5, 2]]), np.array([[6, 4, 5, 2]])
+    both = lambda params: (module.apply(params, source, target), module.apply(params, source, method="encode"))
+    ours, c = jax.jit(both)(params)
+
+    words, decoder = params["params"]["target_embedding"]["table"], params["params"]["decoder"]
+    width = module.config.width
+    cell = torch.nn.RNN(module.config.embedding + width, width, batch_first=True)
+    with torch.no_grad():
+        cell.weight_ih_l0.copy_(torch.tensor(np.concatenate([decoder["cell"]["input"], decoder["cell"]["context"]]).T))
+        cell.weight_hh_l0.copy_(torch.tensor(decoder["cell"]["state"].T))
+        cell.bias_ih_l0.copy_(torch.tensor(decoder["cell"]["bias"]))
+        cell.bias_hh_l0.zero_()
+        read = words[np.array([[SOS, *target[0, :-1]]])] * words.shape[1] ** 0.5
+        sentence = np.broadcast_to(np.asarray(c)[:, None], (1, 4, width))
+        states, _ = cell(torch.tensor(np.concatenate([read, sentence], axis=-1)))
+    logits = states.numpy() @ decoder["output"]["kernel"] + decoder["output"]["bias"]
+    np.testing.assert_allclose(ours, logits, atol=1e-5)
+
+
+def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
+    module = models.build(config.RCTM(width=4, embedding=3), 7, 7)
+    memory = jax.eval_shape(
+        lambda: module.init_with_output(jax.random.key(0), np.ones((2, 5), int), method="encode")[0]
+    )
+    assert memory.shape == (2, 4)
+    assert not module.attends
+
+
+def test_residual_and_gated_convolutions_by_hand():
+    """x + a sigmoid(b): the first layer changes the width, so only the second one adds."""
+    module, params = model(config.RCTM(width=4, embedding=3, kernels=(1, 1), activation="gated", residual=True))
+    read = lambda module, source: module.encoder(source, source > 0, False)
+    states, _, ((sentence,),), _ = module.apply(params, np.array([[5]]), method=read)
+    weights, (x,) = params["params"]["encoder"]["stack"], params["params"]["source_embedding"]["table"][5:6] * 3**0.5
+    for layer in range(2):
+        a, b = np.split(x @ weights[f"convolution_{layer}"]["kernel"][0] + weights[f"convolution_{layer}"]["bias"], 2)
+        y = a / (1 + np.exp(-b))
+        x = x + y if layer > 0 else y
+    np.testing.assert_allclose(states[0, 0], x, atol=1e-6)
+    np.testing.assert_allclose(sentence[0], x, atol=1e-6)
+
+
+def test_its_weights():
+    """Of the named model: kernels 2, 3, 4; a plain cell that reads a word, a sentence and itself; no more."""
+    c = models.NAMED["rctm"].config
+    D, words = c.width, 1000
+    module = models.build(c, words, words)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), np.ones((1, 3), int), np.ones((1, 3), int))
+    convolutions = sum((kernel * D + 1) * D for kernel in (2, 3, 4))
+    cell = (3 * D + 1) * D
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 2 * words * D + convolutions + cell + (D + 1) * words

@@ -1,0 +1,179 @@
+"""The Transformer's own: its attention beside PyTorch's and Flax's; every kind of position, windows, the cache."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax import config, models
+from s2sjax.core.tokens import SOS
+from s2sjax.errors import UserError
+from s2sjax.models import transformer
+
+WIDTH, HEADS, VOCABULARY = 8, 2, 9
+SMALL = dict(width=WIDTH, heads=HEADS, feedforward=8, encoder_layers=1, decoder_layers=1, dropout=0.0)
+BAR = 1e-5
+
+
+def draw(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def build(**options):
+    """A module and parameters with opinions, biases and relative positions included."""
+    module = models.build(config.Transformer(**SMALL | options), VOCABULARY, VOCABULARY)
+    ids = jnp.ones((1, 2), jnp.int32)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), ids, ids)
+    return module, jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.size, *leaf.shape) / 2), shapes)
+
+
+def sentences(seed: int, rows: int, length: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(4, VOCABULARY, (rows, length)).astype(np.int32)
+
+
+def fast_first(count: int, cases: list[tuple]):
+    """The first cases with every test, the rest with the slow ones."""
+    return [pytest.param(*case, marks=pytest.mark.slow if number >= count else ()) for number, case in enumerate(cases)]
+
+
+# -------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("window, causal", fast_first(2, [(0, False), (2, True), (0, True), (2, False)]))
+def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal):
+    """Theirs under the mask of the band; ours without."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    length, x = 6, draw(0, 2, 6, WIDTH)
+    module = transformer.Attention(config.Transformer(**SMALL, window=window), jnp.float32)
+    parts = {"query": WIDTH, "key_value": 2 * WIDTH, "output": WIDTH}
+    weights = {
+        name: {"kernel": draw(size, WIDTH, size) / 2, "bias": draw(size + 1, size)} for name, size in parts.items()
+    }
+    run = jax.jit(partial(module.apply, method="to_itself"), static_argnums=3)
+    ours = run({"params": weights}, x, np.full(2, length), causal)
+
+    distance = np.arange(length) - np.arange(length)[:, None]
+    seen = (np.abs(distance) <= (window or length)) & ((distance <= 0) | (not causal))
+
+    kernels = np.concatenate([weights["query"]["kernel"], weights["key_value"]["kernel"]], axis=1)  # [W, 3W]
+    biases = np.concatenate([weights["query"]["bias"], weights["key_value"]["bias"]])
+    peer = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    with torch.no_grad():
+        peer.in_proj_weight.copy_(torch.tensor(kernels.T))
+        peer.in_proj_bias.copy_(torch.tensor(biases))
+        peer.out_proj.weight.copy_(torch.tensor(weights["output"]["kernel"].T))
+        peer.out_proj.bias.copy_(torch.tensor(weights["output"]["bias"]))
+        theirs = peer(*[torch.tensor(x)] * 3, attn_mask=torch.tensor(~seen))[0]
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
+
+    by_head = {
+        name: {"kernel": kernel.reshape(WIDTH, HEADS, -1), "bias": bias.reshape(HEADS, -1)}
+        for name, kernel, bias in zip(("query", "key", "value"), np.split(kernels, 3, 1), np.split(biases, 3))
+    }
+    output = weights["output"] | {"kernel": weights["output"]["kernel"].reshape(HEADS, -1, WIDTH)}
+    flax = nn.MultiHeadDotProductAttention(HEADS)
+    attended = jax.jit(partial(flax.apply, mask=seen[None, None]))({"params": by_head | {"out": output}}, x)
+    np.testing.assert_allclose(ours, attended, atol=BAR)
+
+
+# -------------------------------------------------------------------------------------- positions
+
+POSITIONS = ["none", "rotary", "relative", "sinusoidal", "learned"]
+
+
+@pytest.mark.parametrize("kind", fast_first(3, [(kind,) for kind in POSITIONS]))
+def test_only_positions_tell_order(kind):
+    """Without positions, a sentence turned round gives the same memory turned round."""
+    module, params = build(positions=kind)
+    encode = jax.jit(lambda source: module.apply(params, source, method="encode").states)
+    source = sentences(1, 1, 5)
+    difference = np.abs(encode(source[:, ::-1]) - encode(source)[:, ::-1]).max()
+    assert difference < BAR if kind == "none" else difference > 0.05
+
+
+COMBINATIONS = [
+    dict(positions="rotary", window=1, tie="all"),
+    dict(positions="relative", window=2, norm="pre"),
+    dict(positions="learned", join_positions="concat", window=1, tie="none"),
+    dict(positions="relative", tie="all"),
+    dict(positions="rotary", norm="pre", tie="none"),
+    dict(positions="sinusoidal", join_positions="concat", norm="pre"),
+    dict(positions="none", window=2),
+]
+
+
+@pytest.mark.parametrize("options", fast_first(2, [(options,) for options in COMBINATIONS]), ids=str)
+def test_positions_windows_norms_and_ties_combine(options):
+    """Step by step equals teacher forced, beyond the length of a rolling cache."""
+    module, params = build(**options)
+    source, target = sentences(2, 2, 5), sentences(3, 2, 7)
+
+    @jax.jit
+    def both(params):
+        memory = module.apply(params, source, method="encode")
+        state = module.apply(params, memory, target.shape[1], method="start")
+
+        def step(state, token):
+            state, logits, _ = module.apply(params, memory, state, token, method="step")
+            return state, logits
+
+        read = np.concatenate([np.full((2, 1), SOS), target[:, :-1]], axis=1)
+        _, stepped = jax.lax.scan(step, state, read.T)
+        return module.apply(params, source, target), stepped.swapaxes(0, 1), state
+
+    forced, stepped, state = both(params)
+    assert np.abs(forced).max() > 0.5
+    np.testing.assert_allclose(stepped, forced, atol=BAR)
+    window = options.get("window", 0)
+    assert state.layers[0][0].shape[2] == (window + 1 if window else 7)
+
+
+def test_a_stack_has_one_table_of_relative_positions_shared_by_its_blocks():
+    _, params = build(positions="relative", encoder_layers=3)
+    tables = [
+        "/".join(key.key for key in path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
+        if leaf.shape == (32, HEADS)
+    ]
+    assert tables == ["decoder/positioned/relative", "encoder/positioned/relative"]
+
+
+@pytest.mark.parametrize("kind", ["rotary", "relative"])
+def test_only_distances_count(kind):
+    """The same words further on, behind words that the window does not reach, have the same memory."""
+    module, params = build(positions=kind, window=1)
+    encode = jax.jit(lambda source: module.apply(params, source, method="encode").states)
+    words = sentences(4, 1, 8)
+    moved = np.concatenate([words[:, 5:], words[:, :5]], axis=1)
+    np.testing.assert_allclose(encode(words)[:, 1:4], encode(moved)[:, 4:7], atol=BAR)
+
+
+def test_a_window_hides_what_is_beyond_it():
+    """One layer of radius 2: position 4 sees 2 .. 6."""
+    module, params = build(window=2)
+    encode = jax.jit(lambda source: module.apply(params, source, method="encode").states[:, 4])
+    source, changed = sentences(5, 1, 8), sentences(5, 1, 8)
+    changed[0, [0, 1, 7]] = 4 + (changed[0, [0, 1, 7]] - 3) % 5
+    np.testing.assert_allclose(encode(changed), encode(source), atol=BAR)
+    changed[0, 6] = 4 + (changed[0, 6] - 3) % 5
+    assert np.abs(encode(changed) - encode(source)).max() > 1e-3
+
+
+def test_learned_positions_end_where_their_table_does():
+    """An index beyond it would quietly be another position's: it is refused, by name, wherever it can come in."""
+    module, params = build(positions="learned", max_length=4)
+    short, long = sentences(6, 1, 4), sentences(6, 1, 5)
+    assert module.longest == 4
+    assert build()[0].longest is None
+    memory = jax.eval_shape(partial(module.apply, params, method="encode"), short)
+    for too_long in (
+        lambda: module.apply(params, long, method="encode"),
+        lambda: jax.eval_shape(partial(module.apply, params), short, long),
+        lambda: jax.eval_shape(lambda memory: module.apply(params, memory, 5, method="start"), memory),
+    ):
+        with pytest.raises(UserError, match=r"model\.max_length is 4: learned positions cannot address 5"):
+            too_long()
+    jax.eval_shape(lambda memory: module.apply(params, memory, 4, method="start"), memory)
