@@ -139,13 +139,15 @@ def walking(
         state, logits, _ = beams.step(loop.state, loop.token)
         own = jax.nn.log_softmax(logits)
         allowed = permitted(constraint, own, loop.tokens, loop.t, limit)
-        live = loop.token != EOS
+        live = (loop.token != EOS) & (loop.t < limit)[:, None]
         chosen = choose(allowed, loop.t)
         gain = jnp.where(entry(allowed, every, chosen) > DEAD / 2, entry(own, every, chosen), DEAD)
         token = jnp.where(live, chosen, EOS).astype(jnp.int32)
         tokens = written_at(loop.t, loop.tokens, jnp.where(live, token, PAD))
         log_probs = loop.log_probs + jnp.where(live, gain, 0)
-        return Walk(loop.t + 1, state, token, tokens, loop.lengths + live, log_probs, jnp.all(token == EOS, axis=1))
+        t = loop.t + 1
+        done = (t >= limit) | jnp.all(token == EOS, axis=1)
+        return Walk(t, state, token, tokens, loop.lengths + live, log_probs, done)
 
     def result(loop: Walk) -> tuple[Hypotheses, None]:
         # What the model or a constraint holds impossible is no hypothesis.

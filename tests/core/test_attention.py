@@ -254,17 +254,20 @@ def test_the_fused_kernel_equals_the_definition(causal, memory, biased):
     assert all((leaf[2] == 0).all() for leaf in (value, *gradients[:3]))  # the empty memory, and its gradients
 
 
-def test_one_query_of_many_heads_is_a_row_of_all():
+def test_queries_that_tell_their_weights_attend_as_all_do():
+    """Each with the shared keys and values, or with a copy of its own; with a bias and without."""
     queries, keys, values = heads_example()
     everyone = np.repeat(MASK[:, None], QUERIES, axis=1)
-    expected = jax.jit(attention.multi_head)(queries, keys, values, everyone)
-    one = jax.jit(attention.attend_heads)
-    heads_first = [memory.swapaxes(1, 2) for memory in (keys, values)]
-    for t in range(QUERIES):
-        attended, alpha = one(queries[:, t], *heads_first, MASK)
-        np.testing.assert_allclose(attended, expected[:, t], atol=BAR)
-        np.testing.assert_allclose(alpha.sum(-1), np.repeat(LENGTHS[:, None] > 0, HEADS, 1), atol=1e-6)
-        assert (np.asarray(alpha)[np.repeat(~MASK[:, None], HEADS, 1)] == 0).all()
+    shared = [memory.swapaxes(1, 2) for memory in (keys, values)]  # [B, N, S, D]
+    own = [np.repeat(memory[:, :, None], QUERIES, axis=2) for memory in shared]  # [B, N, K, S, D]
+    for bias in (None, draw(26, ROWS, HEADS, QUERIES, MEMORY)):
+        expected = jax.jit(attention.multi_head)(queries, keys, values, everyone, bias)
+        for memory in (shared, own):
+            attended, alpha = jax.jit(attention.attend_heads)(queries, *memory, everyone, bias)
+            np.testing.assert_allclose(attended, expected, atol=BAR)
+            total = np.broadcast_to((LENGTHS > 0)[:, None, None], alpha.shape[:3])
+            np.testing.assert_allclose(alpha.sum(-1), total, atol=1e-6)
+            assert (np.asarray(alpha)[np.broadcast_to(~MASK[:, None, None], alpha.shape)] == 0).all()
 
 
 def test_only_positions_tell_order():

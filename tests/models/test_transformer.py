@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
+from s2sjax.core import search
 from s2sjax.core.tokens import SOS
 from s2sjax.errors import UserError
 from s2sjax.models import transformer
@@ -177,3 +178,26 @@ def test_learned_positions_end_where_their_table_does():
         with pytest.raises(UserError, match=r"model\.max_length is 4: learned positions cannot address 5"):
             too_long()
     jax.eval_shape(lambda memory: module.apply(params, memory, 4, method="start"), memory)
+
+
+@pytest.mark.parametrize(
+    "options", fast_first(1, [(dict(positions="relative", window=2),), (dict(),), (dict(positions="rotary"),)])
+)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_a_cache_that_stays_where_it_lies_finds_what_a_cache_that_moves_does(options, backend, monkeypatch):
+    """The prefixes of a beam change places at every step. On an accelerator they read all rows of the cache and mask
+    those of others, and four tokens are written between two looks at whether all is done."""
+    module, params = build(**options)
+    source = sentences(8, 3, 5)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
+    def beam(moving: bool):
+        apply = partial(module.apply, params)
+        memory = apply(source, method="encode")
+        step = partial(apply, memory, method="step") if moving else module.beams(params["params"], memory)
+        limits = jnp.array([7, 6, 3])
+        return search.beam(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
+
+    moved, stayed = jax.jit(beam, static_argnums=0)(True), jax.jit(beam, static_argnums=0)(False)
+    np.testing.assert_array_equal(moved.tokens, stayed.tokens)
+    np.testing.assert_allclose(moved.scores, stayed.scores, atol=BAR)

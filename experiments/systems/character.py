@@ -1,0 +1,17 @@
+"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+
+Paper     the character model of the same year's tutorials: one LSTM layer on one-hot letters, read forwards. No
+          attention.
+Command   s2sjax train experiments/systems/character.py
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Sutskever, replace
+from s2sjax.run import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
+    name="systems-character",
+    model=Sutskever(width=216, embedding=0, layers=1, reverse=False, dropout=0.0),
+)

@@ -1,0 +1,19 @@
+"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+
+Paper     Gehring et al. 2017, "Convolutional sequence to sequence learning": gated convolutions on both sides,
+          attention in every layer of the decoder.
+Command   s2sjax train experiments/systems/convs2s.py
+"""
+
+from pathlib import Path
+
+from s2sjax.config import ConvS2S, replace
+from s2sjax.run import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
+    name="systems-convs2s",
+    model=ConvS2S(
+        embedding=64, encoder_layers=((100, 3),) * 3, decoder_layers=((100, 3),) * 3, max_length=64, dropout=0.0
+    ),
+)

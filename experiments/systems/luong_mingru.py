@@ -1,0 +1,17 @@
+"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+
+Paper     Feng et al. 2024, "Were RNNs all we needed?": Luong's model with cells whose gates see the input alone, so
+          that training runs in parallel over time.
+Command   s2sjax train experiments/systems/luong_mingru.py
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Luong, replace
+from s2sjax.run import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
+    name="systems-luong-mingru",
+    model=Luong(width=232, embedding=64, layers=2, cell="mingru", bidirectional=True, input_feeding=False, dropout=0.0),
+)

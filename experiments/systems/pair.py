@@ -1,0 +1,19 @@
+"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+
+Paper     Chen et al. 2018, "The best of both worlds": a Transformer reads, a GRU with attention writes.
+Command   s2sjax train experiments/systems/pair.py
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Pair, RNNsearch, Transformer, replace
+from s2sjax.run import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
+    name="systems-pair",
+    model=Pair(
+        Transformer(width=72, heads=4, feedforward=288, encoder_layers=2, norm="pre", dropout=0.0),
+        RNNsearch(width=96, embedding=64, dropout=0.0),
+    ),
+)

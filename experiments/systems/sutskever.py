@@ -1,0 +1,17 @@
+"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+
+Paper     Sutskever, Vinyals and Le 2014, "Sequence to sequence learning with neural networks": a deep LSTM reads the
+          word from its end, and its last states begin the decoder. No attention.
+Command   s2sjax train experiments/systems/sutskever.py
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Sutskever, replace
+from s2sjax.run import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
+    name="systems-sutskever",
+    model=Sutskever(width=128, embedding=64, layers=2, dropout=0.0),
+)
