@@ -22,6 +22,8 @@ def test_the_table_spells_each_word_between_its_ends():
         [1, 7, 8, 2, 0, 0, 0], [1, 7, 2, 0, 0, 0, 0], [1, 8, 7, 8, 7, 8, 2],
     ]  # fmt: skip
     assert WORDS.spelling(2)[6].tolist() == [1, 8, 7, 2]
+    tagged = Vocabulary("words", ["a"], tags=["<a>", "<b>"]).spelling(20)
+    assert tagged[4:].tolist() == [[1, 7, 2], [1, 8, 2], [1, 9, 2]]  # a tag is one character, that of no text
 
 
 def test_the_largest_value_over_time_is_the_loop_of_the_paper():

@@ -271,3 +271,11 @@ def test_what_a_prepared_folder_does_not_keep(tmp_path):
     again = config.replace(DATA, corpus=Prepared(str(tmp_path / "two"), COPY))
     assert prepare.prepare(again, tmp_path / "two").pairs == 150
     assert equal(all_batches(DATA), all_batches(again))
+
+
+def test_how_a_model_spells_its_words_changes_no_ids(tmp_path):
+    plain = config.replace(DATA, source=Text("words"))
+    spelt = config.replace(plain, source=Text("words", spelling=config.Spelling(on=True)))
+    made = prepare.prepare(spelt, tmp_path / "made")
+    assert made.new and not prepare.prepare(plain, tmp_path / "made").new
+    assert equal(all_batches(read_from(plain, made.folder)), all_batches(read_from(spelt, made.folder)))
