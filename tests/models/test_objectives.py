@@ -17,7 +17,7 @@ BAR = 1e-5
 # Always tested: one that goes step by step under its own output layer, one of two passes under a tied one.
 QUICK = ("luong", "transformer-post")
 slow = lambda name: () if name in QUICK else pytest.mark.slow
-every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in zoo.MODELS])
+every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in zoo.FAMILIES])
 KEY = jax.random.key(3)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
 FALLING = config.ScheduledSampling("linear", k=10, feed="argmax")  # step 0 reads the truth alone, step 10 itself alone
