@@ -69,6 +69,11 @@ NAMED: dict[str, Named] = {
         "Luong et al. 2015",
         "deep LSTM; the context is read out and fed to the next step",
     ),
+    "luong_local": Named(
+        config.Luong(width=1000, embedding=1000, layers=4, reverse=True, window="predictive", radius=10, dropout=0.2),
+        "Luong et al. 2015",
+        "the same, looking ten words to either side of a predicted place",
+    ),
     "rctm": Named(
         config.RCTM(dropout=0.0),
         "Kalchbrenner and Blunsom 2013",
