@@ -1,6 +1,6 @@
 """Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
 
-Paper     the character model of the same year's tutorials: one LSTM layer on one-hot letters, read forwards. No
+Paper     Sutskever, Vinyals and Le 2014, in its smallest form: one LSTM layer on one-hot letters, read forwards. No
           attention.
 Command   s2sjax train experiments/systems/character.py
 """

@@ -1,6 +1,7 @@
 """Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
 
-Paper     the same paper's local attention: a state predicts where to look, and looks two letters to either side.
+Paper     Luong, Pham and Manning 2015, local attention: a state predicts where to look, and looks two letters to either
+          side.
 Command   s2sjax train experiments/systems/luong_local.py
 """
 

@@ -1,6 +1,7 @@
 """Prints the table of docs/systems.md from the runs that were made: python experiments/systems/table.py [runs]"""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -16,9 +17,10 @@ ORDER = ("rctm", "cho", "sutskever", "character", "rnnsearch", "luong", "luong_l
 
 
 def paper(page: Path) -> str:
-    """The author and year that a page's docstring names first."""
-    line = next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("Paper"))
-    return line.removeprefix("Paper").split(",")[0].split(":")[0].strip()
+    """The authors and the year that a page's docstring begins with."""
+    found = re.search(r"^Paper +(.*? \d{4})", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, f"{page} names no paper"
+    return found[1]
 
 
 def lines_of_code(model: config.ModelConfig) -> int:
@@ -45,7 +47,7 @@ def main(runs: Path) -> None:
             paper(page),
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
-            "yes" if run.module.attends else "no",
+            "own place" if "dense" in name else "yes" if run.module.attends else "no",
             *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")
