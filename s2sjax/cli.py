@@ -235,6 +235,8 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
 
     opened = run.open_run(known.subject)
     search = override(known, _Searched(opened.experiment.search), rest).search
+    if known.tree and not known.tree.endswith((".png", ".svg", ".pdf")):
+        raise UserError(f"--tree {known.tree} is no picture that can be drawn: end it with .png, .svg or .pdf")
     translator, params = _load(opened, search, [run.open_run(other) for other in known.also], known.average)
     if known.alignment:
         translator.need_attention("--alignment", "leave it out")
@@ -248,7 +250,7 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
         if known.tree and first == 0:
             from s2sjax.evaluate import figures
 
-            tree, found = translator.tree(params, lines[0])
+            tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
             figures.search_tree(known.tree, tree, found, translator.target.pieces)
         outputs = translator.decode(params, lines, prefixes, first)
         aligned = _alignments(translator, params, lines, outputs) if known.alignment else None

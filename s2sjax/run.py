@@ -4,6 +4,7 @@ A run folder holds config.json, vocabulary/, checkpoints/, metrics.jsonl, tensor
 evaluated, results.json and attention.png: all that decoding needs, and nothing else.
 """
 
+import contextlib
 import json
 import os
 import runpy
@@ -222,6 +223,8 @@ def _unreadable(folder: Path, reason: object) -> UserError:
 
 
 def _same_experiment(folder: Path, old: dict, new: dict) -> None:
+    with contextlib.suppress(UserError, TypeError):  # fields that came later have their defaults
+        old = config.to_json(config.from_json(old))
     for name in sorted(flat(old).keys() | flat(new).keys()):
         before, now = flat(old).get(name), flat(new).get(name)
         if before != now and not any(name == free or name.startswith(free + ".") for free in FREE):

@@ -454,7 +454,7 @@ def test_a_copied_run_decodes_and_a_damaged_checkpoint_gives_way_to_the_newest_w
     code, out, err = call("decode", copy, stdin=b"abcd\n")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
-        f"error: every checkpoint in {copy / 'checkpoints'} is damaged: delete that folder to start over"
+        f"error: every checkpoint in {copy / 'checkpoints'} is damaged: copy it again from where the run was made"
     )
 
 
@@ -591,6 +591,15 @@ def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
     pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
     assert all(0 <= source <= 4 and 0 <= target <= len(text) for source, target in pairs)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_tree_that_cannot_be_drawn_is_refused_before_the_search(call, trained, tmp_path):
+    code, out, err = call("decode", trained[0], "--tree", tmp_path / "tree.foo", stdin=b"abcd\n")
+    assert (code, out) == (2, "")
+    assert (
+        err
+        == f"error: --tree {tmp_path / 'tree.foo'} is no picture that can be drawn: end it with .png, .svg or .pdf\n"
+    )
 
 
 def test_a_run_beside_itself_is_the_same_run(call, trained, copy):

@@ -153,7 +153,7 @@ def subset(**data) -> Experiment:
         (lambda: Train(steps=0), "train.steps is 0: it must be at least 1"),
         (lambda: Train(warmup=-1), "train.warmup is -1: it must be at least 0"),
         (lambda: Train(learning_rate=0.0), "train.learning_rate is 0.0: it must be above 0"),
-        (lambda: Train(learning_rate=float("nan")), "train.learning_rate is nan: it must be above 0"),
+        (lambda: Train(learning_rate=float("nan")), "Train.learning_rate is nan: it must be a number"),
         (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
         (lambda: Train(final_fraction=2.0), "train.final_fraction is 2.0: it must be from 0 to 1"),
         (lambda: Train(patience=2, evaluate_every=0), "train.patience needs evaluations"),

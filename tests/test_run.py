@@ -110,6 +110,16 @@ def test_how_long_and_how_it_is_watched_may_change(tmp_path, experiment):
     assert run.open_run(tmp_path).experiment == experiment
 
 
+def test_a_run_made_before_a_field_existed_goes_on(tmp_path):
+    """A field that came later has its default."""
+    start(tmp_path)
+    page = json.loads((tmp_path / "config.json").read_text())
+    del page["experiment"]["data"]["packing"]
+    (tmp_path / "config.json").write_text(json.dumps(page))
+    start(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["experiment"]["data"]["packing"] is False
+
+
 @pytest.mark.parametrize(
     "experiment, words",
     [

@@ -12,6 +12,7 @@ A list is taken as the tuple it stands for, so that settings stay hashable and e
 
 import difflib
 import functools
+import math
 import typing
 from dataclasses import dataclass
 from types import UnionType
@@ -76,7 +77,7 @@ def _fits(value: Any, kind: Any) -> bool:
         parts = parts[:1] * len(value) if parts[-1] is ... and isinstance(value, tuple) else parts
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
     if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
+        return isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind)
 
 

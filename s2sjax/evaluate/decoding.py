@@ -90,11 +90,21 @@ class Translator:
             return found
 
         o = self.options
-        return Words(
+        words = Words(
             ids("prefix", o.prefix) if o.prefix else (),
             tuple(ids("without", word) for word in o.without),
             tuple(ids("containing", word) for word in o.containing),
         )
+        for word, wanted in zip(o.containing, words.containing):
+            if wanted in words.without:
+                raise UserError(f"{word!r} is in search.containing and in search.without: leave it out of one")
+        for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
+            if 0 < o.max_length <= needed:
+                raise UserError(
+                    f"search.{name} takes {needed} tokens, and <eos> one more, but search.max_length is "
+                    f"{o.max_length}: raise it"
+                )
+        return words
 
     def decode(
         self, params: Any, lines: Sequence[str], prefixes: Sequence[str] | None = None, first: int = 0
@@ -107,7 +117,7 @@ class Translator:
         wanted = [index for index, line in enumerate(lines) if line.strip()]
         outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in wanted]
-        forced = [self.target.encode(prefixes[index]) if prefixes else list(self._words.prefix) for index in wanted]
+        forced = [self._prefix(prefixes[index] if prefixes else None) for index in wanted]
         params = self._all(params)
         # All batches are sent off before the first is read: the device never waits for the host.
         batches = []
@@ -123,6 +133,14 @@ class Translator:
                 if index >= 0:
                     outputs[wanted[index]] = self._outputs(found, row)
         return outputs
+
+    def _prefix(self, prefix: str | None) -> list[int]:
+        if prefix is None:
+            return list(self._words.prefix)
+        ids = self.target.encode(prefix)
+        if UNK in ids:
+            raise UserError(f"the prefix {prefix!r} is not in the target vocabulary: name another")
+        return ids
 
     def _outputs(self, found: Hypotheses, row: int) -> list[Output]:
         hypotheses = zip(found.tokens[row], found.lengths[row], found.scores[row], found.log_probs[row])
@@ -144,12 +162,12 @@ class Translator:
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
         return source if self._sharding is None else jax.device_put(source, self._sharding)
 
-    def tree(self, params: Any, line: str) -> tuple[Tree, Hypotheses]:
-        """All that the beam looked at for one line: the leaves have no batch axis."""
+    def tree(self, params: Any, line: str, prefix: str | None = None) -> tuple[Tree, Hypotheses]:
+        """All that the beam looked at for one line: the leaves have no batch axis. `prefix`: see `decode`."""
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only a beam has a tree: set search.beam above 1 and search.sampling.count 0")
         ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._room)
-        begin = _padded([list(self._words.prefix)])
+        begin = _padded([self._prefix(prefix)])
         found, tree = self._search(self._all(params), source, begin, np.zeros(1, np.int32), record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
 

@@ -248,7 +248,8 @@ class Checkpoints:
                 then = "no other is left" if following is None else f"falling back to step {following}"
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
         if tries:
-            raise UserError(f"every checkpoint in {self.folder} is damaged: delete that folder to start over")
+            remedy = "copy it again from where the run was made" if self._read_only else "delete it to start over"
+            raise UserError(f"every checkpoint in {self.folder} is damaged: {remedy}")
         return None
 
     def _read(self, step: int, template: dict[str, Tree], alone: bool) -> dict[str, Tree]:

@@ -142,6 +142,18 @@ def test_words_that_are_not_in_the_vocabulary_are_refused(weights, text):
         translator(weights, text, containing=("xyz",))
     unknown = translator(weights, text, without=("<unk>",)).decode(weights[0][1], LINES)
     assert not any("<unk>" in best[0].text for best in unknown)
+    with pytest.raises(UserError, match="the prefix 'xyz' is not in the target vocabulary: name another"):
+        translator(weights, text).decode(weights[0][1], ["abc"], prefixes=["xyz"])
+
+
+def test_wishes_that_contradict_each_other_are_refused(weights, text):
+    with pytest.raises(UserError, match=r"'a' is in search\.containing and in search\.without: leave it out of one"):
+        translator(weights, text, containing=("a",), without=("a",))
+    for options in (dict(prefix="abc"), dict(containing=("ab", "c"))):
+        with pytest.raises(
+            UserError, match=r"takes 3 tokens, and <eos> one more, but search\.max_length is 3: raise it"
+        ):
+            translator(weights, text, max_length=3, **options)
 
 
 @pytest.mark.parametrize(
