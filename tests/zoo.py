@@ -143,9 +143,12 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 """One model of each family, for the laws that cost the most to check."""
 
 
+QUICK = ("sutskever-reversed", "rnnsearch", "luong", "convs2s", "transformer-post")
+
+
 def each(names):
-    """A test for each name; a family's other models wait for `make test-slow`, which .ci/run runs too."""
-    slow = lambda name: () if name in FAMILIES else pytest.mark.slow
+    """A test for each name; all but a few models wait for `make test-slow`, which .ci/run runs too."""
+    slow = lambda name: () if name in QUICK else pytest.mark.slow
     return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
 
 
