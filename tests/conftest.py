@@ -8,7 +8,6 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
-import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
@@ -19,10 +18,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 MAPS = Path("/proc/self/maps")
 
 
-@pytest.fixture(autouse=True)
-def _room_for_programs():
+def pytest_runtest_teardown():
     """Every compiled program takes some hundred memory maps, and a process may have 65,530: XLA crashes at the next."""
-    yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
         gc.collect()
