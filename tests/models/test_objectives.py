@@ -146,7 +146,7 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", zoo.FAMILIES)
 def test_the_gradients_over_all_words_and_over_many_samples_are_those_of_the_softmax(name):
     module, params = without_dropout(name), build(name).params["params"]
     batch = {"source": SOURCE, "target": TARGET, "part": np.zeros(len(SOURCE), np.int32)}
