@@ -6,6 +6,9 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Eight fake devices on two busy cores may wait long for each other; XLA would end the process after 40 seconds.
+patience = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
 
 import jax
 
