@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from s2sjax.config.joints import Carries, Reader, Writer, check_tie
-from s2sjax.config.models import CellName, Tie, _check_dropout
+from s2sjax.config.models import CellName, Tie, check_dropout
 from s2sjax.config.settings import at_least, require, settings
 
 Shapes = tuple[tuple[int, int], ...]
@@ -48,7 +48,7 @@ class RCTM:
         at_least(0, self, "model", "embedding")
         require(len(self.kernels) > 0, "model.kernels is empty: name at least one")
         require(min(self.kernels) >= 1, f"model.kernels is {self.kernels}: each must be at least 1")
-        _check_dropout(self)
+        check_dropout(self)
         check_tie(self, self.width)
 
 
@@ -84,7 +84,7 @@ class ConvS2S:
     def __post_init__(self):
         at_least(1, self, "model", "embedding", "max_length")
         _check_shapes(self, "encoder_layers", "decoder_layers")
-        _check_dropout(self)
+        check_dropout(self)
 
 
 @settings
@@ -120,7 +120,7 @@ class LSTMDense:
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
         at_least(0, self, "model", "embedding", "decoder_layers")
-        _check_dropout(self)
+        check_dropout(self)
         check_tie(self, self.width)
         require(
             self.width % 2 == 0,
@@ -158,7 +158,7 @@ class DenseDense:
     def __post_init__(self):
         at_least(1, self, "model", "width", "window", "encoder_layers")
         at_least(0, self, "model", "embedding", "decoder_layers")
-        _check_dropout(self)
+        check_dropout(self)
         check_tie(self, self.width)
         require(
             self.window % 2 == 1,

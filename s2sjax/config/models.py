@@ -47,7 +47,7 @@ class Cho:
     def __post_init__(self):
         at_least(1, self, "model", "width")
         at_least(0, self, "model", "embedding", "readout_width")
-        _check_dropout(self)
+        check_dropout(self)
         _check_readout(self)
 
 
@@ -83,7 +83,7 @@ class Sutskever:
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
         at_least(0, self, "model", "embedding")
-        _check_dropout(self)
+        check_dropout(self)
         check_tie(self, self.width)
         require(
             not self.share or self.embedding > 0,
@@ -260,7 +260,7 @@ class GNMT:
         at_least(1, self, "model", "width")
         at_least(2, self, "model", "layers")
         at_least(0, self, "model", "embedding", "attention")
-        _check_dropout(self)
+        check_dropout(self)
         check_tie(self, self.width)
 
 
@@ -308,7 +308,7 @@ class Transformer:
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
         at_least(0, self, "model", "window")
-        _check_dropout(self)
+        check_dropout(self)
         require(
             self.width % self.heads == 0,
             f"model.width {self.width} does not divide into model.heads {self.heads}: "
@@ -333,11 +333,11 @@ Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
 
 
 def _check_rates(config) -> None:
-    _check_dropout(config)
+    check_dropout(config)
     require(0 <= config.zoneout < 1, f"model.zoneout is {config.zoneout}: it must be in [0, 1)")
 
 
-def _check_dropout(config) -> None:
+def check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
 
 

@@ -33,7 +33,8 @@ def test_the_worked_case():
     score = attention.SCORES["scaled_dot"]
     np.testing.assert_allclose(score.score({}, query, keys), [14, 12])
     context, alpha = attention.attend(score, {}, query, keys, np.eye(2, dtype=np.float32), np.array([True, True]))
-    np.testing.assert_allclose(alpha, [0.88, 0.12], atol=0.005)
+    np.testing.assert_allclose(alpha, [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2))], rtol=1e-6)
+    np.testing.assert_array_equal(np.round(alpha, 2), np.float32([0.88, 0.12]))
     np.testing.assert_array_equal(context, alpha)
 
 
