@@ -1,7 +1,9 @@
 """Every test sees eight fake CPU devices, full float32 products, and a shared compilation cache."""
 
 import gc
+import io
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ patience = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
@@ -26,3 +29,22 @@ def pytest_runtest_teardown():
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """call("decode", folder, stdin=b"...") -> (exit code, standard output, standard error)."""
+
+    from s2sjax import cli
+
+    def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return command

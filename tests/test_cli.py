@@ -55,23 +55,6 @@ def copy(trained, tmp_path) -> Path:
 
 
 @pytest.fixture
-def call(capsys, monkeypatch):
-    """call("decode", folder, stdin=b"...") -> (exit code, standard output, standard error)."""
-
-    def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-
-    return command
-
-
-@pytest.fixture
 def refused(call):
     """The one line of a command that must fail."""
 

@@ -1,13 +1,9 @@
 """Preparing a corpus and decoding with tags, as a person meets them."""
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-from s2sjax import cli
 
 PAGE = """
 from s2sjax.config import *
@@ -25,21 +21,9 @@ experiment = Experiment(
 """
 
 
-@pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _in_its_own_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-
-    return command
 
 
 def page(tmp_path, corpus: str) -> str:
