@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sjax import __version__, config
+from s2sjax import __version__, config, launch
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
 
@@ -33,23 +33,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(encoding="utf-8")
     try:
         known, rest = _parse(arguments)
+        if getattr(known, "distributed", False) and launch.WATCHED not in os.environ:
+            sys.exit(launch.watch([{}], arguments))
         known.command(known, rest)
         sys.stdout.flush()
     except UserError as error:
-        sys.exit(_fail(str(error)))
+        _end(_fail(str(error)))
     except BrokenPipeError:  # `s2sjax decode RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        sys.exit(_fail(_explain(error)))
+        _end(_fail(_explain(error)))
     except KeyboardInterrupt:
         print("interrupted: run the same command again; training goes on from its last checkpoint", file=sys.stderr)
-        sys.exit(130)
+        _end(130)
 
 
 def _hush() -> None:
     """A checkpoint that failed to save leaves tasks behind that complain as they end, after the error was told."""
     former = sys.unraisablehook
     sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else former(late)
+
+
+def _end(code: int) -> None:
+    """Of several processes, one that fails does not wait for the others: JAX ends them when they hear no more of it."""
+    if launch.WATCHED in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _fail(message: str) -> int:
@@ -109,6 +120,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
     )
     train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax models")
+    joined = "be one of several processes, on as many hosts: see docs/pod.md"
+    train.add_argument("--distributed", action="store_true", help=joined)
     about = "prepare the corpus of an experiment once, so that training only reads it"
     prepare = command("prepare", _prepare, about, "FILE", file, FIELDS)
     prepare.add_argument("--out", metavar="DIR", help="(default: that of config.Prepared, or prepared/NAME)")
@@ -118,6 +131,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
     also = "another run of the same vocabularies that writes with the first, as an ensemble; may be given again"
     evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
+    evaluate.add_argument("--distributed", action="store_true", help=joined)
     average = "take the mean of the newest K checkpoints (train.keep says how many there are), not the best one"
     evaluate.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "write one line for each line of standard input, n-best outputs separated by tabs"
@@ -141,6 +155,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
         models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
+    about = "run a command as several processes on this machine, a pod in a box"
+    pod = command("launch", _launch, about, epilog="s2sjax launch -p 2 -d 4 -- train experiments/reverse.py")
+    pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="(default: 2)")
+    pod.add_argument("-d", "--devices", metavar="D", type=_count, default=4, help="of the CPU, each (default: 4)")
     about = "measure ours beside its peers, those that are installed (`train`, `decode`), or what feeds it (`data`)"
     bench = command("bench", _bench, about, "NAME", "train, decode, or data")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
@@ -148,11 +166,16 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("doctor", _doctor, "tell versions, devices, and what is missing with its remedy")
 
     names = list(commands.choices)
+    launched: list[str] = []
+    if arguments[:1] == ["launch"] and "--" in arguments:
+        cut = arguments.index("--")
+        arguments, launched = arguments[:cut], arguments[cut + 1 :]
     if not arguments:
         raise UserError(f"name a command ({', '.join(names)}): see s2sjax --help")
     if not arguments[0].startswith("-") and arguments[0] not in names:
         raise UserError(f"there is no command {arguments[0]!r}: did you mean {nearest(arguments[0], names)!r}?")
     known, rest = parser.parse_known_args(arguments)
+    known.launched = launched
     if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
         raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
     return known, rest
@@ -180,9 +203,10 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
                 raise UserError(
                     f"there is no model {known.model!r}: did you mean {meant!r}? ({', '.join(models.NAMED)})"
                 )
-            experiment = config.replace(experiment, model=models.NAMED[known.model].config)
+            # Whether it fits the rest is looked at when all is there: a field set here may make it fit.
+            object.__setattr__(experiment, "model", models.NAMED[known.model].config)
         experiment = override(known, experiment, rest)
-        _start_jax()
+        _start_jax(known.distributed)
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
             sys.stdout.flush()
@@ -215,6 +239,17 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
     return None
 
 
+def _launch(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.help:
+        return known.parser.print_help()
+    example = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
+    if rest:
+        raise UserError(f"launch takes no {rest[0]}: write the command behind --, as in {example}")
+    if known.launched[:1] not in (["train"], ["evaluate"]):
+        raise UserError(f"launch runs train or evaluate on several processes: write it behind --, as in {example}")
+    sys.exit(launch.pod(known.processes, known.devices, known.launched))
+
+
 def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject is None:
         return known.parser.print_help()
@@ -223,7 +258,7 @@ def _evaluate(known: argparse.Namespace, rest: list[str]) -> None:
     opened = run.open_run(known.subject)
     settings = override(known, _Judged(opened.experiment.search, opened.experiment.evaluate), rest)
     others = [run.open_run(other) for other in known.also]
-    _start_jax()
+    _start_jax(known.distributed)
     run.evaluate(opened, known.split, settings.search, settings.evaluate, others, known.average)
     return None
 
@@ -442,9 +477,19 @@ def _ends_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def _start_jax() -> Path:
-    """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing."""
+def _start_jax(distributed: bool = False) -> Path:
+    """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing.
+
+    Of several processes, only the first speaks.
+    """
     import jax
+
+    if distributed:
+        from s2sjax.train import hosts
+
+        hosts.join()
+        if not hosts.leads():
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115: it lasts as long as the process
 
     options: Any = jax.config
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first

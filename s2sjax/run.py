@@ -28,6 +28,7 @@ from s2sjax.evaluate.decoding import Translator
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
+from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import Result, Scores, fit
@@ -73,7 +74,8 @@ class Run(NamedTuple):
                         f"the {side} vocabulary of {other.folder} is not that of {self.folder}: "
                         "an ensemble needs runs of one vocabulary"
                     )
-        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh else None
+        several = mesh is not None and mesh.size > 1
+        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh and several else None
         ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
         options = options or e.search
         # What is stored in bfloat16 is computed in it, too; int8 is computed as it was trained.
@@ -85,18 +87,33 @@ class Run(NamedTuple):
             batch_sharding=sharding,
         )  # fmt: skip
 
+    def rules(self, mesh: jax.sharding.Mesh) -> meshes.Rules:
+        """How the model's parameters are split over the tensor axis of a mesh, if it has one."""
+        return models.tensor_rules(self.experiment.model) if mesh.shape["tensor"] > 1 else ()
+
+    def mesh(self) -> jax.sharding.Mesh:
+        """All devices, as in training where these are as many, else each with a copy of the model."""
+        wanted = self.experiment.train.mesh
+        split = wanted.fsdp * wanted.tensor
+        fits = jax.device_count() % split == 0 and wanted.data in (-1, jax.device_count() // split)
+        return meshes.make_mesh(wanted if fits else config.Mesh())
+
     def checkpoints(self, read_only: bool = False) -> Checkpoints:
         first = metrics.higher_is_better(self.experiment.evaluate.metrics[0])
         keep = self.experiment.train.keep
         return Checkpoints(self.folder / "checkpoints", keep, "max" if first else "min", read_only)
 
-    def params(self, average: int = 0) -> tuple[Any, int]:
+    def params(self, average: int = 0, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, int]:
         """(the parameters of the best checkpoint, its step); refused where they are not this model's.
 
-        With `average`, the mean of the newest so many checkpoints, and the step of the newest.
+        With `average`, the mean of the newest so many checkpoints, and the step of the newest. With a mesh they are
+        spread over it as training spreads them.
         """
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
+        if mesh:
+            where = meshes.shardings(template, mesh, self.rules(mesh))
+            template = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), template, where)
         checkpoints = self.checkpoints(read_only=True)
         return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
 
@@ -172,6 +189,8 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: training
         _check_softmax(experiment.train.softmax, run.target.size)
         for name in ("source", "target"):
             getattr(run, name).save(folder / "vocabulary", name)
+    if not hosts.leads():
+        return run
     # Last, so that a folder with a config.json has all that it names.
     page = {
         "s2sjax": __version__,
@@ -256,11 +275,13 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     """Trains, from where it stood if it ran before; the returned state lets a notebook go on from it."""
     e = experiment
     mesh = meshes.make_mesh(e.train.mesh)
-    examples = training.read(e.data)
+    with hosts.leader_first("data"):  # which it may have to fetch
+        examples = training.read(e.data)
     if e.train.evaluate_every and not sources.has(e.data.corpus, "dev"):
         raise UserError("data.corpus has no dev examples to evaluate: give it some, or set train.evaluate_every 0")
     dev = sources.load(e.data.corpus, "dev") if e.train.evaluate_every else []
-    run = start_run(e, folder, examples)
+    with hosts.leader_first("run folder"):
+        run = start_run(e, folder, examples)
     translator = run.translator(mesh=mesh)  # also where it is needed only later: a search that cannot work ends here
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
@@ -313,8 +334,7 @@ def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
         one = jnp.ones((1, 1), jnp.int32)
         return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
 
-    rules = models.tensor_rules(e.model) if e.train.mesh.tensor > 1 else ()
-    return meshes.born_sharded(init, mesh, rules, jax.random.key(e.seed))
+    return meshes.born_sharded(init, mesh, run.rules(mesh), jax.random.key(e.seed))
 
 
 def _shapes(pairs: batches.AnyPairs, plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -380,8 +400,9 @@ class DevEvaluation:
             samples.append(f"  {example.source}  ->  {best[0].text}  {verdict}")
         for line in samples:
             self.log.say(line)
-        with open(self.run.folder / "samples.txt", "a", encoding="utf-8") as file:
-            file.write("\n".join([f"step {step}", *samples, ""]))
+        if hosts.leads():
+            with open(self.run.folder / "samples.txt", "a", encoding="utf-8") as file:
+                file.write("\n".join([f"step {step}", *samples, ""]))
         first, *others = results.values()
         details = {other.name: other.value for other in others}
         details |= {f"{first.name} {label}": part[first.name].value for label, part in parts.items()}
@@ -409,9 +430,10 @@ def evaluate(
     if split is None:
         raise UserError("data.corpus has neither test nor dev examples: name another --split")
     examples = sources.load(e.data.corpus, split)  # type: ignore[arg-type]
-    params, step = run.params(average)
-    translator = run.translator(options, others=others)
-    together = [params, *(other.params(average)[0] for other in others)] if others else params
+    mesh = run.mesh()
+    params, step = run.params(average, mesh)
+    translator = run.translator(options, mesh, others)
+    together = [params, *(other.params(average, mesh)[0] for other in others)] if others else params
     outputs = translator.decode(together, [example.source for example in examples])
     texts = [best[0].text for best in outputs]
     results = metrics.score(judge.metrics, texts, [x.targets for x in examples], judge.line)
@@ -424,7 +446,8 @@ def evaluate(
         print(f"{label}:\n{metrics.summary(part, judge.line)}", flush=True)
     corpora = {label: {name: result.value for name, result in part.items()} for label, part in parts.items()}
     extra: dict[str, Any] = {"corpora": corpora} if corpora else {}
-    metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options, **extra)
+    if hosts.leads():
+        metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options, **extra)
     return results
 
 
@@ -438,8 +461,9 @@ def show(run: Run) -> list[Path]:
     lines = run.experiment.show
     if not lines:
         return []
-    params, _ = run.params()
-    translator = run.translator()
+    mesh = run.mesh()
+    params, _ = run.params(mesh=mesh)
+    translator = run.translator(mesh=mesh)
     outputs = [best[0] for best in translator.decode(params, lines)]
     width = max(map(len, lines))
     for line, output in zip(lines, outputs):
@@ -449,5 +473,6 @@ def show(run: Run) -> list[Path]:
         return []
     maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
     path = run.folder / "attention.png"
-    figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
+    if hosts.leads():
+        figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
     return [path]

@@ -198,7 +198,7 @@ def test_every_named_model_fits_and_its_fields_can_be_set(page, monkeypatch, nam
     monkeypatch.setattr(run, "train", lambda experiment, folder: seen.append(experiment) or 1 / 0)
     part = "model.encoder.dropout" if "encoder" in vars(models.NAMED[name].config) else "model.dropout"
     with pytest.raises(ZeroDivisionError):
-        cli.main(["train", page, "--model", name, f"--{part}", "0.25"])
+        cli.main(["train", page, "--model", name, f"--{part}", "0.25", "--data.buckets", "24", "24"])
     reads, _ = config.sides(seen[0].model)
     assert reads == config.replace(config.sides(models.NAMED[name].config)[0], dropout=0.25)
 
@@ -612,3 +612,10 @@ def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
     assert refused("score", trained[0], "--average", 0, **lines) == (
         "argument --average: '0' is not a whole number of 1 or more: see s2sjax score --help"
     )
+
+
+def test_a_named_model_that_does_not_fit_is_refused_unless_its_fields_make_it_fit(page, refused, monkeypatch):
+    assert "model.radius 10 reaches across" in refused("train", page, "--model", "luong_local")
+    monkeypatch.setattr(run, "train", lambda experiment, folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", page, "--model", "luong_local", "--model.radius", "2"])

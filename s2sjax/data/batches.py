@@ -195,11 +195,11 @@ class _Epoch(NamedTuple):
 class Plan:
     """Which pairs make the batch of each step.
 
-    A batch of bucket (S, T) has tokens / (S + T) rows, rounded down to a multiple of `multiple` (and never fewer): the
-    work of a step is about constant, and its rows divide among devices and micro-batches. Each epoch shuffles the
-    pairs by (seed, epoch) alone, deals them to their buckets, cuts those into batches, and shuffles the batches.
-    The last batch of a bucket is filled with rows of padding, so every pair comes exactly once an epoch and every epoch
-    has as many steps. With `part` [N], the part of each pair (see s2sjax/data/parts.py), no batch has pairs of two.
+    A batch of bucket (S, T) has tokens / (S + T) pairs (and never none): the work of a step is about constant. Each
+    epoch shuffles the pairs by (seed, epoch) alone, deals them to their buckets, cuts those into batches, and shuffles
+    the batches, so every pair comes exactly once an epoch and every epoch has as many steps. A batch is filled with
+    rows of padding: the last one of a bucket, and each up to a multiple of `multiple`, so that its rows divide among
+    devices and micro-batches; how many there are changes no step's pairs. With `part` [N], the part of each pair (see s2sjax/data/parts.py), no batch has pairs of two.
 
         Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps an epoch
         step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1
@@ -217,7 +217,8 @@ class Plan:
         lengths = np.asarray(lengths).reshape(-1, 2)
         self.buckets = tuple(buckets)
         self.seed = seed
-        self.rows = tuple(max(multiple, tokens // (S + T) // multiple * multiple) for S, T in self.buckets)
+        self._pairs = tuple(max(1, tokens // (S + T)) for S, T in self.buckets)
+        self.rows = tuple(-(-pairs // multiple) * multiple for pairs in self._pairs)
         self.part = part
         self._bucket = first_bucket(lengths, buckets)
         if not np.any(self._bucket >= 0):
@@ -225,7 +226,7 @@ class Plan:
         parts = 0 if part is None else part
         self._group = np.where(self._bucket >= 0, parts * len(self.buckets) + self._bucket, -1)
         counts = np.bincount(self._group[self._group >= 0])
-        self._batches = [-(-int(count) // self._rows(group)) for group, count in enumerate(counts)]
+        self._batches = [-(-int(count) // self._pairs[self._of(group)]) for group, count in enumerate(counts)]
         self.steps_per_epoch = sum(self._batches)
         self._epochs: dict[int, _Epoch] = {}
         self._lock = threading.Lock()
@@ -233,10 +234,11 @@ class Plan:
     @property
     def used_buckets(self) -> list[int]:
         """The buckets that hold any pair: the shapes a run will see."""
-        return sorted({group % len(self.buckets) for group, batches in enumerate(self._batches) if batches})
+        return sorted({self._of(group) for group, batches in enumerate(self._batches) if batches})
 
-    def _rows(self, group: int) -> int:
-        return self.rows[group % len(self.buckets)]
+    def _of(self, group: int) -> int:
+        """The bucket of a group."""
+        return group % len(self.buckets)
 
     def epoch(self, step: int) -> int:
         return self._find(int(step))[0]
@@ -246,7 +248,7 @@ class Plan:
         number, index = self._find(int(step))
         epoch = self._epoch(number)
         group, batch = epoch.order[index]
-        return int(group) % len(self.buckets), epoch.rows[group][batch]
+        return self._of(int(group)), epoch.rows[group][batch]
 
     def _find(self, step: int) -> tuple[int, int]:
         """The epoch of a step, and which of its steps it is."""
@@ -266,11 +268,12 @@ class Plan:
         philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, number]))
         rows = []
         for group, chosen in enumerate(self._draw(number, philox)):
-            width = self._rows(group)
-            table = np.full(-(-len(chosen) // width) * width, -1)
-            table[: len(chosen)] = chosen
+            width = self._pairs[self._of(group)]
+            table = np.full((-(-len(chosen) // width), self.rows[self._of(group)]), -1)
+            places = np.arange(len(chosen))
+            table[places // width, places % width] = chosen
             table.flags.writeable = False  # `at` hands out views of it
-            rows.append(table.reshape(-1, width))
+            rows.append(table)
         order = np.concatenate([np.stack([np.full(len(t), g), np.arange(len(t))], 1) for g, t in enumerate(rows)])
         return _Epoch(rows, order[np.argsort(philox.random_raw(len(order)), kind="stable")])
 

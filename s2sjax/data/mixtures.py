@@ -67,9 +67,9 @@ class MixturePlan(Plan):
     def _batches_of(self, epoch: int) -> list[int]:
         """Of each bucket."""
         found = []
-        for b, rows in enumerate(self.rows):
+        for b, width in enumerate(self._pairs):
             pairs = sum(self._drawn(epoch + 1, i, b) - self._drawn(epoch, i, b) for i in range(len(self.sizes)))
-            found.append(-(-pairs // rows))
+            found.append(-(-pairs // width))
         return found
 
     def _find(self, step: int) -> tuple[int, int]:

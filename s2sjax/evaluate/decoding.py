@@ -55,7 +55,7 @@ class Translator:
         options: config.Search,
         buckets: Sequence[int],
         rows: int,
-        batch_sharding: jax.sharding.Sharding | None = None,
+        batch_sharding: jax.sharding.NamedSharding | None = None,
     ):
         """`buckets` are source lengths; `rows` sentences are decoded at once. Several modules are an ensemble:
 
@@ -73,9 +73,12 @@ class Translator:
         self._alone = isinstance(module, nn.Module)
         self._room = _room(modules)
         self._words = self._constraining_words()
-        self._search = jax.jit(partial(_search, modules, options, self._words, rows), static_argnames="record")
-        self._attention = jax.jit(partial(_attention, modules, options.ensemble))
-        self._log_likelihood = jax.jit(partial(_log_likelihood, modules, options.ensemble))
+        # Whatever devices share the rows, every process gets all that was found.
+        everywhere = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
+        compiled = partial(jax.jit, out_shardings=everywhere)
+        self._search = compiled(partial(_search, modules, options, self._words, rows), static_argnames="record")
+        self._attention = compiled(partial(_attention, modules, options.ensemble))
+        self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
     def need_attention(self, what: str, remedy: str = "choose a model that has some") -> None:
         """Refuses what is made of attention where the model, or one of an ensemble, has none."""
@@ -160,7 +163,9 @@ class Translator:
         return precision.stored((params,) if self._alone else tuple(params), self.options.precision)
 
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
-        return source if self._sharding is None else jax.device_put(source, self._sharding)
+        if self._sharding is None:
+            return source
+        return jax.make_array_from_callback(source.shape, self._sharding, lambda index: source[index])
 
     def tree(self, params: Any, line: str, prefix: str | None = None) -> tuple[Tree, Hypotheses]:
         """All that the beam looked at for one line: the leaves have no batch axis. `prefix`: see `decode`."""

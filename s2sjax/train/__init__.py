@@ -2,6 +2,7 @@
 
 schedules    step -> learning rate; the optimizer
 state        TrainState and the pure train_step
+hosts        several processes as one program
 mesh         named devices, and where each parameter lives on them
 checkpoints  saved whole or not at all, and checked when read
 progress     the progress line, metrics.jsonl, TensorBoard

@@ -249,7 +249,7 @@ class _Preemption:
     """
 
     def __init__(self):
-        self._several = jax.process_count() > 1
+        self._several = jax.distributed.is_initialized()
         self._noted = False
         self._impatient = False
         self._former: Any = None

@@ -102,10 +102,19 @@ def test_a_batch_holds_its_bucket_only_and_some_real_row(plan):
 def test_rows_keep_the_budget_and_the_multiple(tokens, multiple):
     plan = Plan([(1, 1)], BUCKETS, tokens, seed=0, multiple=multiple)
     for (source, target), rows in zip(BUCKETS, plan.rows, strict=True):
-        size = source + target
-        assert rows % multiple == 0 and rows > 0
-        assert rows * size <= tokens or rows == multiple  # within the budget, or as few rows as can be
-        assert (rows + multiple) * size > tokens  # and not one multiple fewer than fits
+        pairs = max(1, tokens // (source + target))
+        assert rows % multiple == 0 and pairs <= rows < pairs + multiple
+
+
+@unhurried
+@given(lengths=lengths_of, tokens=st.integers(1, 200), multiple=st.integers(2, 16))
+def test_how_many_devices_there_are_changes_no_batch_but_its_padding(lengths, tokens, multiple):
+    plan, other = (Plan(np.array([(1, 1), *lengths]), BUCKETS, tokens, 0, each) for each in (1, multiple))
+    assert other.steps_per_epoch == plan.steps_per_epoch
+    for step in range(plan.steps_per_epoch + 3):
+        (bucket, rows), (same, padded) = plan.at(step), other.at(step)
+        assert bucket == same and rows[rows >= 0].tolist() == padded[padded >= 0].tolist()
+        assert np.all(padded[np.sum(padded >= 0) :] == -1)  # padding comes last
 
 
 @unhurried

@@ -1,0 +1,61 @@
+"""Several processes, one program: each runs the same command, on its own devices, and sees its own rows of the data.
+
+Process 0 alone speaks and writes; what it has written, the others read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import multihost_utils
+
+from s2sjax.errors import UserError
+
+HEARTBEAT = 30
+"""seconds without a sign of life after which a process counts as dead, and the others end"""
+
+
+def join() -> None:
+    """Before anything else of JAX: meets the other processes.
+
+    Slurm, Open MPI, Kubernetes and Cloud TPU tell JAX who they are; elsewhere JAX_COORDINATOR_ADDRESS (host:port of
+    process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID do.
+    """
+    numbers = [_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")]
+    try:
+        jax.distributed.initialize(None, *numbers, heartbeat_timeout_seconds=HEARTBEAT)
+    except (ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"--distributed cannot meet the other processes ({reason}): set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES "
+            "and JAX_PROCESS_ID, or start it by Slurm, on a Cloud TPU, or with s2sjax launch"
+        ) from None
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name)
+    if value is not None and not value.isdecimal():
+        raise UserError(f"{name} is {value!r}: it must be a whole number")
+    return None if value is None else int(value)
+
+
+def leads() -> bool:
+    """Whether this process is the one that speaks and writes."""
+    return jax.process_index() == 0
+
+
+def several() -> bool:
+    return jax.process_count() > 1
+
+
+@contextlib.contextmanager
+def leader_first(what: str) -> Iterator[None]:
+    """Process 0 goes through the block alone, then the others do, and find what it has written."""
+    if several() and not leads():
+        multihost_utils.sync_global_devices(what)
+    yield
+    if several() and leads():
+        multihost_utils.sync_global_devices(what)
