@@ -24,8 +24,9 @@ WATCHED = "S2SJAX_WATCHED"
 """set in the environment of a process that has such a parent"""
 GRACE = 60
 """seconds that the others have to end by themselves when one has failed"""
-CHATTER = ("[Gloo]", "coordination_service", "distributed service detected fatal errors")
-"""what JAX's own threads say of connections made and lost"""
+CHATTER = ("[Gloo]", "preemption_notifier")
+LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
+"""what JAX's own threads say of connections made, and lost"""
 LOST = "another process of this run has died, or cannot be reached: run the same command again, on all hosts; training "
 LOST += "goes on from its last checkpoint"
 
@@ -42,7 +43,8 @@ def pod(processes: int, devices: int, command: Sequence[str]) -> int:
 def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int:
     """Runs the command once in each environment."""
     several = len(environments) > 1
-    children = [_Child(extra, command, f"[{n}] " if several else "") for n, extra in enumerate(environments)]
+    told: set[str] = set()
+    children = [_Child(extra, command, f"[{n}] " if several else "", told) for n, extra in enumerate(environments)]
     with _passing_on(children):
         deadline = None
         code = 0
@@ -63,7 +65,7 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
 class _Child:
     """One process; what it says goes to our own streams, less the chatter."""
 
-    def __init__(self, extra: dict[str, str], command: Sequence[str], prefix: str):
+    def __init__(self, extra: dict[str, str], command: Sequence[str], prefix: str, told: set[str]):
         environment = os.environ | extra | {WATCHED: "1", "PYTHONUNBUFFERED": "1"}
         alone = not prefix  # then its standard output may be a terminal's, with a live line
         self.process = subprocess.Popen(
@@ -71,7 +73,7 @@ class _Child:
             stdout=None if alone else subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._prefix = "" if prefix == "[0] " else prefix
-        self._cut = False
+        self._cut, self._told = False, told
         pairs = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
         self._readers = [threading.Thread(target=self._pass_on, args=pair) for pair in pairs if pair[0]]
         for reader in self._readers:
@@ -79,10 +81,12 @@ class _Child:
 
     def _pass_on(self, stream: IO[str], ours: IO[str]) -> None:
         for line in stream:
-            chatter = any(word in line for word in CHATTER)
-            self._cut = self._cut or (chatter and "[Gloo]" not in line)  # and with it the trace that follows
-            if not chatter and not (self._cut and stream is self.process.stderr):
-                print(self._prefix + line, end="", file=ours, flush=True)
+            self._cut = self._cut or any(word in line for word in LOST_CHATTER)  # and with it the trace that follows
+            mistake = line.startswith("error: ")
+            again = mistake and line in self._told  # they all run the same command, so they fail alike
+            if not self._cut and not again and not any(word in line for word in CHATTER):
+                self._told.add(line)
+                print(("" if mistake else self._prefix) + line, end="", file=ours, flush=True)
 
     def finish(self) -> None:
         """Once it has ended."""

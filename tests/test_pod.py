@@ -1,0 +1,220 @@
+"""A pod in a box: real processes that meet over loopback, are killed, told to stop, and go on in another number."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from s2sjax import launch, run
+from s2sjax.train.checkpoints import Checkpoints
+
+# The page is run by every process: it notes which examples each step of each process sees.
+PAGE = """
+import json, os
+from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
+from s2sjax.train import loop
+
+plain = loop.Programs.__call__
+
+def noting(programs, state, batch, log):
+    shards = [shard.data for shard in batch["example"].addressable_shards if shard.replica_id == 0]
+    ids = [int(number) for rows in shards for number in rows if number >= 0]
+    with open(os.environ["LEDGER"], "a") as file:
+        file.write(json.dumps([int(os.environ["LIFE"]), int(state.step), ids]) + "\\n")
+    return plain(programs, state, batch, log)
+
+loop.Programs.__call__ = noting
+experiment = Experiment(
+    name="tiny",
+    data=Data(Synthetic("reverse", train=70, dev=8, test=21, length=5, alphabet=4), buckets=((6, 6),), tokens=120),
+    model=Luong(width=8, embedding=4, layers=1, dropout=0.3),
+    train=Train(steps=21, warmup=1, evaluate_every=7, save_every=3, log_every=1, keep=2),
+    search=Search(beam=2),
+    evaluate=Evaluate(metrics=("cer", "exact"), rows=8, lines=8),
+    show=("abcd",),
+)
+"""
+EXAMPLES, EPOCHS, PER_EPOCH = 70, 3, 7
+
+
+class Pod:
+    """Starts pods on one page, one after the other, and reads what they left."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.life = folder, 0
+        self.page, self.ledger = folder / "page.py", folder / "ledger"
+        self.page.write_text(PAGE)
+
+    def start(self, processes: int, devices: int, out: str, *fields: str) -> subprocess.Popen:
+        self.life += 1
+        environment = os.environ | {
+            "LEDGER": str(self.ledger), "LIFE": str(self.life), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }  # fmt: skip
+        command = ["launch", "-p", processes, "-d", devices, "--", "train", self.page, "--out", self.folder / out]
+        return subprocess.Popen(
+            [sys.executable, "-m", "s2sjax.cli", *map(str, command), *fields], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def finish(self, *arguments) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=600)
+        return process.returncode, out, err
+
+    def notes(self, life: int | None = None) -> list[tuple[int, int, list[int]]]:
+        lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
+        notes = [json.loads(line) for line in lines if line.endswith("]]")]
+        return [note for note in notes if life in (None, note[0])]
+
+    def wait_for(self, step: int, process: subprocess.Popen) -> None:
+        """Until this life has begun the step."""
+        while not any(at >= step for _, at, _ in self.notes(self.life)):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+
+    def losses(self, out: str) -> dict[int, float]:
+        lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
+        return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+    def fingerprints(self, out: str) -> dict:
+        return Checkpoints(self.folder / out / "checkpoints", read_only=True)._header(EPOCHS * PER_EPOCH)["leaves"]
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    """The processes of a pod, in their order."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory) -> Pod:
+    return Pod(tmp_path_factory.mktemp("pod"))
+
+
+@pytest.fixture(scope="module")
+def whole(pod) -> tuple[str, str]:
+    """What an undisturbed pod of 2 x 4 printed."""
+    code, out, err = pod.finish(2, 4, "whole")
+    assert code == 0, err
+    return out, err
+
+
+@pytest.mark.slow
+def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speaks(pod, whole):
+    out, err = whole
+    assert err == ""
+    assert out.count("on 8 cpu devices") == out.count("\nwrote ") == 1 and "[1]" not in out
+    code, alone, _ = pod.finish(1, 1, "alone")
+    assert code == 0
+    together, single = (pod.losses(name) for name in ("whole", "alone"))
+    assert together == pytest.approx(single, abs=1e-5) and len(together) == EPOCHS * PER_EPOCH
+    results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", "alone")]
+    assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
+    assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
+
+
+@pytest.mark.slow
+def test_pods_killed_at_random_and_started_in_other_numbers_see_every_example_once_an_epoch(pod, whole):
+    chance = random.Random(5)
+    before = pod.life
+    for processes, devices, until in [(2, 4, 4), (1, 2, 8), (2, 1, 11), (2, 2, 15), (1, 1, 18)]:
+        process = pod.start(processes, devices, "killed")
+        pod.wait_for(until, process)
+        time.sleep(chance.uniform(0, 0.3))
+        for pid in children(process):  # all hosts at once: a power cut
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=120)
+        assert process.returncode
+    code, _, err = pod.finish(2, 4, "killed")
+    assert code == 0, err
+
+    seen: dict[int, dict[int, list[int]]] = {}
+    for life, step, ids in pod.notes():
+        if life > before:
+            seen.setdefault(step, {}).setdefault(life, []).extend(ids)
+    assert sorted(seen) == list(range(EPOCHS * PER_EPOCH))
+    final = {step: lives[max(lives)] for step, lives in seen.items()}
+    for epoch in range(EPOCHS):
+        steps = range(epoch * PER_EPOCH, (epoch + 1) * PER_EPOCH)
+        assert sorted(number for step in steps for number in final[step]) == list(range(EXAMPLES))
+    for step, lives in seen.items():  # and whoever ran a step before, in whatever number, ran it on the same examples
+        assert all(set(ids) <= set(final[step]) for ids in lives.values())
+    assert pod.losses("killed") == pytest.approx(pod.losses("whole"), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_on_bit_for_bit(pod, whole):
+    for lost in (1, 0):  # a worker, and the one that the others report to
+        process = pod.start(2, 4, "lost")
+        pod.wait_for(8 if lost else 14, process)
+        begin = time.monotonic()
+        os.kill(children(process)[lost], signal.SIGKILL)
+        _, err = process.communicate(timeout=300)
+        assert time.monotonic() - begin < launch.GRACE + 20  # of which XLA's heartbeat takes half, on a quiet machine
+        assert process.returncode == 128 + signal.SIGKILL
+        alive = "" if lost else "[1] "
+        assert sorted(err.splitlines()) == sorted(
+            [f"{alive}error: {launch.LOST}", f"{'[1] ' if lost else ''}error: the process was ended by SIGKILL"]
+        )
+    code, out, err = pod.finish(2, 4, "lost")
+    assert code == 0 and "resumed after step" in out, err
+    assert pod.losses("lost") == pod.losses("whole")
+    assert pod.fingerprints("lost") == pod.fingerprints("whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", ["one host", "all hosts"])
+def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
+    out = told.replace(" ", "-")
+    process = pod.start(2, 4, out)
+    pod.wait_for(4, process)
+    if told == "one host":
+        os.kill(children(process)[1], signal.SIGTERM)
+    else:
+        process.terminate()
+    said, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    (step,) = map(int, re.findall(r"interrupted after step (\d+): run the same command again", said))
+    assert run.open_run(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
+    code, said, err = pod.finish(2, 4, out)
+    assert code == 0 and f"resumed after step {step}" in said, err
+    assert pod.fingerprints(out) == pod.fingerprints("whole")
+
+
+@pytest.mark.slow
+def test_a_mistake_is_told_once_and_ends_all_hosts(pod):
+    code, out, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
+    assert code == 2 and "train.mesh splits fsdp 3" in err
+    code, out, err = pod.finish(2, 1, "never", "--train.stepz", "3")
+    assert code == 2 and err.count("there is no field --train.stepz") == 1
+
+
+def test_launch_says_what_it_runs(call):
+    example = "as in s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
+    for arguments in (["launch"], ["launch", "--"], ["launch", "--", "decode", "runs/x"]):
+        code, _, err = call(*arguments)
+        assert code == 2 and err.startswith("error: launch runs train or evaluate") and example in err
+    code, _, err = call("launch", "train", "experiments/reverse.py")
+    assert code == 2 and "launch takes no train: write the command behind --" in err
+    code, _, err = call("launch", "-p", "0", "--", "train", "x.py")
+    assert code == 2 and "'0' is not a whole number of 1 or more" in err
+
+
+def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
+    from s2sjax.train import hosts
+
+    monkeypatch.setenv("JAX_PROCESS_ID", "first")
+    with pytest.raises(Exception, match="JAX_PROCESS_ID is 'first': it must be a whole number"):
+        hosts.join()
+    monkeypatch.delenv("JAX_PROCESS_ID")
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: (_ for _ in ()).throw(ValueError("no one")))
+    with pytest.raises(Exception, match=r"--distributed cannot meet the other processes \(no one\): set JAX_COORD"):
+        hosts.join()
