@@ -133,6 +133,17 @@ def test_help_is_the_page_at_the_head_of_the_file_and_its_examples_hold(place, s
     assert place.calls() == []
 
 
+def test_the_commands_on_the_page_hold(place):
+    """docs/pod.md, from laptop to pod."""
+    page = (ROOT / "docs/pod.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```sh.*?\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    commands = [shlex.split(line) for line in blocks.splitlines() if line.startswith("experiments/launch/")]
+    assert {Path(words[0]).name for words in commands} == set(SCRIPTS)
+    for name, *arguments in commands:
+        assert place.dry(Path(name).name, *arguments, **POD)
+    assert place.calls() == []
+
+
 CASES = [
     ("tpu_pod.sh", ["create"]),
     ("tpu_pod.sh", ["create", "--spot", "--type=v5p-32", "--name", "other"]),
