@@ -1,0 +1,94 @@
+# shellcheck shell=bash disable=SC2034  # what is set here is read by the scripts
+# What the launch scripts share: how they speak, how they show or run a command, how they read the words of s2sjax.
+# Sourced, never run. Written for bash 3.2 and newer, so that the bash of any laptop will do.
+
+dry_run=no
+# Set by read_words: what each of many hosts runs after `s2sjax`; what one alone runs; the run folder in both.
+words=()
+alone=()
+out=
+
+# The comment page at the head of the script that was called.
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
+
+# A mistake of the user: one line that names the thing and the remedy.
+error() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+# Something went wrong while it ran.
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# Remarks are comments, so that all that a dry run prints can be pasted into a shell.
+note() { printf '# %s\n' "$*"; }
+
+# quote WORD...: the words on one line, as a shell reads them back.
+quote() {
+  local word line='' escaped="'\\''"
+  for word in "$@"; do
+    case $word in
+      '' | *[!A-Za-z0-9_./:=@%+,-]*) line="$line '${word//\'/$escaped}'" ;;
+      *) line="$line $word" ;;
+    esac
+  done
+  printf '%s\n' "${line# }"
+}
+
+# run COMMAND...: runs it, or prints it in a dry run.
+run() {
+  if [ "$dry_run" = yes ]; then
+    quote "$@"
+  else
+    "$@"
+  fi
+}
+
+# needs PROGRAM REMEDY: it must be here, unless nothing is run.
+needs() {
+  [ "$dry_run" = yes ] || command -v "$1" >/dev/null || error "$1 is not here: $2, or add --dry-run to see the commands"
+}
+
+# takes OPTION VALUE...: an option must have a value.
+takes() {
+  if [ $# -lt 2 ] || [ -z "$2" ] || [ "$2" = -- ]; then
+    error "$1 has no value: write $1 VALUE (see $(basename "$0") --help)"
+  fi
+}
+
+# number OPTION VALUE LEAST
+number() {
+  case $2 in
+    '' | *[!0-9]*) error "$1 is '$2': it must be a whole number, at least $3" ;;
+  esac
+  [ "$2" -ge "$3" ] || error "$1 is $2: it must be at least $3"
+}
+
+# read_words WORD...: what follows `--`, as `s2sjax launch` takes it. --distributed may be left out.
+read_words() {
+  local word before=''
+  [ $# -gt 0 ] || error "there is nothing to run: end the command with -- train FILE --out DIR"
+  case $1 in
+    train | evaluate) ;;
+    *) error "'$1' does not run on many hosts: write -- train FILE --out DIR, or -- evaluate RUN" ;;
+  esac
+  [ $# -gt 1 ] || error "$1 what? Write -- train FILE --out DIR, or -- evaluate RUN"
+  [ "$1" = train ] || out=$2
+  for word in "$@"; do
+    [ "$before" != --out ] || out=$word
+    case $word in
+      --out=*) out=${word#--out=} ;;
+      --distributed) continue ;;
+    esac
+    alone+=("$word")
+    before=$word
+  done
+  [ -n "$out" ] || error "--out is missing after --: name a run folder that all hosts see"
+  case $out in
+    gs://*) error "--out $out is no folder: mount the bucket on all hosts, and name the folder under the mount" ;;
+  esac
+  words=("${alone[@]}" --distributed)
+}

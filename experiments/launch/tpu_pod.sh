@@ -1,0 +1,281 @@
+#!/usr/bin/env bash
+# Trains on a Cloud TPU pod: makes it, installs s2sjax on all workers, runs, follows the log, resumes, deletes.
+#
+#   export TPU_NAME=pod TPU_ZONE=us-east5-b TPU_TYPE=v6e-16 TPU_PROJECT=my-project
+#   experiments/launch/tpu_pod.sh create --spot
+#   experiments/launch/tpu_pod.sh setup --bucket my-bucket
+#   experiments/launch/tpu_pod.sh run -- train experiments/g2p.py --out /mnt/s2sjax/runs/g2p
+#   experiments/launch/tpu_pod.sh logs --follow
+#   experiments/launch/tpu_pod.sh resume --spot --bucket my-bucket -- train experiments/g2p.py \
+#       --out /mnt/s2sjax/runs/g2p
+#   experiments/launch/tpu_pod.sh delete
+#
+# Commands
+#   create    asks for the pod (as a queued resource) and waits until it is there
+#   setup     copies this working tree to all workers, installs s2sjax[tpu] there, mounts the shared storage
+#   run       starts `s2sjax ... --distributed` on all workers; it goes on when you log out
+#   logs      the log of a worker; worker 0 tells the progress, the others speak only when something is wrong
+#   status    of the pod, and of training on each worker
+#   stop      SIGTERM to all workers: s2sjax saves once and ends
+#   resume    run again. A pod that was pre-empted is first made and set up anew: give what create and setup got
+#   delete    the pod; what lies on the shared storage stays
+#
+# Shared storage. All workers write one run folder (--out), so it must lie on storage that all of them see, mounted at
+# the same place (--mount). Two ways, both by setup:
+#   --nfs HOST:/SHARE   a Filestore instance or any NFS server
+#   --bucket BUCKET     a Cloud Storage bucket, by gcsfuse. It must have a hierarchical namespace, for a checkpoint is
+#                       finished by renaming its folder, which other buckets cannot do at once:
+#                       gcloud storage buckets create gs://BUCKET --location=REGION --uniform-bucket-level-access \
+#                           --enable-hierarchical-namespace
+# Prepared data (s2sjax prepare) belongs there too.
+#
+# Options                              or environment
+#   --name NAME                        TPU_NAME
+#   --zone ZONE                        TPU_ZONE
+#   --project PROJECT                  TPU_PROJECT
+#   --type TYPE     such as v6e-16     TPU_TYPE      (create, resume)
+#   --version V     its software       TPU_VERSION   (default: the one for JAX on that type)
+#   --spot          cheaper; may be pre-empted at any time (create, resume)
+#   --bucket BUCKET, --nfs HOST:/SHARE, --mount DIR    the shared storage (default mount: /mnt/s2sjax)
+#   --worker N      whose log: a number, or all (default: 0)
+#   --follow        the log as it grows
+#   --dry-run       prints every command, runs none
+#   -h, --help      this page
+
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+
+name=${TPU_NAME:-}
+zone=${TPU_ZONE:-}
+project=${TPU_PROJECT:-}
+type=${TPU_TYPE:-}
+version=${TPU_VERSION:-}
+spot=no
+bucket=
+nfs=
+mount=/mnt/s2sjax
+worker=0
+follow=no
+state=UNKNOWN
+
+# ------------------------------------------------------------------------------------------------ speaking with gcloud
+
+# The address of the pod, for every command.
+place() { pod=("--zone=$zone" "--project=$project"); }
+
+# on WORKER COMMAND: runs a line of shell on a worker, or on all of them at once.
+on() { run gcloud compute tpus tpu-vm ssh "$name" "${pod[@]}" "--worker=$1" "--command=$2"; }
+
+# Sets state: ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDED (pre-empted), FAILED ..., or NONE.
+ask_state() {
+  local describe answer
+  describe=(gcloud compute tpus queued-resources describe "$name" "${pod[@]}" '--format=value(state.state)')
+  if [ "$dry_run" = yes ]; then
+    run "${describe[@]}"
+  elif answer=$("${describe[@]}" 2>&1); then
+    state=${answer##*$'\n'}
+  else
+    case $answer in
+      *NOT_FOUND*) state=NONE ;;
+      *) fail "gcloud cannot tell the state of $name: $answer" ;;
+    esac
+  fi
+}
+
+wait_until_active() {
+  local before=
+  note "asked again every 30 seconds until it says ACTIVE"
+  while ask_state && [ "$state" != ACTIVE ] && [ "$dry_run" = no ]; do
+    case $state in
+      NONE | FAILED | SUSPEND*) fail "$name is $state: delete it and create it again, or resume" ;;
+    esac
+    if [ "$state" != "$before" ]; then note "$name is $state; it stays in the queue if you leave"; fi
+    before=$state
+    sleep 30
+  done
+}
+
+# ---------------------------------------------------------------------------------------------------------- commands
+
+create() {
+  local options=("--node-id=$name" "--accelerator-type=$type" "--runtime-version=$version")
+  [ "$spot" = no ] || options+=(--spot)
+  run gcloud compute tpus queued-resources create "$name" "${pod[@]}" "${options[@]}"
+  wait_until_active
+}
+
+setup() {
+  local root archive=${TMPDIR:-/tmp}/s2sjax-$name.tgz skip=() folder
+  root=$(cd "$(dirname "$0")/../.." && pwd)
+  for folder in .git .venv runs build .carry .hypothesis '.*_cache' __pycache__ '*.egg-info' '*.log'; do
+    skip+=("--exclude=$folder")
+  done
+  run tar "${skip[@]}" -C "$root" -czf "$archive" .
+  run gcloud compute tpus tpu-vm scp "$archive" "$name:s2sjax.tgz" "${pod[@]}" --worker=all
+  # The workers' own Python may be too old for s2sjax, so uv brings one.
+  on all "set -e; mkdir -p s2sjax; tar -xzf s2sjax.tgz -C s2sjax; cd s2sjax; \
+PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv; \
+~/.local/bin/uv venv --quiet --allow-existing --python 3.12 .venv; \
+~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p]'"
+  [ -z "$bucket$nfs" ] || on all "$(mounting)"
+}
+
+# The line of shell that mounts the shared storage, unless it is mounted.
+mounting() {
+  local how
+  if [ -n "$nfs" ]; then
+    how="sudo apt-get install -qq -y nfs-common; sudo mount -t nfs $(quote "$nfs" "$mount"); \
+sudo chmod 1777 $(quote "$mount")"
+  else
+    # Without these caches a worker sees at once what another wrote.
+    how="sudo chown \"\$(id -u)\" $(quote "$mount"); \
+command -v gcsfuse || sudo apt-get install -qq -y gcsfuse || { echo 'error: gcsfuse is missing: install it as \
+https://cloud.google.com/storage/docs/cloud-storage-fuse/install says, or use --nfs' >&2; exit 1; }; \
+gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 $(quote "$bucket" "$mount")"
+  fi
+  printf '%s' "set -e; sudo mkdir -p $(quote "$mount"); if mountpoint -q $(quote "$mount"); then exit 0; fi; $how"
+}
+
+start() {
+  on all "set -e; cd s2sjax; $(mounted)\
+if [ -e train.pid ] && kill -0 \"\$(cat train.pid)\" 2>/dev/null; then \
+echo 'error: s2sjax is running: stop it first' >&2; exit 1; fi; \
+nohup $(quote .venv/bin/s2sjax "${words[@]}") >>train.log 2>&1 </dev/null & echo \$! >train.pid"
+  note "started; follow it by: $(quote "$0" logs --follow)"
+}
+
+# A worker whose storage is not mounted would write to its own disk, where nobody finds it.
+mounted() {
+  case $out in
+    "$mount"/*)
+      printf '%s' "mountpoint -q $(quote "$mount") || { echo 'error: nothing is mounted at $mount: run setup with \
+--bucket or --nfs' >&2; exit 1; }; "
+      ;;
+  esac
+}
+
+logs() {
+  local how='tail -n 100'
+  [ "$follow" = no ] || how='tail -n 100 -F'
+  on "$worker" "$how s2sjax/train.log"
+}
+
+status() {
+  ask_state
+  [ "$dry_run" = yes ] || printf '%s is %s\n' "$name" "$state"
+  case $state in
+    ACTIVE | UNKNOWN)
+      on all "cd s2sjax && if kill -0 \"\$(cat train.pid)\" 2>/dev/null; then echo \"\$(hostname): running\"; \
+else echo \"\$(hostname): not running\"; fi; tail -n 1 train.log 2>/dev/null || echo 'no log yet'"
+      ;;
+  esac
+}
+
+stop() { on all "cd s2sjax && kill -TERM \"\$(cat train.pid)\" || echo 'not running'"; }
+
+delete() { run gcloud compute tpus queued-resources delete "$name" "${pod[@]}" --force "$@"; }
+
+resume() {
+  ask_state
+  case $state in
+    ACTIVE) ;;
+    NONE) create && setup ;;
+    UNKNOWN | FAILED | SUSPEND*)
+      note "a pod that was pre-empted is made anew; for one that is ACTIVE only the last command is run"
+      delete --quiet
+      create
+      setup
+      ;;
+    *) wait_until_active && setup ;;
+  esac
+  start
+}
+
+# --------------------------------------------------------------------------------------------------- reading the line
+
+# given OPTION VALUE VARIABLE EXAMPLE
+given() { [ -n "$2" ] || error "$1 is missing: give $1, or set $3, as in $1 $4"; }
+
+# The software for JAX: https://cloud.google.com/tpu/docs/runtimes
+software() {
+  case $type in
+    v6e-*) echo v2-alpha-tpuv6e ;;
+    v5p-*) echo v2-alpha-tpuv5 ;;
+    v5litepod-*) echo v2-alpha-tpuv5-lite ;;
+    v[234]-*) echo tpu-ubuntu2204-base ;;
+  esac
+}
+
+command=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+  esac
+  case $1 in
+    create | setup | run | logs | status | stop | resume | delete)
+      [ -z "$command" ] || error "one command at a time: $command or $1"
+      command=$1
+      ;;
+    --name) takes "$@" && name=$2 && shift ;;
+    --zone) takes "$@" && zone=$2 && shift ;;
+    --project) takes "$@" && project=$2 && shift ;;
+    --type) takes "$@" && type=$2 && shift ;;
+    --version) takes "$@" && version=$2 && shift ;;
+    --bucket) takes "$@" && bucket=${2#gs://} && shift ;;
+    --nfs) takes "$@" && nfs=$2 && shift ;;
+    --mount) takes "$@" && mount=${2%/} && shift ;;
+    --worker) takes "$@" && worker=$2 && shift ;;
+    --spot) spot=yes ;;
+    --follow) follow=yes ;;
+    --dry-run) dry_run=yes ;;
+    -h | --help) usage && exit ;;
+    --) break ;;
+    -*) error "there is no option $1: see $(basename "$0") --help; what s2sjax shall do comes after --" ;;
+    *) error "there is no command '$1': create, setup, run, logs, status, stop, resume or delete" ;;
+  esac
+  shift
+done
+[ -n "$command" ] || error "name a command: create, setup, run, logs, status, stop, resume or delete"
+given --name "$name" TPU_NAME pod
+given --zone "$zone" TPU_ZONE us-east5-b
+given --project "$project" TPU_PROJECT my-project
+place
+
+case $command in
+  create | resume)
+    given --type "$type" TPU_TYPE v6e-16
+    version=${version:-$(software)}
+    [ -n "$version" ] || error "--version is missing and not known for $type: see gcloud compute tpus versions list"
+    ;;
+esac
+case $command in
+  setup | resume)
+    if [ -n "$bucket" ] && [ -n "$nfs" ]; then error "--bucket and --nfs: give one of them"; fi
+    case $mount in
+      /*) ;;
+      *) error "--mount is '$mount': name a folder by its whole path, such as /mnt/s2sjax" ;;
+    esac
+    ;;
+esac
+case $worker in
+  all) ;;
+  *) number --worker "$worker" 0 ;;
+esac
+case $command in
+  run | resume)
+    [ $# -eq 0 ] || shift # the --
+    read_words "$@"
+    case $out in
+      /*) ;;
+      *) error "--out $out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
+    esac
+    ;;
+  *) [ $# -eq 0 ] || error "$command takes nothing after --: only run and resume do" ;;
+esac
+
+needs gcloud "install the Google Cloud CLI"
+case $command in
+  run) start ;;
+  *) "$command" ;;
+esac
