@@ -1,7 +1,13 @@
 """The pages in docs/ say what the code says."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from s2sjax.core import search
 
@@ -26,3 +32,19 @@ def test_every_link_of_a_page_leads_somewhere():
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_from_laptop_to_pod_can_be_typed(tmp_path):
+    """One after the other, in a copy of the experiments, as a reader would."""
+    shutil.copytree(DOCS.parent / "experiments", tmp_path / "experiments")
+    here = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}"}
+    blocks = re.findall("^```sh run\n(.*?)^```", (DOCS / "pod.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert any("s2sjax launch" in block for block in blocks)
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-e"], input=block, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=1200
+        )
+        assert done.returncode == 0 and not done.stderr, f"{block}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "runs/reverse/results.json").exists() and (tmp_path / "runs/pod/results.json").exists()
