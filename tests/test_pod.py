@@ -53,20 +53,21 @@ class Pod:
         self.page, self.ledger = folder / "page.py", folder / "ledger"
         self.page.write_text(PAGE)
 
-    def start(self, processes: int, devices: int, out: str, *fields: str) -> subprocess.Popen:
+    def start(self, processes: int, devices: int, out: str, *fields: str, evaluate: bool = False) -> subprocess.Popen:
         self.life += 1
         environment = os.environ | {
             "LEDGER": str(self.ledger), "LIFE": str(self.life), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }  # fmt: skip
-        command = ["launch", "-p", processes, "-d", devices, "--", "train", self.page, "--out", self.folder / out]
+        what = ["evaluate", self.folder / out] if evaluate else ["train", self.page, "--out", self.folder / out]
+        command = ["launch", "-p", processes, "-d", devices, "--", *what]
         return subprocess.Popen(
             [sys.executable, "-m", "s2sjax.cli", *map(str, command), *fields], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def finish(self, *arguments) -> tuple[int, str, str]:
-        process = self.start(*arguments)
+    def finish(self, *arguments, evaluate: bool = False) -> tuple[int, str, str]:
+        process = self.start(*arguments, evaluate=evaluate)
         out, err = process.communicate(timeout=600)
         return process.returncode, out, err
 
@@ -118,6 +119,8 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert together == pytest.approx(single, abs=1e-5) and len(together) == EPOCHS * PER_EPOCH
     results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", "alone")]
     assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
+    code, said, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
+    assert (code, err) == (0, "") and json.loads((pod.folder / "alone" / "results.json").read_text()) == results[0]
     assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
 
 
