@@ -115,10 +115,12 @@ class Checkpoints:
     def _open(self, keep: int) -> ocp.CheckpointManager:
         """What would keep the first save from being written is told before the first step."""
         try:
-            if not self._read_only and self.folder.is_dir():
+            if self.folder.exists() and not self.folder.is_dir():
+                raise _os_error(errno.ENOTDIR, self.folder)
+            if self.folder.exists() and not self._read_only:
                 for path in (self.folder, *self.folder.glob("[0-9]*")):  # those it will have to delete, too
                     if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
-                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+                        raise _os_error(errno.EACCES, path)
             return ocp.CheckpointManager(self.folder, options=self._options(keep))
         except OSError as error:
             what = "read" if self._read_only else "write"
@@ -374,6 +376,10 @@ def _attempt(read: Callable[[], dict]) -> dict:
         time.sleep(0.2)  # for the other reads of this checkpoint, still under way
         gc.collect()
     raise _Damaged(reason)
+
+
+def _os_error(code: int, path: Path) -> OSError:
+    return OSError(code, os.strerror(code), str(path))
 
 
 def _reason(error: Exception) -> str:
