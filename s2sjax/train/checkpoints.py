@@ -298,9 +298,8 @@ class Checkpoints:
                     remedy = (
                         "copy it again from where the run was made" if self._read_only else "delete it to start over"
                     )
-                    raise UserError(
-                        f"every checkpoint in {self.folder} is damaged (step {candidate}: {damage}): {remedy}"
-                    ) from None
+                    why = f"step {candidate}: {damage}"
+                    raise UserError(f"every checkpoint in {self.folder} is damaged ({why}): {remedy}") from None
                 then = f"falling back to step {following}"
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
         return None
