@@ -1,7 +1,8 @@
 """An experiment and its folder: everything the commands share.
 
-A run folder holds config.json, vocabulary/, checkpoints/, metrics.jsonl, tensorboard/, samples.txt and, once it was
-evaluated, results.json and attention.png: all that decoding needs, and nothing else.
+A run folder holds config.json, vocabulary/, checkpoints/, metrics.jsonl, tensorboard/, samples.txt, once it was
+evaluated results.json and attention.png, and, if steps were skipped, nonfinite.jsonl with the numbers of their
+examples: all that decoding needs, and nothing else.
 """
 
 import contextlib
@@ -398,11 +399,7 @@ class DevEvaluation:
         for example, best in zip(self.dev[: options.samples], outputs):
             verdict = "✓" if best[0].text in example.targets else f"({example.targets[0]})"
             samples.append(f"  {example.source}  ->  {best[0].text}  {verdict}")
-        for line in samples:
-            self.log.say(line)
-        if hosts.leads():
-            with open(self.run.folder / "samples.txt", "a", encoding="utf-8") as file:
-                file.write("\n".join([f"step {step}", *samples, ""]))
+        self.log.samples(step, samples)
         first, *others = results.values()
         details = {other.name: other.value for other in others}
         details |= {f"{first.name} {label}": part[first.name].value for label, part in parts.items()}

@@ -436,9 +436,10 @@ def test_a_copied_run_decodes_and_a_damaged_checkpoint_gives_way_to_the_newest_w
     spoil(copy / "checkpoints" / str(other))
     code, out, err = call("decode", copy, stdin=b"abcd\n")
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1] == (
-        f"error: every checkpoint in {copy / 'checkpoints'} is damaged: copy it again from where the run was made"
-    )
+    told, error = err.splitlines()
+    assert told.startswith(f"checkpoint of step {best} is damaged (")
+    assert error.startswith(f"error: every checkpoint in {copy / 'checkpoints'} is damaged (step {other}: ")
+    assert error.endswith("): copy it again from where the run was made")
 
 
 def test_no_checkpoint_yet(refused, copy):

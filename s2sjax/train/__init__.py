@@ -5,6 +5,6 @@ state        TrainState and the pure train_step
 hosts        several processes as one program
 mesh         named devices, and where each parameter lives on them
 checkpoints  saved whole or not at all, and checked when read
-progress     the progress line, metrics.jsonl, TensorBoard
+progress     the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
 loop         fit: restore, evaluate, save, batch, step, log
 """

@@ -1,7 +1,8 @@
 """Checkpoints that are saved whole or not at all, and checked when they are read. Orbax writes them.
 
 A checkpoint has three items of arrays, `params`, `ema` (where one is kept) and `rest` (step, optimizer, counters), and
-a small JSON item, `notes`, with the fingerprint of every array, the score, and whatever the loop wants to remember.
+a small JSON item, `notes`, with the step, the fingerprint of every array, the score, and whatever the loop wants to
+remember.
 """
 
 from __future__ import annotations
@@ -102,13 +103,30 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self._best, self._read_only = best, read_only
         self._scores: dict[int, float] = {}
+        self._unscored: dict[int, _Damaged] = {}
         self._damaged: set[int] = set()
-        self._last = 0
+        self._last, self._behind = 0, False
         self._manager: Any = None
-        if self.folder.is_dir() or not read_only:
-            self._manager = ocp.CheckpointManager(self.folder, options=self._options(keep))
+        if self.folder.exists() or not read_only:
+            self._manager = self._open(keep)
         for step in self.steps():
             self._read_score(step)
+
+    def _open(self, keep: int) -> ocp.CheckpointManager:
+        """What would keep the first save from being written is told before the first step."""
+        try:
+            if self.folder.exists() and not self.folder.is_dir():
+                raise _os_error(errno.ENOTDIR, self.folder)
+            if self.folder.exists() and not self._read_only:
+                for path in (self.folder, *self.folder.glob("[0-9]*")):  # those it will have to delete, too
+                    if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
+                        raise _os_error(errno.EACCES, path)
+            return ocp.CheckpointManager(self.folder, options=self._options(keep))
+        except OSError as error:
+            what = "read" if self._read_only else "write"
+            raise UserError(
+                f"cannot {what} checkpoints in {self.folder} ({_reason(error)}): mend it, or name another folder"
+            ) from error
 
     def _options(self, keep: int) -> ocp.CheckpointManagerOptions:
         return ocp.CheckpointManagerOptions(
@@ -122,28 +140,57 @@ class Checkpoints:
     # ------------------------------------------------------------------------------------ save
 
     def save(self, state: TrainState, step: int, score: float | None = None, notes: dict | None = None) -> None:
-        """Copies the state off the devices and returns; it is written behind. An earlier failure to save shows here."""
+        """Copies the state off the devices and returns; it is written behind. An earlier failure to save shows here.
+
+        A state that is there already stays untouched: its score and notes take the place of the former ones.
+        """
         self.wait()
         self._last = step
         try:
-            for old in sorted(self._damaged | {step} & set(self.steps())):
-                self._manager.delete(old)
-            self._damaged.clear()
-            body = json.dumps({"leaves": _fingerprints(_items(state)), "score": score, "notes": notes or {}})
-            arrays = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
-            sealed = ocp.args.JsonSave({"body": body, "crc32": zlib.crc32(body.encode())})
+            leaves = _fingerprints(_items(state))
+            body = json.dumps({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
+            sealed = {"body": body, "crc32": zlib.crc32(body.encode())}
+            there = self._holds(step, leaves)
             self._scores.pop(step, None)
             if score is not None:
                 self._scores[step] = score
-            self._manager.save(step, args=ocp.args.Composite(notes=sealed, **arrays), force=True)
+            if there:
+                self._rewrite(step, sealed)
+                return
+            for old in sorted(self._damaged | {step} & set(self.steps())):
+                self._manager.delete(old)
+            self._damaged.clear()
+            items = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
+            self._behind = True
+            self._manager.save(step, args=ocp.args.Composite(notes=ocp.args.JsonSave(sealed), **items), force=True)
         except Exception as error:
             raise self._failed(error) from error
+
+    def _holds(self, step: int, leaves: dict[str, list]) -> bool:
+        try:
+            return step in set(self.steps()) - self._damaged and self._header(step)["leaves"] == leaves
+        except _Damaged:
+            return False
+
+    def _rewrite(self, step: int, sealed: dict) -> None:
+        """The notes alone, whole or not at all: to save the state anew would be to delete it first."""
+        if jax.process_index() == 0:
+            draft = self.folder / str(step) / "notes" / "partial"
+            draft.write_text(json.dumps(sealed), encoding="utf-8")
+            os.replace(draft, draft.with_name("metadata"))
+
+    def check(self) -> None:
+        """Raises if the save behind has failed; does not wait for one that is under way."""
+        # Orbax's own check_for_errors would take the error away from its thread, which then deletes older checkpoints.
+        if self._behind and not self._manager.is_saving_in_progress():
+            self.wait()
 
     def wait(self) -> None:
         """Returns when the last save is whole; raises if it is not going to be."""
         if self._manager is None:
             return
         try:
+            self._behind = False
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
         except Exception as error:
@@ -207,7 +254,9 @@ class Checkpoints:
 
         By default the best checkpoint, else the newest. Without a template: nested dicts, on the first device.
         """
-        step = self.best_step() if step is None else step
+        if step is None and (step := self.best_step()) is not None:
+            for other, damage in self._unscored.items():
+                print(f"checkpoint of step {other} is damaged ({damage}): it is left out", flush=True)
         found = self._newest_whole({"params": template}, step, alone=True)
         if found is None:
             raise UserError(f"there is no checkpoint in {self.folder}: train first")
@@ -245,11 +294,14 @@ class Checkpoints:
             except _Damaged as damage:
                 self._damaged.add(candidate)
                 self._scores.pop(candidate, None)
-                then = "no other is left" if following is None else f"falling back to step {following}"
+                if following is None:
+                    remedy = (
+                        "copy it again from where the run was made" if self._read_only else "delete it to start over"
+                    )
+                    why = f"step {candidate}: {damage}"
+                    raise UserError(f"every checkpoint in {self.folder} is damaged ({why}): {remedy}") from None
+                then = f"falling back to step {following}"
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
-        if tries:
-            remedy = "copy it again from where the run was made" if self._read_only else "delete it to start over"
-            raise UserError(f"every checkpoint in {self.folder} is damaged: {remedy}")
         return None
 
     def _read(self, step: int, template: dict[str, Tree], alone: bool) -> dict[str, Tree]:
@@ -291,18 +343,24 @@ class Checkpoints:
 
     def _header(self, step: int) -> dict:
         def read() -> dict:
+            if not (self.folder / str(step) / "notes").is_dir():
+                raise _Damaged("its notes are missing")
             sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
             if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
                 raise _Damaged("its notes are not what was saved")
-            return json.loads(sealed["body"])
+            header = json.loads(sealed["body"])
+            if header.get("step", step) != step:
+                raise _Damaged(f"it is that of step {header['step']}")
+            return header
 
         return _attempt(read)
 
     def _read_score(self, step: int) -> None:
         try:
             score = self._header(step)["score"]
-        except _Damaged:
-            return  # told when it is restored
+        except _Damaged as damage:
+            self._unscored[step] = damage  # told when it is restored, or not chosen
+            return
         if score is not None:
             self._scores[step] = score
 
@@ -313,10 +371,19 @@ def _attempt(read: Callable[[], dict]) -> dict:
         try:
             return read()
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+            reason = _reason(error)
         time.sleep(0.2)  # for the other reads of this checkpoint, still under way
         gc.collect()
     raise _Damaged(reason)
+
+
+def _os_error(code: int, path: Path) -> OSError:
+    return OSError(code, os.strerror(code), str(path))
+
+
+def _reason(error: Exception) -> str:
+    """Why, in a few words of one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
 @contextlib.contextmanager

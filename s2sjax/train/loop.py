@@ -6,6 +6,7 @@ The loop reads the numbers of step t - 1 after it has sent off step t, so the de
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -86,6 +87,8 @@ def fit(
         if step:
             log.say(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
         while True:
+            if checkpoints is not None:
+                checkpoints.check()
             interrupted = preemption.reached(step)
             score = None
             if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
@@ -100,8 +103,9 @@ def fit(
 
             finished = _finished(step, best, train)
             due = step > saved and (finished or interrupted or step % train.save_every == 0)
-            improved = score is not None and best.step == step
-            if checkpoints is not None and (due or improved):
+            # An evaluation that is the best yet, or was made up for, is noted in the checkpoint of its step.
+            noted = score is not None and step in (best.step, saved)
+            if checkpoints is not None and (due or noted):
                 _flush(pending, train, log)
                 pending = None
                 with log.aside("save"):
@@ -164,23 +168,32 @@ def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Lo
         return
     step, batch, metrics = pending
     numbers = jax.device_get(metrics)
-    skipped = int(numbers["skipped"])
-    if skipped:
+    (total, weight), norm = numbers["loss"], numbers["grad_norm"]
+    if not (math.isfinite(total) and math.isfinite(norm)):
+        skipped, examples = int(numbers["skipped"]), _examples(batch)
         log.say(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
+        file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
+        if skipped >= train.max_skipped:
+            which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
+            which = f"the examples in {file}" if file else which
+            raise UserError(
+                f"{skipped} non-finite steps in a row, the last one step {step}: "
+                f"look at {which}, or lower train.learning_rate or train.clip"
+            )
         numbers["loss"] = (0.0, 0.0)  # one bad step must not spoil the mean of its neighbours
-    if skipped >= train.max_skipped:
-        raise UserError(
-            f"{skipped} non-finite steps in a row, the last one step {step}{_examples(batch)}: "
-            "look at these examples, or lower train.learning_rate or train.clip"
-        )
     log.step(step, numbers)
 
 
-def _examples(batch: Batch) -> str:
-    """Names the examples of a batch that carries their numbers as `example`, -1 in a row of padding."""
+def _examples(batch: Batch) -> list[int]:
+    """The examples of a global batch that carries their numbers as `example`, -1 in a row of padding."""
     if not isinstance(batch, dict) or "example" not in batch:
-        return ""
-    return f" with examples {', '.join(str(number) for number in batch['example'].ravel() if number >= 0)}"
+        return []
+    numbers = batch["example"]
+    if jax.process_count() > 1:  # each has its own rows, and all come here: all have seen the same loss
+        from jax.experimental.multihost_utils import process_allgather
+
+        numbers = process_allgather(numbers)
+    return [int(number) for number in numbers.ravel() if number >= 0]
 
 
 class Programs:

@@ -1,4 +1,5 @@
-"""What a run tells: a live line on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events.
+"""What a run tells: a live line on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
+samples.txt, and nonfinite.jsonl with the steps that were skipped.
 
 Only process 0 speaks and writes.
 """
@@ -11,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-METRICS = "metrics.jsonl"
+METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -42,7 +43,9 @@ class Log:
         """Begins, or goes on, after `step`: lines of later steps, which will be run again, are cut off."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            cut_after(self._folder / METRICS, step)
+            for name in (METRICS, NONFINITE):
+                cut_after(self._folder / name, step)
+            cut_samples_after(self._folder / SAMPLES, step)
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
@@ -95,6 +98,24 @@ class Log:
         rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
         self.say(f"step {step}  {name} {_short(value)}{rest}")
 
+    def samples(self, step: int, lines: Sequence[str]) -> None:
+        """A few decoded lines, told and kept under "step N" in samples.txt."""
+        for line in lines:
+            self.say(line)
+        if self._folder is not None:
+            _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
+
+    def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
+        """A step that was skipped and the numbers of its examples; the file that now holds them, if there is one."""
+        if self._folder is None:
+            return None
+        # JSON has no NaN, and which of the two it was, and whether it is NaN or infinity, is what one wants to know.
+        numbers = {"loss": float(loss), "grad_norm": float(grad_norm)}
+        told = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+        path = self._folder / NONFINITE
+        _append(path, json.dumps({"step": step, **told, "examples": [int(number) for number in examples]}))
+        return path
+
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
         """Time that is not spent on steps (compiling, evaluating, saving); told as NAME_seconds with the next steps."""
@@ -126,8 +147,7 @@ class Log:
         if self._folder is None:
             return
         safe = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-        with open(self._folder / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(safe, default=_plain) + "\n")
+        _append(self._folder / METRICS, json.dumps(safe, default=_plain))
         if self._events is not None:
             for key, value in line.items():
                 if key != "step" and _is_number(value):
@@ -142,9 +162,33 @@ def cut_after(path: Path, step: int) -> None:
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
+                kept.append(line)
+    _replace(path, kept)
+
+
+def cut_samples_after(path: Path, step: int) -> None:
+    """Drops the headings "step N" with N after `step`, and the lines below them, which all are indented."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    kept, at = [], 0
+    for line in text[: text.rfind("\n") + 1].splitlines():  # not what a kill left unfinished
+        if line.startswith("step "):
+            at = int(line.removeprefix("step "))
+        if at <= step:
+            kept.append(line)
+    _replace(path, kept)
+
+
+def _append(path: Path, line: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _replace(path: Path, lines: Sequence[str]) -> None:
+    """Whole or not at all."""
     fresh = path.with_suffix(".tmp")
-    fresh.write_text("".join(kept), encoding="utf-8")
+    fresh.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     os.replace(fresh, path)
 
 

@@ -2,10 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jax
@@ -211,84 +207,6 @@ def test_a_torn_or_lost_file_means_an_older_checkpoint_which_training_then_goes_
     again = open_folder()
     assert again.steps() == [25, 30]
     assert_same(again.restore(state_at(0))[0], state_at(30))
-
-
-def test_nothing_whole_left_is_an_error(open_folder, tmp_path):
-    checkpoints = open_folder()
-    checkpoints.save(state_at(1), 1)
-    checkpoints.close()
-    shutil.rmtree(tmp_path / "checkpoints" / "1" / "params")
-    with pytest.raises(UserError, match=r"every checkpoint in .* is damaged"):
-        open_folder().restore(state_at(0))
-
-
-SAVE_FOREVER = """
-import sys, itertools, jax.numpy as jnp, optax
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.state import create
-folder, = sys.argv[1:]
-checkpoints = Checkpoints(folder, keep=1)
-for step in itertools.count(1):
-    values = jnp.arange(64 * 4096, dtype=jnp.float32).reshape(64, 4096) + 1000 * step
-    checkpoints.save(create({"net": {"kernel": values}}, optax.sgd(0.1))._replace(step=jnp.int32(step)), step)
-    print(step, flush=True)
-"""
-
-
-def python(code, *arguments, **options):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, **options)
-
-
-def test_killed_in_the_middle_of_saving(tmp_path):
-    """Three trainings that do nothing but save, killed without warning at three moments."""
-    children = [python(SAVE_FOREVER, str(tmp_path / str(i)), stdout=subprocess.PIPE) for i in range(3)]
-    for index, child in enumerate(children):
-        last = int(child.stdout.readline())
-        while last < 3:
-            last = int(child.stdout.readline())
-        time.sleep(0.013 * index)
-        child.send_signal(signal.SIGKILL)
-        rest = child.stdout.read().split()
-        child.wait()
-        last = int(rest[-1]) if rest else last
-        checkpoints = Checkpoints(tmp_path / str(index), keep=1)
-        restored, step = checkpoints.restore(state_at(0, shape=(64, 4096)))
-        assert last - 1 <= step <= last + 1, "the save before the one that was cut short, at worst"
-        assert_same(restored, state_at(step, shape=(64, 4096)))
-        checkpoints.save(state_at(step + 2, shape=(64, 4096)), step + 2)
-        checkpoints.close()
-        assert [path.name for path in (tmp_path / str(index)).iterdir()] == [str(step + 2)], "the debris is gone"
-
-
-FULL_DISK = """
-import resource, sys, jax.numpy as jnp, optax
-from s2sjax.errors import UserError
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.state import create
-checkpoints = Checkpoints(sys.argv[1])
-def save(step, size):
-    checkpoints.save(create({"w": jnp.arange(size, dtype=jnp.float32) % 1.7}, optax.sgd(0.1)), step)
-save(1, 1000)
-checkpoints.wait()
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # no file may grow beyond 100 kB
-save(2, 1_000_000)
-try:
-    save(3, 1000)
-except UserError as error:
-    print(error)
-print(Checkpoints(sys.argv[1], read_only=True).steps())
-"""
-
-
-def test_a_full_disk_is_told_with_its_remedy_and_harms_no_older_checkpoint(tmp_path):
-    child = python(FULL_DISK, str(tmp_path / "run"), stdout=subprocess.PIPE)
-    lines = child.communicate(timeout=120)[0].splitlines()
-    assert lines == [
-        f"could not save checkpoint of step 2 in {tmp_path / 'run'}: File too large: "
-        "free some space and run the same command again",
-        "[1]",
-    ]
 
 
 # ----------------------------------------------------------------------------------- the average

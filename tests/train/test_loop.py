@@ -54,8 +54,8 @@ class Lab:
             if saving:
                 self.checkpoints.close()
 
-    def lines(self):
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+    def lines(self, name="metrics.jsonl"):
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -230,6 +230,21 @@ def test_an_evaluation_put_off_by_a_sigterm_can_still_be_the_best(lab):
     assert lab.checkpoints.best_step() == 4 and lab.checkpoints.steps() == [4, 8]
 
 
+def test_an_evaluation_made_up_for_is_not_made_twice_though_it_was_no_better(lab):
+    """The SIGTERM put the evaluation of step 4 off; the next run made it and was killed before its next save."""
+    train = config.replace(TRAIN, steps=8, evaluate_every=2, save_every=100)
+
+    def dying(start):
+        raise ConnectionError("the data went away")
+
+    assert lab.fit(train, batches=preempted_at(3), evaluate=scores(1.0)).status == "interrupted"
+    with pytest.raises(ConnectionError):
+        lab.fit(train, batches=dying, evaluate=scores(2.0))
+    done = lab.fit(train, evaluate=scores(3.0, 4.0))
+    assert done.best == loop.Best(1.0, 2, 3, 8)
+    assert [line["step"] for line in lab.lines() if "score" in line] == [2, 4, 6, 8]
+
+
 @pytest.mark.parametrize("higher", [True, False])
 def test_better_means_strictly_better_and_never_nan(higher):
     sign = 1 if higher else -1
@@ -239,22 +254,65 @@ def test_better_means_strictly_better_and_never_nan(higher):
         assert best.step == (0, 2, 2, 2, 5)[step - 1] and best.waited == (1, 0, 1, 2, 0)[step - 1]
 
 
+def poisoned(*bad):
+    """Batches, of which those of some steps have no finite loss."""
+
+    def poisoned_batches(start):
+        for step, batch in batches(start):
+            yield step, batch | {"y": batch["y"] * np.float32("nan")} if step in bad else batch
+
+    return poisoned_batches
+
+
 def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys):
-    def poisoned(*bad):
-        def poisoned_batches(start):
-            for step, batch in batches(start):
-                yield step, batch | {"y": batch["y"] * np.float32("nan")} if step in bad else batch
-
-        return poisoned_batches
-
     train = config.replace(TRAIN, max_skipped=3)
     done = lab.fit(train, batches=poisoned(2, 3, 5), saving=False)
     assert int(done.state.skipped_total) == 3 and int(done.state.skipped) == 0
     assert "step 4: the loss or its gradient is not finite: skipped, 2 in a row" in capsys.readouterr().out
     assert all(line["loss"] is None for line in lab.lines() if line["step"] in (3, 4, 6))
-    examples = ", ".join(str(400 + row) for row in range(8))
-    with pytest.raises(UserError, match=rf"3 non-finite steps in a row, the last one step 5 with examples {examples}:"):
+    with pytest.raises(UserError) as caught:
         lab.fit(train, batches=poisoned(2, 3, 4), saving=False)
+    assert str(caught.value) == (
+        "3 non-finite steps in a row, the last one step 5: look at the examples in "
+        f"{lab.folder / 'nonfinite.jsonl'}, or lower train.learning_rate or train.clip"
+    )
+
+
+def test_skipped_steps_are_kept_with_their_examples_once_each(lab):
+    """Steps 6 and 7 are skipped, the run ends at step 8, and goes on from the checkpoint of step 4."""
+    train = config.replace(TRAIN, max_skipped=3)
+    with pytest.raises(UserError, match="3 non-finite steps in a row"):
+        lab.fit(train, batches=poisoned(1, 5, 6, 7))
+    assert [line["step"] for line in lab.lines("nonfinite.jsonl")] == [2, 6, 7, 8]
+    lab.fit(train, batches=poisoned(5, 6))
+    lines = lab.lines("nonfinite.jsonl")
+    assert [line["step"] for line in lines] == [2, 6, 7]
+    assert lines[1] == {"step": 6, "loss": "nan", "grad_norm": "nan", "examples": list(range(500, 516))}
+
+
+def test_without_a_folder_the_examples_are_in_the_message_and_padding_is_not_among_them(capsys):
+    def few(start):
+        for step, batch in poisoned(0)(start):
+            yield step, batch | {"example": np.where(batch["example"] < 3, batch["example"], -1)}
+
+    train = config.replace(TRAIN, max_skipped=1)
+    optimizer = schedules.optimizer(train)
+    start = state.create({"w": jnp.zeros(4)}, optimizer)
+    with pytest.raises(UserError, match=r"the last one step 1: look at examples 0, 1, 2, or lower"):
+        loop.fit(start, state.make_train_step(loss, optimizer, train, seed=7), few, train)
+
+
+def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
+    """Each process has its own rows; here the other one's are those of this one, a hundred higher."""
+    gather = lambda own: np.stack([own, np.where(own < 0, own, own + 100)])
+    monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    metrics = {"loss": (np.float32("inf"), np.float32(8)), "grad_norm": np.float32(2), "skipped": np.int32(1)}
+    log = progress.Log(lab.folder, 10, 1, tensorboard=False)
+    log.start(0)
+    loop._flush((3, {"example": np.array([4, 5, -1])}, metrics), TRAIN, log)
+    (line,) = lab.lines("nonfinite.jsonl")
+    assert line == {"step": 3, "loss": "inf", "grad_norm": 2.0, "examples": [4, 5, 104, 105]}
 
 
 def test_signals_are_as_before_after_the_loop_and_a_second_one_is_not_caught(lab):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from s2sjax.train.progress import Log, cut_after
+from s2sjax.train.progress import Log, cut_after, cut_samples_after
 
 
 def numbers(total, weight, norm=1.0):
@@ -50,6 +50,23 @@ def test_cutting_keeps_the_past_and_drops_the_future_and_torn_lines(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
+def test_samples_of_a_step_that_is_run_again_are_cut(tmp_path, capsys):
+    for start in (0, 20):
+        log = Log(tmp_path, steps=40, every=10, tensorboard=False)
+        log.start(start)
+        for step in (10, 20, 30, 40):
+            if step > start:
+                log.samples(step, [f"  b a  ->  {start}  ✓"])
+        log.close()
+    path = tmp_path / "samples.txt"
+    blocks = [f"step {step}\n  b a  ->  {start}  ✓\n" for step, start in ((10, 0), (20, 0), (30, 20), (40, 20))]
+    assert path.read_text() == "".join(blocks)
+    assert capsys.readouterr().out.count("  b a  ->  20  ✓\n") == 2
+    path.write_text("".join(blocks[:2]) + "step 3")
+    cut_samples_after(path, 20)
+    assert path.read_text() == "".join(blocks[:2]), "a heading that a kill tore apart"
+
+
 def test_tensorboard_events_and_scores(tmp_path, capsys):
     log = Log(tmp_path, steps=5, every=1)
     log.start(0)
@@ -84,5 +101,7 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
     log.step(1, numbers(1.0, 1.0))
     log.say("hello")
     log.scores(1, "per", 1.0)
+    log.samples(1, ["  a  ->  b"])
+    assert log.nonfinite(1, float("nan"), 1.0, [3]) is None
     log.close()
     assert capsys.readouterr().out == "" and not list(tmp_path.iterdir())

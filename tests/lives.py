@@ -1,0 +1,119 @@
+"""What tests/train/test_failures.py does in processes that are killed, or that have no room or no rights.
+
+They are forked by multiprocessing's fork server, which has imported this module, hence JAX and Orbax, but has started
+none of their threads: a life begins in milliseconds instead of seconds, and forking is safe.
+"""
+
+import contextlib
+import io
+import os
+import resource
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.train import loop, progress, schedules, state
+from s2sjax.train.checkpoints import Checkpoints
+
+KEEP, EVERY = 2, 3
+
+
+def begin(function, cache: Path, *arguments) -> None:
+    """Compiled programs come from a cache of their own: a kill may tear what is being written there, too."""
+    server = Path(f"/proc/{os.getppid()}/task")
+    assert not server.exists() or len(list(server.iterdir())) == 1, "a process of many threads cannot be forked safely"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    function(*arguments)
+
+
+def state_at(step: int) -> state.TrainState:
+    """A state whose every number tells its step."""
+    values = (np.arange(256 * 512, dtype=np.float32) + 1000 * step).reshape(256, 512)
+    optimizer = {"mean": values + 0.25, "count": np.int32(step)}
+    return jax.device_put(state.TrainState(np.int32(step), {"net": values}, optimizer, None, np.int32(0), np.int32(0)))
+
+
+def open_and_restore(folder: Path) -> tuple[Checkpoints, int]:
+    """What each start does; and what it restores must be what that step holds, to the bit."""
+    checkpoints = Checkpoints(folder, KEEP)
+    found = checkpoints.restore(state_at(0))
+    if found is None:
+        return checkpoints, 0
+    jax.tree.map(np.testing.assert_array_equal, found[0], state_at(found[1]))
+    return checkpoints, found[1]
+
+
+def live(mouth: Connection, folder: Path) -> None:
+    """Goes on from the newest checkpoint, and on, and on; tells ("restored" | "saving" | "saved", step, names)."""
+    checkpoints, step = open_and_restore(folder)
+    mouth.send(("restored", step, os.listdir(folder)))
+    while True:
+        step += 1
+        time.sleep(0.01)
+        checkpoints.check()
+        if step % EVERY == 0:
+            mouth.send(("saving", step, []))
+            checkpoints.save(state_at(step), step)
+            mouth.send(("saved", step, os.listdir(folder)))
+
+
+def live_on(mouth: Connection, folder: Path) -> None:
+    """One last life that ends in peace."""
+    checkpoints, step = open_and_restore(folder)
+    mouth.send(("restored", step, os.listdir(folder)))
+    checkpoints.save(state_at(step + 1), step + 1)
+    checkpoints.close()
+    mouth.send(("closed", step + 1, os.listdir(folder)))
+
+
+def run_out_of_space(mouth: Connection, folder: Path) -> None:
+    """A training of 300 steps, saved every 100, on a disk that is full from step 150 on."""
+    train = config.Train(steps=300, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=100, log_every=100)
+    optimizer = schedules.optimizer(train)
+    start = state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
+    loss = lambda params, batch, key, step: {"loss": (jnp.sum((params["w"] - batch["x"]) ** 2), jnp.float32(1))}
+    checkpoints = Checkpoints(folder / "checkpoints")
+    batch = 0
+
+    def batches(step: int) -> Iterator[tuple[int, dict]]:
+        nonlocal batch
+        for batch in range(step, train.steps):
+            while batch in (150, 200) and checkpoints._manager.is_saving_in_progress():
+                time.sleep(0.01)
+            if batch == 150:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+            yield batch, {"x": np.float32(0)}
+
+    log = progress.Log(folder, train.steps, train.log_every, tensorboard=False)
+    with contextlib.redirect_stdout(io.StringIO()):
+        said = _attempt(lambda: loop.fit(
+            start, state.make_train_step(loss, optimizer, train, seed=0), batches, train, checkpoints, None, log
+        ))  # fmt: skip
+    mouth.send((said, batch, Checkpoints(folder / "checkpoints", read_only=True).steps()))
+
+
+def lack_rights(mouth: Connection, folders: list[Path]) -> None:
+    """What each folder says to a user who is not its owner. No mode binds root, so root becomes nobody."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    for folder in folders:
+        training = _attempt(lambda folder=folder: open_and_restore(folder)[1])
+        decoding = _attempt(lambda folder=folder: Checkpoints(folder, read_only=True).restore_params()[1])
+        mouth.send((training, decoding))
+
+
+def _attempt(action):
+    try:
+        return action()
+    except UserError as error:
+        return str(error)

@@ -1,0 +1,290 @@
+"""Killed a hundred times, out of space, without rights, damaged: nothing is lost but the last moments, all is told."""
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import lives
+import numpy as np
+import pytest
+from lives import EVERY, KEEP, state_at
+
+from s2sjax.errors import UserError
+from s2sjax.train.checkpoints import Checkpoints
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+FORKING = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fork_server():
+    """It is started with this process's path, for it does not find what it cannot import worth telling."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        FORKING.set_forkserver_preload(["pytest", "lives"])
+        forkserver.ensure_running()
+
+
+class Child:
+    """A process that runs one function of tests/lives.py; `hear` is what it says."""
+
+    def __init__(self, function, cache, *arguments):
+        self.ear, mouth = FORKING.Pipe(duplex=False)
+        self.process = FORKING.Process(target=lives.begin, args=(function, cache, mouth, *arguments))
+        self.process.start()
+        mouth.close()
+
+    def hear(self, seconds):
+        """What it says within so many seconds, or None."""
+        try:
+            return self.ear.recv() if self.ear.poll(seconds) else None
+        except EOFError:
+            return None
+
+    def kill(self):
+        """Ends it without warning; all that it said and nobody has heard."""
+        self.process.kill()
+        rest = []
+        while (said := self.hear(10)) is not None:
+            rest.append(said)
+        self.process.join()
+        return rest
+
+
+# ------------------------------------------------------------------------------------- kill -9
+
+
+class Life:
+    """Hears a child out until a random moment: in its start, somewhen after it, or within one of its first saves."""
+
+    def __init__(self, child, folder, rng, usual):
+        self.child, self.said, self.usual = child, [], usual
+        moment = rng.choice(["start", "any", "save", "save"])
+        if moment == "start":
+            self.listen(rng.uniform(0, usual))
+            return
+        begin = time.monotonic()
+        self.listen(60, until="restored")
+        self.usual = time.monotonic() - begin  # on a busy machine all takes longer
+        if moment == "any":
+            self.listen(rng.uniform(0, 2 * self.usual))
+            return
+        for _ in range(rng.randint(1, 4)):
+            self.listen(60, until="saving")
+        half_written = folder / f"{self.said[-1][1]}{TEMPORARY}"
+        end = time.monotonic() + 1
+        while not half_written.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05))
+
+    def listen(self, seconds, until=None):
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and (one := self.child.hear(left)) is not None:
+            self.said.append(one)
+            if one[0] == until:
+                break
+
+
+def lead_lives(folder, number, seed):
+    """How many deaths fell within a save.
+
+    Each life must restore, bit for bit, what is not older than one save interval before the last save that was sent
+    off: `whole`, since a save begins when the one before it has ended; nor newer than the last that was begun.
+    """
+    cache, rng = folder.with_name("cache"), random.Random(seed)
+    whole = begun = within = 0
+    usual = 0.3
+    for _ in range(number):
+        child = Child(lives.live, cache, folder)
+        life = Life(child, folder, rng, usual)
+        said, usual = life.said + child.kill(), life.usual
+        assert child.process.exitcode == -signal.SIGKILL, "it did not die by itself"
+        saves = 0
+        for what, step, names in said:
+            finished = [name for name in names if name.isdigit() and name != str(step)]
+            if what == "restored":
+                assert whole <= step <= begun and step % EVERY == 0
+                whole = begun = step
+            elif what == "saving":
+                begun = step
+            elif what == "saved":
+                whole = max(whole, step - EVERY)
+                saves += 1
+                assert {name for name in names if not name.isdigit()} <= {f"{step}{TEMPORARY}"}, "debris"
+                assert len(finished) <= KEEP or saves == 1, "what a killed clean-up left goes with the first save"
+        within += any(what == "saving" for what, *_ in said) and (folder / f"{begun}{TEMPORARY}").exists()
+    last = Child(lives.live_on, cache, folder)
+    (_, step, _), (_, final, names) = last.hear(60), last.hear(60)
+    last.process.join()
+    assert whole <= step <= begun and final == step + 1
+    assert set(names) == {str(step), str(final)}, "two are kept, and nothing else is left"
+    assert step > number, "the lives went on from each other"
+    return within
+
+
+def test_ten_lives(tmp_path):
+    assert lead_lives(tmp_path / "checkpoints", 10, seed=4) >= 2
+
+
+@pytest.mark.slow
+def test_a_hundred_lives(tmp_path):
+    assert lead_lives(tmp_path / "checkpoints", 100, seed=0) >= 30
+
+
+# ------------------------------------------------------------------------- no space, no rights
+
+
+def test_a_save_that_fails_behind_stops_the_run_at_the_next_step(tmp_path):
+    """The save of step 200 fails while batch 200 is made: the run must not go on to the save of step 300."""
+    child = Child(lives.run_out_of_space, tmp_path / "cache", tmp_path / "run")
+    error, batch, steps = child.hear(120)
+    assert error == (
+        f"could not save checkpoint of step 200 in {tmp_path / 'run/checkpoints'}: File too large: "
+        "free some space and run the same command again"
+    )
+    assert batch == 200 and steps == [100]
+
+
+@pytest.fixture
+def public():
+    """A folder that others may enter; pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_a_folder_of_another_user_is_told_before_the_first_step_and_can_be_decoded(public, saved, tmp_path):
+    """Closed for writing; open, but with a checkpoint, or with what a killed save left, that cannot be deleted."""
+    folders = [public / name for name in ("closed", "checkpoint", "debris")]
+    for folder in folders:
+        shutil.copytree(saved, folder)
+    (folders[2] / f"9{TEMPORARY}").mkdir()
+    closed = [folders[0], folders[1] / "10", folders[2] / f"9{TEMPORARY}"]
+    for folder in folders:
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o555 if path in closed else 0o777)
+    child = Child(lives.lack_rights, tmp_path / "cache", folders)
+    for folder, path in zip(folders, closed):
+        training, decoding = child.hear(60)
+        assert training == (
+            f"cannot write checkpoints in {folder} ([Errno 13] Permission denied: '{path}'): "
+            "mend it, or name another folder"
+        )
+        assert decoding == 20
+    for path in closed:
+        path.chmod(0o755)
+
+
+def test_a_file_where_the_folder_should_be_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
+        with pytest.raises(UserError, match=rf"cannot write checkpoints in {folder} \(.*\): mend it, or name another"):
+            Checkpoints(folder)
+    with pytest.raises(UserError, match=r"cannot read checkpoints in .*file \(.*Not a directory"):
+        Checkpoints(tmp_path / "file", read_only=True)
+
+
+# ------------------------------------------------------------------------- damaged checkpoints
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Checkpoints of steps 10 and 20, both with scores, that of 20 the better one."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    for step in (10, 20):
+        checkpoints.save(state_at(step), step, score=step)
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "checkpoints")
+
+
+def largest(item):
+    """The file that holds most of an item's numbers."""
+    return max((path for path in item.rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+HARMS = {
+    "a missing shard": lambda newest: largest(newest / "params").unlink(),
+    "a torn shard": lambda newest: os.truncate(largest(newest / "params"), 1000),
+    "a missing item": lambda newest: shutil.rmtree(newest / "params"),
+    "missing notes": lambda newest: shutil.rmtree(newest / "notes"),
+    "torn notes": lambda newest: os.truncate(newest / "notes" / "metadata", 100),
+    "nothing but a folder": lambda newest: (shutil.rmtree(newest), newest.mkdir()),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_a_damaged_checkpoint_is_told_in_one_line_by_training_and_by_decoding(folder, capfd, harm):
+    harm(folder / "20")
+    for restore in (
+        lambda checkpoints: checkpoints.restore(state_at(0)),
+        lambda checkpoints: checkpoints.restore_params(),
+        lambda checkpoints: checkpoints.restore_params(jax.tree.map(jnp.zeros_like, state_at(0).params)),
+    ):
+        restored, step = restore(Checkpoints(folder, KEEP, "max", read_only=True))
+        told = capfd.readouterr()
+        assert step == 10 and told.out.startswith("checkpoint of step 20 is damaged (")
+        assert told.out.count("\n") == 1 and told.err == ""
+        params = getattr(restored, "params", restored)
+        np.testing.assert_array_equal(params["net"], state_at(10).params["net"])
+    shutil.rmtree(folder / "10")
+    with pytest.raises(UserError, match=r"every checkpoint in .* is damaged \(step 20: .*\): copy it again"):
+        Checkpoints(folder, read_only=True).restore_params()
+    assert capfd.readouterr() == ("", ""), "the error says it all"
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(folder, capfd):
+    shutil.copytree(folder / "10", folder / "30")
+    assert Checkpoints(folder, read_only=True).restore(state_at(0))[1] == 20
+    assert capfd.readouterr().out == (
+        "checkpoint of step 30 is damaged (it is that of step 10): falling back to step 20\n"
+    )
+
+
+def test_what_others_left_in_the_folder_is_neither_taken_nor_touched(folder):
+    (folder / "lost+found").mkdir()
+    (folder / "30").write_text("a file, not a checkpoint")
+    (folder / "README").write_text("hands off")
+    (folder / f"25{TEMPORARY}").mkdir()
+    checkpoints = Checkpoints(folder, KEEP)
+    assert checkpoints.restore(state_at(0))[1] == 20
+    checkpoints.save(state_at(21), 21)
+    checkpoints.close()
+    assert sorted(path.name for path in folder.iterdir()) == ["20", "21", "30", "README", "lost+found"]
+
+
+def test_a_state_saved_twice_is_never_absent_in_between(folder):
+    """To note a score that came later, only the notes are written anew: deleting the state first would risk it."""
+    arrays = {path: path.stat().st_mtime_ns for path in (folder / "20").rglob("*") if "notes" not in path.parts}
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    state, _ = checkpoints.restore(state_at(0))
+    checkpoints.save(state, 20, score=0.5, notes={"late": True})
+    assert checkpoints.best_step() == 10
+    checkpoints.close()
+    again = Checkpoints(folder, KEEP, "max", read_only=True)
+    assert again.best_step() == 10 and again.notes(20) == {"late": True} and again.restore(state_at(0))[1] == 20
+    assert {path: path.stat().st_mtime_ns for path in arrays} == arrays
+
+
+def test_another_state_of_the_same_step_takes_the_place_of_the_former(folder):
+    checkpoints = Checkpoints(folder, KEEP)
+    other = state_at(21)._replace(step=jnp.int32(20))
+    checkpoints.save(other, 20)
+    checkpoints.close()
+    restored, step = Checkpoints(folder, read_only=True).restore(state_at(0))
+    assert step == 20
+    np.testing.assert_array_equal(restored.params["net"], other.params["net"])
