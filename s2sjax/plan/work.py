@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.interpreters import partial_eval
 
 
 class Kind(enum.IntEnum):
@@ -59,7 +60,9 @@ VIEWS = {
 
 def count(program: Any, split: Sequence[bool | None]) -> Work:
     """Of a closed jaxpr. `split` says of each input: a matrix that a rule splits, one that none does, or None."""
-    kind, times, flops, size, narrow, float32 = map(np.array, zip(*_walk(program.jaxpr, split, 1, [])))
+    # What nothing looks at is not done: XLA drops it, a trace does not.
+    needed, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
+    kind, times, flops, size, narrow, float32 = map(np.array, zip(*_walk(needed, split, 1, [])))
     return Work(kind, times, flops, size, narrow, float32)
 
 
