@@ -159,6 +159,13 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     pod = command("launch", _launch, about, epilog="s2sjax launch -p 2 -d 4 -- train experiments/reverse.py")
     pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="(default: 2)")
     pod.add_argument("-d", "--devices", metavar="D", type=_count, default=4, help="of the CPU, each (default: 4)")
+    about = "predict step time, memory and MFU on N devices that are not here, and say which mesh to take"
+    plan = command("plan", _plan, about, "FILE", file, FIELDS)
+    plan.add_argument("--devices", type=int, metavar="N", default=8, help="(default: 8)")
+    plan.add_argument("--chip", metavar="NAME", default="H200", help="H200, H100, A100, v4, v5e, v5p, v6e (of TPU)")
+    for side in ("source", "target"):
+        about = f"entries of the {side} vocabulary; with both given, no data is read"
+        plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)
     about = "measure ours beside its peers, those that are installed (`train`, `decode`), or what feeds it (`data`)"
     bench = command("bench", _bench, about, "NAME", "train, decode, or data")
     bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
@@ -337,6 +344,22 @@ def _models(known: argparse.Namespace, rest: list[str]) -> None:
     from s2sjax.models import catalogue
 
     print(catalogue.table(known.source_size, known.target_size))
+    return None
+
+
+def _plan(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.subject is None:
+        return known.parser.print_help()
+    from s2sjax import run
+    from s2sjax.plan import report
+
+    experiment = override(known, run.load_experiment(known.subject), rest)
+    if (known.source_size is None) != (known.target_size is None):
+        raise UserError("one of --source-size and --target-size is missing: give both, or none to read the data")
+    sizes = None if known.source_size is None else (known.source_size, known.target_size)
+    _start_jax()
+    command = " ".join(["s2sjax train", known.subject, *rest])
+    print(report.plan(experiment, known.devices, known.chip, sizes, command))
     return None
 
 

@@ -22,6 +22,7 @@ FLOORS = [
     "run",
     "bench",
     "fields",
+    "plan",
     "cli",
 ]
 # Narrower than the order alone allows: the core is jax and nothing of ours, and these rooms know nothing of models.

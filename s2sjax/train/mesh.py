@@ -15,13 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.train.state import TrainState
 
 Tree = Any
+AnyMesh = Mesh | AbstractMesh
+"""an abstract one has no devices: what would lie where, if they were there"""
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec(("data", "fsdp"))
@@ -72,7 +74,7 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(put, batch)
 
 
-def shardings(tree: Tree, mesh: Mesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
+def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
     """A NamedSharding for each leaf of a tree of parameters, or of a TrainState; arrays or only their shapes.
 
     A parameter is split over `tensor` as the first matching rule says and, if it has at least min_size elements, over
@@ -119,7 +121,7 @@ def _path(path) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> list[str | None]:
+def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: AnyMesh) -> list[str | None]:
     """The rule's axes, aligned to the last dimensions: shape (3, 4, 8), ("tensor",) -> [None, None, "tensor"]."""
     if len(axes) > len(shape):
         raise UserError(
@@ -137,7 +139,7 @@ def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], me
     return spec
 
 
-def _with_fsdp(shape: tuple[int, ...], spec: list[str | None], mesh: Mesh, min_size: int) -> list[str | None]:
+def _with_fsdp(shape: tuple[int, ...], spec: list[str | None], mesh: AnyMesh, min_size: int) -> list[str | None]:
     """Adds `fsdp` at the largest free dimension that divides: (32, 64), [None, None] -> [None, "fsdp"]."""
     ways, size = mesh.shape["fsdp"], 1
     for n in shape:

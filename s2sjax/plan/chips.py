@@ -1,0 +1,59 @@
+"""What the data sheets say of chips, and how fast an axis of a mesh is on them."""
+
+from typing import NamedTuple
+
+from s2sjax.errors import UserError
+from s2sjax.fields import nearest
+
+GB, TERA = 1e9, 1e12
+
+
+class Chip(NamedTuple):
+    bf16: float
+    """peak FLOP/s, dense"""
+    float32: float
+    """the same of float32 products as JAX does them by default: TF32 on a GPU, bf16 passes on a TPU"""
+    memory: float
+    """bytes"""
+    bandwidth: float
+    """of the memory, bytes/s"""
+    link: float
+    """to its neighbours along one axis, bytes/s in one direction"""
+    domain: int
+    """chips that such links join: a node of GPUs, a pod of TPUs"""
+    network: float
+    """beyond it, bytes/s a chip"""
+
+    def axis(self, stride: int, ways: int) -> float:
+        """Bytes/s of a collective over `ways` chips that stand `stride` apart.
+
+        Beyond a domain its members there share the work: each sends its part by its own way into the network.
+        """
+        if stride * ways <= self.domain:
+            return self.link
+        return min(self.link, self.network * max(1, self.domain // stride))
+
+
+# NVIDIA: data sheets of H200, H100 and A100, all SXM, without sparsity. NVLink is given for both directions together
+# (900 and 600 GB/s). Network: DGX H200 and H100 have 400 Gb/s a GPU, DGX A100 200 Gb/s.
+# TPU: cloud.google.com/tpu/docs/v4, v5e, v5p, v6e. Interconnect is given for both directions and all axes of the torus
+# together (v5e 400, v5p 1200, v6e 800 GB/s); v4 has six links of 50 GB/s (Jouppi et al. 2023, arXiv:2304.01433).
+# Data center network a chip: v5e 6.4 Tb/s of 256, v5p 50 Gb/s, v6e 25.6 Tb/s of 256; of v4 none is given: as v5e.
+CHIPS = {
+    "H200": Chip(989 * TERA, 494 * TERA, 141 * GB, 4800 * GB, 450 * GB, 8, 50 * GB),
+    "H100": Chip(989 * TERA, 494 * TERA, 80 * GB, 3350 * GB, 450 * GB, 8, 50 * GB),
+    "A100": Chip(312 * TERA, 156 * TERA, 80 * GB, 2039 * GB, 300 * GB, 8, 25 * GB),
+    "v4": Chip(275 * TERA, 275 * TERA, 32 * 2**30, 1200 * GB, 100 * GB, 4096, 3.1 * GB),
+    "v5e": Chip(197 * TERA, 197 * TERA, 16 * GB, 819 * GB, 100 * GB, 256, 3.1 * GB),
+    "v5p": Chip(459 * TERA, 459 * TERA, 95 * GB, 2765 * GB, 200 * GB, 8960, 6.25 * GB),
+    "v6e": Chip(918 * TERA, 918 * TERA, 32 * GB, 1638 * GB, 200 * GB, 256, 12.5 * GB),
+}
+
+
+def find(name: str) -> tuple[str, Chip]:
+    """By its name, in any case: h200 is H200."""
+    known = {chip.lower(): chip for chip in CHIPS}
+    if name.lower() not in known:
+        meant = known[nearest(name.lower(), list(known))]
+        raise UserError(f"there is no chip {name!r}: did you mean {meant!r}? ({', '.join(CHIPS)})")
+    return known[name.lower()], CHIPS[known[name.lower()]]

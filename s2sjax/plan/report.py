@@ -1,0 +1,183 @@
+"""All meshes of N devices side by side, and which of them to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from s2sjax import config, models
+from s2sjax.data import training
+from s2sjax.errors import UserError
+from s2sjax.models.contract import EncoderDecoder
+from s2sjax.plan import chips
+from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
+from s2sjax.run import Run
+
+LINES = 8
+"""meshes that are shown"""
+WIDEST = 16
+"""the largest tensor axis: beyond a few chips its exchange outweighs what it saves"""
+TIE = 0.95
+"""of the fastest: what is nearer than that, a prediction cannot tell apart"""
+GIB = 2**30
+
+
+def plan(
+    experiment: config.Experiment,
+    devices: int,
+    chip: str = "H200",
+    sizes: tuple[int, int] | None = None,
+    command: str = "s2sjax train FILE",
+) -> str:
+    """The report. `sizes` of the vocabularies stand for the data, which then is not read."""
+    if devices < 1:
+        raise UserError(f"--devices is {devices}: it must be at least 1")
+    name, found = chips.find(chip)
+    program = Program(experiment, _module(experiment, sizes))
+    meshes = list(candidates(program, devices))
+    program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
+    ranked = rank([program.predict(mesh, found) for mesh in meshes], program.rows(1), found)
+    best = ranked[0]
+    if not fits(best, found):
+        least = min(ranked, key=lambda each: each.memory)
+        raise UserError(
+            f"none of the {len(ranked)} meshes of {devices} {name} fits: the least, {_shape(least.mesh)}, takes "
+            f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: take more "
+            "devices and split further by fsdp, raise train.micro_batches, or lower data.tokens"
+        )
+    head = [
+        f"{experiment.name}: {config.family(experiment.model)} with {program.weights:,} weights in "
+        f"{experiment.train.dtype}, on {devices:,} {name} of {found.memory / GIB:.0f} GiB",
+        f"batch of data.tokens {experiment.data.tokens:,}: {program.rows(1):,} rows of the bucket "
+        f"{program.bucket[0]} + {program.bucket[1]}; nothing was run",
+        "",
+    ]
+    return "\n".join([*head, *_table(ranked, found), "", *_choice(ranked, program, found, name, command)])
+
+
+def _module(e: config.Experiment, sizes: tuple[int, int] | None) -> EncoderDecoder:
+    if sizes is None:
+        try:
+            vocabularies = training.vocabularies(e.data, training.read(e.data))
+        except UserError as error:
+            raise UserError(f"{error}; or give --source-size and --target-size, and no data is read") from error
+        return Run(Path(), e, *vocabularies).module
+    for side, size in zip(("source", "target"), sizes):
+        if size < 1:
+            raise UserError(f"--{side}-size is {size}: it must be at least 1")
+        if getattr(e.data, side).spelling.on:
+            raise UserError(f"data.{side}.spelling.on makes vectors of the words themselves: leave out --{side}-size")
+    return models.build(e.model, *sizes, e.train.dtype)
+
+
+def candidates(program: Program, devices: int) -> Iterator[Mesh]:
+    """Every data x fsdp x tensor of so many devices; a tensor axis that does not divide the model is left out."""
+    for tensor in (n for n in _divisors(devices) if n <= WIDEST):
+        heads = [getattr(side, "heads", tensor) for side in config.sides(program.experiment.model)]
+        try:
+            program.held(Mesh(1, 1, tensor))
+        except UserError:
+            continue
+        if all(n % tensor == 0 for n in heads):
+            yield from (Mesh(devices // tensor // fsdp, fsdp, tensor) for fsdp in _divisors(devices // tensor))
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def rank(predictions: Sequence[Prediction], asked: int, chip: chips.Chip) -> list[Prediction]:
+    """Best first: those that fit, of these those that keep the batch that was asked for, of these the fastest.
+
+    The very first is the one to take: of those nearly as fast as the fastest, the one that splits the least.
+    """
+    order = lambda each: (not fits(each, chip), each.rows > asked, -each.tokens)
+    ranked = sorted(predictions, key=order)
+    first = ranked[0]
+    rivals = [each for each in ranked if order(each)[:2] == order(first)[:2] and each.tokens >= TIE * first.tokens]
+    best = min(rivals, key=lambda each: (each.mesh.tensor, each.mesh.fsdp))
+    return [best, *(each for each in ranked if each is not best)]
+
+
+def fits(prediction: Prediction, chip: chips.Chip) -> bool:
+    return prediction.memory <= USABLE * chip.memory
+
+
+# ----------------------------------------------------------------------------------- in words
+
+
+def _shape(mesh: Mesh) -> str:
+    return f"{mesh.data} x {mesh.fsdp} x {mesh.tensor}"
+
+
+COLUMNS = (
+    "data x fsdp x tensor",
+    "rows",
+    "step ms",
+    "computing",
+    "exchange",
+    "tokens/s",
+    "MFU",
+    "state GiB",
+    "memory GiB",
+)
+
+
+def _cells(each: Prediction) -> tuple[str, ...]:
+    times = (f"{1e3 * seconds:.1f}" for seconds in (each.seconds, each.computing, each.exchanging))
+    sizes = (f"{size / GIB:.2f}" for size in (each.held, each.memory))
+    return (
+        _shape(each.mesh),
+        f"{each.rows // each.mesh.ways:,}",
+        *times,
+        f"{each.tokens:,.0f}",
+        f"{each.mfu:.1%}",
+        *sizes,
+    )
+
+
+def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
+    lines = [COLUMNS, *(_cells(each) for each in ranked[:LINES])]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines]
+    for number, each in enumerate(ranked[:LINES], 1):
+        table[number] += "" if fits(each, chip) else "  does not fit"
+    left = ranked[LINES:]
+    if left:
+        table.append(f"and {len(left)} more, {sum(not fits(each, chip) for each in left)} of which do not fit")
+    return table
+
+
+def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, name: str, command: str) -> Iterator[str]:
+    best, asked = ranked[0], program.rows(1)
+    devices, usable = best.mesh.size, USABLE * chip.memory / GIB
+    yield f"take {_shape(best.mesh)}: {_why(ranked, chip, asked)}"
+    if best.rows > asked:
+        yield (
+            f"the batch has fewer rows than the mesh has parts, and grows from {asked:,} rows to {best.rows:,}, "
+            f"{best.rows * sum(program.bucket):,} tokens: raise data.tokens to what you mean"
+        )
+    share = best.rows / devices
+    alone = share * sum(program.bucket) / program.computing(Mesh(1, 1, 1), chip, share)
+    yield (
+        f"weak scaling: {best.tokens:,.0f} tokens/s at {best.mfu:.1%} MFU, {best.tokens / (alone * devices):.0%} of "
+        f"{devices:,} times the {alone:,.0f} of one {name} with its share of the batch, {share:,.3g} rows"
+    )
+    yield f"a mesh fits that takes at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory"
+    flags = " ".join(f"--train.mesh.{axis} {getattr(best.mesh, axis)}" for axis in best.mesh._fields)
+    yield f"{command} {flags}"
+
+
+def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
+    best, fitting = ranked[0], [each for each in ranked if fits(each, chip)]
+    copies = next(each for each in ranked if each.mesh.fsdp == each.mesh.tensor == 1)
+    if best is copies:
+        reason = "each device holds all parameters, and nothing but gradients is exchanged"
+    elif not fits(copies, chip):
+        reason = f"a copy of everything on each device would take {copies.memory / GIB:.1f} GiB"
+    elif copies.rows > asked >= best.rows:
+        reason = f"{copies.mesh.data:,} copies would need a batch of {copies.rows:,} rows"
+    else:
+        gain = best.tokens / copies.tokens
+        reason = f"it makes {gain:.2f} times the tokens/s of {copies.mesh.data:,} copies"
+    return f"of {len(fitting)} that fit none is clearly faster; {reason}" if len(ranked) > 1 else reason
