@@ -4,10 +4,8 @@ import argparse
 import contextlib
 import dataclasses
 import errno
-import importlib.metadata
 import io
 import os
-import re
 import signal
 import sys
 import threading
@@ -92,6 +90,8 @@ and `s2sjax train FILE --help` lists those of FILE with their meaning."""
 SEARCH = """How text is searched can be set anew, for example --search.beam 8;
 `s2sjax {name} RUN --help` lists these fields with their meaning."""
 
+LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
+
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of a command, and what is left: the fields of the configuration."""
@@ -156,7 +156,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
         models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
     about = "run a command as several processes on this machine, a pod in a box"
-    pod = command("launch", _launch, about, epilog="s2sjax launch -p 2 -d 4 -- train experiments/reverse.py")
+    pod = command("launch", _launch, about, epilog=LAUNCH)
     pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="(default: 2)")
     pod.add_argument("-d", "--devices", metavar="D", type=_count, default=4, help="of the CPU, each (default: 4)")
     about = "predict step time, memory and MFU on N devices that are not here, and say which mesh to take"
@@ -202,20 +202,21 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
         return known.parser.print_help()
     with _ends_at_sigterm():
         from s2sjax import models, run
+        from s2sjax.train import hosts
 
         experiment = run.load_experiment(known.subject)
         if known.model:
             if known.model not in models.NAMED:
-                meant = nearest(known.model, list(models.NAMED))
-                raise UserError(
-                    f"there is no model {known.model!r}: did you mean {meant!r}? ({', '.join(models.NAMED)})"
-                )
+                names = list(models.NAMED)
+                meant = nearest(known.model, names)
+                raise UserError(f"there is no model {known.model!r}: did you mean {meant!r}? ({', '.join(names)})")
             # Whether it fits the rest is looked at when all is there: a field set here may make it fit.
             object.__setattr__(experiment, "model", models.NAMED[known.model].config)
         experiment = override(known, experiment, rest)
         _start_jax(known.distributed)
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
+            hosts.leave()
             sys.stdout.flush()
             os._exit(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
@@ -238,9 +239,8 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
         folder = known.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
         with prepare.bars() as progress:
             done = prepare.prepare(experiment.data, folder, known.workers, progress)
-        print(
-            f"{'wrote' if done.new else 'nothing to do:'} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens"
-        )
+        what = "wrote" if done.new else "nothing to do:"
+        print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
         if getattr(experiment.data.corpus, "folder", None) != folder:
             print(f"to train on it: data.corpus = config.Prepared({folder!r})")
     return None
@@ -249,11 +249,10 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
 def _launch(known: argparse.Namespace, rest: list[str]) -> None:
     if known.help:
         return known.parser.print_help()
-    example = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
     if rest:
-        raise UserError(f"launch takes no {rest[0]}: write the command behind --, as in {example}")
+        raise UserError(f"launch takes no {rest[0]}: write the command behind --, as in {LAUNCH}")
     if known.launched[:1] not in (["train"], ["evaluate"]):
-        raise UserError(f"launch runs train or evaluate on several processes: write it behind --, as in {example}")
+        raise UserError(f"launch runs train or evaluate on several processes: write it behind --, as in {LAUNCH}")
     sys.exit(launch.pod(known.processes, known.devices, known.launched))
 
 
@@ -391,30 +390,9 @@ def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
         return known.parser.print_help()
     if rest:
         raise UserError(f"doctor takes no {rest[0]}: see s2sjax doctor --help")
-    import platform
+    from s2sjax import doctor
 
-    print(f"s2sjax {__version__}, Python {platform.python_version()} on {platform.machine()}")
-    for name, extra in _requirements():
-        version = _version(name)
-        if not extra:
-            print(f"{name} {version}" if version else f"{name} is MISSING: pip install {name}")
-        elif extra == "g2p":
-            print(
-                f"{name} {version}" if version else f'{name} is not here; if you need it: pip install "s2sjax[{extra}]"'
-            )
-    try:
-        import jax
-
-        devices = jax.devices()
-    except (ImportError, RuntimeError) as error:
-        print(
-            f"JAX finds no device ({' '.join(str(error).split())}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu"
-        )
-        return None
-    print(f"{len(devices)} {devices[0].platform} device(s): {devices[0].device_kind}, {os.cpu_count()} CPU cores")
-    if devices[0].platform == "cpu":
-        print('no accelerator is used: for an NVIDIA GPU pip install "s2sjax[gpu]", on a TPU pip install "s2sjax[tpu]"')
-    print("compiled programs are kept in", _start_jax())
+    doctor.tell(_start_jax)
     return None
 
 
@@ -512,7 +490,7 @@ def _start_jax(distributed: bool = False) -> Path:
 
         hosts.join()
         if not hosts.leads():
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115: it lasts as long as the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     options: Any = jax.config
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
@@ -522,21 +500,6 @@ def _start_jax(distributed: bool = False) -> Path:
     # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     return Path(options.jax_compilation_cache_dir)
-
-
-def _requirements() -> Iterator[tuple[str, str]]:
-    """(package, extra that asks for it or "") for all that s2sjax names in its metadata."""
-    named = importlib.metadata.requires("s2sjax") if _version("s2sjax") else None  # None: run without installing it
-    for line in named or ():
-        extra = re.search(r"extra == ['\"](\w+)", line)
-        yield re.split(r"[^\w.-]", line)[0], extra[1] if extra else ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

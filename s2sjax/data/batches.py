@@ -199,7 +199,8 @@ class Plan:
     epoch shuffles the pairs by (seed, epoch) alone, deals them to their buckets, cuts those into batches, and shuffles
     the batches, so every pair comes exactly once an epoch and every epoch has as many steps. A batch is filled with
     rows of padding: the last one of a bucket, and each up to a multiple of `multiple`, so that its rows divide among
-    devices and micro-batches; how many there are changes no step's pairs. With `part` [N], the part of each pair (see s2sjax/data/parts.py), no batch has pairs of two.
+    devices and micro-batches; how many there are changes no step's pairs. With `part` [N], the part of each pair (see
+    s2sjax/data/parts.py), no batch has pairs of two.
 
         Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps an epoch
         step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1

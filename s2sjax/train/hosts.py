@@ -24,15 +24,21 @@ def join() -> None:
     Slurm, Open MPI, Kubernetes and Cloud TPU tell JAX who they are; elsewhere JAX_COORDINATOR_ADDRESS (host:port of
     process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID do.
     """
-    numbers = [_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")]
+    count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
     try:
-        jax.distributed.initialize(None, *numbers, heartbeat_timeout_seconds=HEARTBEAT)
+        jax.distributed.initialize(num_processes=count, process_id=index, heartbeat_timeout_seconds=HEARTBEAT)
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"--distributed cannot meet the other processes ({reason}): set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES "
             "and JAX_PROCESS_ID, or start it by Slurm, on a Cloud TPU, or with s2sjax launch"
         ) from None
+
+
+def leave() -> None:
+    """Before a process ends on its own: waits for the others, who would take it for dead."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
 
 
 def _number(name: str) -> int | None:
