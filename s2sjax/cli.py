@@ -17,9 +17,7 @@ from typing import Any
 from s2sjax import __version__, config, launch
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
-
-CHUNK = 4096
-"""lines that `decode` and `score` read before they write: sorting them by length saves time"""
+from s2sjax.lines import chunks, input_lines, two_columns
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -282,10 +280,10 @@ def _decode(known: argparse.Namespace, rest: list[str]) -> None:
     if known.alignment:
         translator.need_attention("--alignment", "leave it out")
     first = 0
-    for lines in _chunks(_input_lines()):
+    for lines in chunks(input_lines()):
         prefixes = None
         if known.prefixes:
-            pairs = [_two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
+            pairs = [two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
             lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
         lines = [_tagged(opened, line, known.tag, first + i) for i, line in enumerate(lines)]
         if known.tree and first == 0:
@@ -320,10 +318,10 @@ def _score(known: argparse.Namespace, rest: list[str]) -> None:
     opened = run.open_run(known.subject)
     translator, params = _load(opened, opened.experiment.search, average=known.average)
     number = 0
-    for lines in _chunks(_input_lines()):
+    for lines in chunks(input_lines()):
         pairs = []
         for line in lines:
-            source, target = _two_columns(line, number, "target")
+            source, target = two_columns(line, number, "target")
             pairs.append((_tagged(opened, source, known.tag, number), target))
             number += 1
         for log_prob, tokens in translator.score(params, pairs):
@@ -429,35 +427,6 @@ def _tagged(opened, line: str, tag: str | None, index: int) -> str:
     from s2sjax.data import text
 
     return text.with_tag(opened.source, line, tag, f"standard input, line {index + 1}")
-
-
-def _two_columns(line: str, index: int, name: str) -> tuple[str, str]:
-    source, tab, second = line.partition("\t")
-    if not tab:
-        raise UserError(f"standard input, line {index + 1} has no tab: give source<tab>{name} on each line")
-    return source, second
-
-
-def _input_lines() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        try:
-            yield line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise UserError(f"standard input, line {number} is not UTF-8: convert it first") from None
-
-
-def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Many lines at once from a file or pipe, one by one from a person who types them."""
-    size = 1 if sys.stdin.isatty() else CHUNK
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ FLOORS = [
     "run",
     "bench",
     "fields",
+    "lines",
     "plan",
     "launch",
     "doctor",
