@@ -360,6 +360,12 @@ def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batche
     if pairs.too_long:
         longest = e.data.buckets[-1]
         lines.append(f"{pairs.too_long:,} pairs are longer than the last of data.buckets, {longest}, and are left out")
+    if plan.idle > 0.1:
+        ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
+        lines.append(
+            f"{plan.idle:.0%} of the rows are padding, for the pairs of a batch do not divide among {ways} parts "
+            "(devices x micro-batches): raise data.tokens"
+        )
     return "\n".join(lines)
 
 

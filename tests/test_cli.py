@@ -127,7 +127,10 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "name a command (train, prepare, evaluate, decode, score, models, launch, plan, bench, doctor): see s2sjax --help"),
+        (
+            [],
+            "name a command (train, prepare, evaluate, decode, score, models, launch, plan, bench, doctor): see s2sjax --help",
+        ),
         (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: FILE: see s2sjax train --help"),
         (["decode"], "the following arguments are required: RUN: see s2sjax decode --help"),

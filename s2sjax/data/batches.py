@@ -237,6 +237,12 @@ class Plan:
         """The buckets that hold any pair: the shapes a run will see."""
         return sorted({self._of(group) for group, batches in enumerate(self._batches) if batches})
 
+    @property
+    def idle(self) -> float:
+        """The share of rows that are padding because devices and micro-batches do not divide the pairs of a batch."""
+        used = self.used_buckets
+        return 1 - sum(self._pairs[b] for b in used) / sum(self.rows[b] for b in used)
+
     def _of(self, group: int) -> int:
         """The bucket of a group."""
         return group % len(self.buckets)

@@ -126,6 +126,11 @@ def test_at_is_pure_in_whatever_order_it_is_asked(plan, steps):
         assert bucket == other_bucket and np.array_equal(rows, other_rows)
 
 
+def test_rows_that_devices_leave_idle():
+    assert Plan([(4, 4)], [(4, 4)], tokens=80, seed=0, multiple=1).idle == 0
+    assert Plan([(4, 4)], [(4, 4)], tokens=80, seed=0, multiple=16).idle == 6 / 16  # 10 pairs in 16 rows
+
+
 def test_the_worked_example_of_the_docstring_is_written_in_stone():
     """A change here changes the order of the data in every recorded experiment; no release of NumPy may."""
     plan = Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0)
