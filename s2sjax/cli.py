@@ -31,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         known, rest = _parse(arguments)
         if getattr(known, "distributed", False) and launch.WATCHED not in os.environ:
             sys.exit(launch.watch([{}], arguments))
-        known.command(known, rest)
+        try:
+            known.command(known, rest)
+        except Exception as error:
+            if launch.WATCHED in os.environ and launch.is_loss(error):
+                raise UserError(launch.LOST) from error
+            raise
         sys.stdout.flush()
     except UserError as error:
         _end(_fail(str(error)))

@@ -27,6 +27,7 @@ GRACE = 60
 CHATTER = ("[Gloo]", "preemption_notifier")
 LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
 """what JAX's own threads say of connections made, and lost"""
+CONNECTIONS = ("gloo", "unavailable", "aborted", "barrier", "connection", "heartbeat", "coordination")
 LOST = "another process of this run has died, or cannot be reached: run the same command again, on all hosts; training "
 LOST += "goes on from its last checkpoint"
 
@@ -62,6 +63,15 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
     return 128 - code if code < 0 else code
 
 
+def is_loss(error: BaseException | None) -> bool:
+    """Whether an error of JAX, or what it caused, says that another process cannot be reached."""
+    while error is not None:
+        if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
+            return any(word in str(error).lower() for word in CONNECTIONS)
+        error = error.__cause__
+    return False
+
+
 class _Child:
     """One process; what it says goes to our own streams, less the chatter."""
 
@@ -92,8 +102,10 @@ class _Child:
         """Once it has ended."""
         for reader in self._readers:
             reader.join()
+        lost = f"error: {LOST}\n"
         if self.process.returncode == -signal.SIGABRT and self._cut:
-            print(f"{self._prefix}error: {LOST}", file=sys.stderr, flush=True)
+            print("" if lost in self._told else lost, end="", file=sys.stderr, flush=True)
+            self._told.add(lost)
         elif self.process.returncode < 0:
             name = signal.Signals(-self.process.returncode).name
             print(f"{self._prefix}error: the process was ended by {name}", file=sys.stderr, flush=True)

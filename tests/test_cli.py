@@ -31,6 +31,9 @@ experiment = Experiment(
 """
 
 
+NAMES = "train, prepare, evaluate, decode, score, models, launch, plan, bench, doctor"
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("experiments") / "tiny.py"
@@ -129,7 +132,7 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
     [
         (
             [],
-            "name a command (train, prepare, evaluate, decode, score, models, launch, plan, bench, doctor): see s2sjax --help",
+            f"name a command ({NAMES}): see s2sjax --help",
         ),
         (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: FILE: see s2sjax train --help"),

@@ -163,10 +163,8 @@ def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_
         _, err = process.communicate(timeout=300)
         assert time.monotonic() - begin < launch.GRACE + 20  # of which XLA's heartbeat takes half, on a quiet machine
         assert process.returncode == 128 + signal.SIGKILL
-        alive = "" if lost else "[1] "
-        assert sorted(err.splitlines()) == sorted(
-            [f"{alive}error: {launch.LOST}", f"{'[1] ' if lost else ''}error: the process was ended by SIGKILL"]
-        )
+        killed = f"{'[1] ' if lost else ''}error: the process was ended by SIGKILL"
+        assert sorted(err.splitlines()) == sorted([f"error: {launch.LOST}", killed])
     code, out, err = pod.finish(2, 4, "lost")
     assert code == 0 and "resumed after step" in out, err
     assert pod.losses("lost") == pod.losses("whole")
