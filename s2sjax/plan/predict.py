@@ -9,7 +9,7 @@ few and with many rows, and what lies between is a line: a fixed part + a part a
 for the gradients and updates of the fixed part lie where the parameters lie; with fsdp a layer's parameters are whole
 while they are used; and a part s = 1/2 of a row's activations, without its logits, is split over `tensor` (the residual
 stream is not). All of it is checked against programs compiled for eight fake devices. A CPU's compiler keeps bfloat16
-in four bytes nearly everywhere, so that there a row of bfloat16 is predicted at up to twice what an accelerator needs.
+in four bytes nearly everywhere, so that a row of bfloat16 is predicted there as one of float32 would be.
 
 Time is a roofline, operation by operation (work.py says why it is not XLA's cost analysis):
 

@@ -173,7 +173,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
 def _caution(program: Program) -> str:
     if jax.default_backend() != "cpu" or program.experiment.train.dtype != "bfloat16":
         return ""
-    return "; this CPU's compiler keeps bfloat16 in four bytes, so the truth is below what is said"
+    return "; this CPU's compiler keeps bfloat16 in four bytes, so an accelerator likely needs less"
 
 
 def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
