@@ -4,11 +4,12 @@ Memory of a device is exact for what it holds between steps: the shapes of the s
 What a step needs besides is asked of the compiler: the step is compiled (not run) on the one device that is here, with
 few and with many rows, and what lies between is a line: a fixed part + a part a row. On a mesh
 
-    temporary = fixed * (held / whole) + (gathered - held) + row * rows * (1 - s + s / tensor)
+    temporary = fixed * (held / whole) + gathered + row * rows * (1 - s + s / tensor)
 
-for the gradients and updates of the fixed part lie where the parameters lie; with fsdp parameters are whole while they
-are used; and a part s = 1/2 of a row's activations, without its logits, is split over `tensor` (the residual stream is
-not). All of it is checked against programs compiled for eight fake devices.
+for the gradients and updates of the fixed part lie where the parameters lie; with fsdp a layer's parameters are whole
+while they are used; and a part s = 1/2 of a row's activations, without its logits, is split over `tensor` (the residual
+stream is not). All of it is checked against programs compiled for eight fake devices. A CPU's compiler keeps bfloat16
+in four bytes nearly everywhere, so that a row of bfloat16 is predicted there as one of float32 would be.
 
 Time is a roofline, operation by operation (work.py says why it is not XLA's cost analysis):
 
@@ -19,7 +20,7 @@ Time is a roofline, operation by operation (work.py says why it is not XLA's cos
 and what each axis exchanges, over the slowest link on its way:
 
     data      a ring's all-reduce of the gradients held       2 (n - 1) / n bytes
-    fsdp      parameters gathered for forward and backward, gradients scattered       3 (gathered - held)
+    fsdp      parameters gathered for forward and backward, gradients scattered       3 (n - 1) / n bytes
     tensor    activations all-reduced, Megatron's two a block forward and two backward (Shoeybi et al. 2019): half of
               the products with a matrix that is split
 
@@ -87,6 +88,19 @@ class Mesh(NamedTuple):
         return AbstractMesh(tuple(self), meshes.AXES)
 
 
+class Held(NamedTuple):
+    """Bytes of a device."""
+
+    state: int
+    """between steps: parameters, optimizer, average"""
+    params: int
+    """of these the parameters"""
+    gathered: float
+    """of parameters that lie with the others of its `fsdp` axis, and are fetched in a step"""
+    at_once: float
+    """of these as many as are there at one time: of layers in a stack one, of all else all"""
+
+
 class Prediction(NamedTuple):
     mesh: Mesh
     rows: int
@@ -121,7 +135,7 @@ class Program:
         init = lambda key: create(module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
         self.state: State = jax.eval_shape(init, jax.random.key(0))
         self.logits = 2 * 4 * self.bucket[1] * module.target_size  # bytes a row: float32, and their gradient
-        self._held: dict[Mesh, tuple[int, int]] = {}
+        self._held: dict[Mesh, Held] = {}
         self._temporary: dict[int, int] = {}
         self._work: list[tuple[int, Work]] = []
 
@@ -146,14 +160,23 @@ class Program:
 
     # ----------------------------------------------------------------------------------- memory
 
-    def held(self, mesh: Mesh) -> tuple[int, int]:
-        """Bytes of the state, and of the parameters alone, on each device; refused where a rule does not divide."""
+    def held(self, mesh: Mesh) -> Held:
+        """Refused where the mesh does not divide what a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
             where = meshes.shardings(self.state, mesh.abstract(), rules)
             size = lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             each = jax.tree.map(size, self.state, where)
-            self._held[mesh] = sum(jax.tree.leaves(each)), sum(jax.tree.leaves(each.params))
+
+            def missing(path, leaf, size, sharding) -> tuple[int, float]:
+                absent = size * (mesh.fsdp - 1) if "fsdp" in sharding.spec else 0
+                layers = leaf.shape[0] if "/blocks/stack/" in _name(path) else 1
+                return absent, absent / layers
+
+            absent = jax.tree_util.tree_map_with_path(missing, self.state.params, each.params, where.params)
+            gathered, at_once = np.array(jax.tree.leaves(absent)).reshape(-1, 2).sum(0).tolist()
+            state, params = (sum(jax.tree.leaves(tree)) for tree in (each, each.params))
+            self._held[mesh] = Held(state, params, gathered, at_once)
         return self._held[mesh]
 
     def compile(self, most: int) -> None:
@@ -181,14 +204,12 @@ class Program:
         points = sorted(self._temporary)
         row = (self._temporary[points[-1]] - self._temporary[points[0]]) / (points[-1] - points[0])
         fixed = max(0.0, self._temporary[points[0]] - row * points[0])
-        _, whole = self.held(Mesh(1, 1, 1))
-        _, gathered = self.held(mesh._replace(fsdp=1))
-        held, params = self.held(mesh)
+        held, whole = self.held(mesh), self.held(Mesh(1, 1, 1))
         logits = min(row, self.logits)
         share = 1 - ACTIVATIONS_SPLIT + ACTIVATIONS_SPLIT / mesh.tensor
-        temporary = fixed * params / whole + (gathered - params) + rows * (logits + (row - logits) * share)
+        temporary = fixed * held.params / whole.params + held.at_once + rows * (logits + (row - logits) * share)
         read = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.batch(rows).values())
-        return round(held + temporary) + read
+        return round(held.state + temporary) + read
 
     # ------------------------------------------------------------------------------------- time
 
@@ -205,8 +226,7 @@ class Program:
 
     def _traced(self, rows: int) -> Work:
         def owner(path, leaf) -> bool:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            return any(re.search(pattern, name) for pattern, _ in self.rules)
+            return any(re.search(pattern, _name(path)) for pattern, _ in self.rules)
 
         nothing = jax.tree.map(lambda leaf: None, (self.state, self.batch(rows)))
         params = jax.tree_util.tree_map_with_path(owner, self.state.params)
@@ -237,19 +257,19 @@ class Program:
         moved = MOVED * (grown * work.times)[~products].sum()
         # What does not grow with the rows is the update: one fused pass that reads and writes the state, and the
         # gradient, which is written, and read for its norm and for the update. Each device updates what it holds.
-        state, params = self.held(mesh)
-        return multiplying + (moved + 2 * state + 3 * params) / chip.bandwidth
+        held = self.held(mesh)
+        return multiplying + (moved + 2 * held.state + 3 * held.params) / chip.bandwidth
 
     def exchanging(self, mesh: Mesh, chip: Chip, rows: int) -> tuple[float, float]:
         """Seconds that data and fsdp exchange for, and that tensor does."""
         data, fsdp, tensor = mesh
-        (_, params), (_, gathered) = self.held(mesh), self.held(mesh._replace(fsdp=1))
+        held = self.held(mesh)
         often = self.experiment.train.micro_batches
         over = lambda ways, stride, size, calls: (
             size / chip.axis(stride, ways) + calls * HOP * math.log2(ways) if ways > 1 else 0.0
         )
-        seconds = often * over(data, fsdp * tensor, 2 * (data - 1) / data * params, 1)
-        seconds += often * over(fsdp, tensor, 3 * (gathered - params), 3)
+        seconds = often * over(data, fsdp * tensor, 2 * (data - 1) / data * held.params, 1)
+        seconds += often * over(fsdp, tensor, 3 * held.gathered, 3)
         work = self.work(rows)
         splits = work.kind == Kind.SPLIT
         reduced = (work.narrow * work.times)[splits].sum() / 2
@@ -266,10 +286,14 @@ class Program:
         seconds = computing + exchanging
         peak = chip.float32 if self.experiment.train.dtype == "float32" else chip.bf16
         return Prediction(
-            mesh, rows, self.held(mesh)[0], self.memory(mesh, own), computing, exchanging,
+            mesh, rows, self.held(mesh).state, self.memory(mesh, own), computing, exchanging,
             tokens=rows * sum(self.bucket) / seconds,
             mfu=self.work(rows).products / (seconds * mesh.size * peak),
         )  # fmt: skip
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _objective(module: EncoderDecoder, experiment: config.Experiment):

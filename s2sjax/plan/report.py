@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import jax
+
 from s2sjax import config, models
 from s2sjax.data import training
 from s2sjax.errors import UserError
@@ -163,14 +165,22 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
         f"weak scaling: {best.tokens:,.0f} tokens/s at {best.mfu:.1%} MFU, {best.tokens / (alone * devices):.0%} of "
         f"{devices:,} times the {alone:,.0f} of one {name} with its share of the batch, {share:,.3g} rows"
     )
-    yield f"a mesh fits that takes at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory"
+    yield f"a mesh fits that takes at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
     flags = " ".join(f"--train.mesh.{axis} {getattr(best.mesh, axis)}" for axis in best.mesh._fields)
     yield f"{command} {flags}"
+
+
+def _caution(program: Program) -> str:
+    if jax.default_backend() != "cpu" or program.experiment.train.dtype != "bfloat16":
+        return ""
+    return "; this CPU's compiler keeps bfloat16 in four bytes, so an accelerator likely needs less"
 
 
 def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
     best, fitting = ranked[0], [each for each in ranked if fits(each, chip)]
     copies = next(each for each in ranked if each.mesh.fsdp == each.mesh.tensor == 1)
+    if best.mesh.size == 1:
+        return "with one device nothing is exchanged"
     if best is copies:
         reason = "each device holds all parameters, and nothing but gradients is exchanged"
     elif not fits(copies, chip):
@@ -180,4 +190,4 @@ def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
     else:
         gain = best.tokens / copies.tokens
         reason = f"it makes {gain:.2f} times the tokens/s of {copies.mesh.data:,} copies"
-    return f"of {len(fitting)} that fit none is clearly faster; {reason}" if len(ranked) > 1 else reason
+    return f"of {len(fitting)} that fit none is clearly faster; {reason}"

@@ -84,8 +84,10 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
             found = []
         elif name in VIEWS:
             found = owners[:1]
-        else:
-            found = []
+        else:  # what is made of parameters alone, such as a normalised matrix, is a parameter still
+            given = [owner(atom) for atom in equation.invars if not hasattr(atom, "val")]
+            made = bool(given) and all(one is not None for one in given)
+            found = [any(given)] * len(equation.outvars) if made else []
             yield Kind.OTHER, times, 0.0, float(sum(_bytes(var) for var in equation.outvars)), 0.0, False
         known |= {var: one for var, one in zip(equation.outvars, found) if one is not None}
     out += [owner(atom) for atom in jaxpr.outvars]
