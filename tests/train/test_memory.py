@@ -68,16 +68,16 @@ def test_it_is_told_once_before_the_first_step(capsys):
     compiled, named, held, step = capsys.readouterr().out.splitlines()
     assert compiled.startswith("compiled") and step.startswith("step 1/1")
     assert named == "mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host"
-    assert held.startswith("each device holds parameters 2.1 kB, optimizer 4.2 kB, average 2.1 kB; a step needs ")
+    assert held.startswith(
+        "each device holds parameters 2.1 kB, optimizer 4.2 kB, average 2.1 kB; a step adds batch 0.1 kB, activations "
+    )
 
 
 def test_one_device_has_no_mesh_and_a_limit_is_told_where_it_is_known():
     needs = Memory(parameters=4_000_000, optimizer=8_000_000, average=0, batch=30_000, step=345_600_000)
     (line,) = memory.describe(needs, mesh.make_mesh(config.Mesh(), jax.devices()[:1]), 24 * 10**9)
-    assert (
-        line
-        == "the device holds parameters 4.0 MB, optimizer 8.0 MB; a step needs 346 MB more: 358 MB in all, of 24 GB"
-    )
+    held = "the device holds parameters 4.0 MB, optimizer 8.0 MB"
+    assert line == f"{held}; a step adds batch 30 kB, activations 346 MB: 358 MB of 24 GB"
 
 
 def test_what_does_not_fit_is_warned_of():
