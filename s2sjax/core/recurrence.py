@@ -102,17 +102,20 @@ def _in_parallel(cell: Cell, weights: Weights, projected: Array, mask: Array, no
 # at twice the speed. So the backward scan only finds each g_t, as the gradient of a zero that is added to the product.
 
 
-def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False):
-    """`lax.scan` of step(weights, shared, carry, x) -> carry, y over the leading axis of xs."""
-    return lax.scan(partial(step, weights, shared), carry, xs, reverse=reverse, unroll=unroll())
+def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
+    """`lax.scan` of step(weights, shared, carry, x) -> carry, y over the leading axis of xs.
+
+    `kept`: of each step, for the backward pass, see s2sjax/core/remat.py.
+    """
+    body = remat(kept, partial(step, weights, shared), looped=True)
+    return lax.scan(body, carry, xs, reverse=reverse, unroll=unroll())
 
 
 def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
     """The same as `plain_scan`, forward and backward, with the gradients of the matrices in `weights` summed late.
 
     A step multiplies by a matrix at most once, as `x @ weight`, outside of any vmap; it closes over no traced
-    value: what does not change from step to step, and has a gradient, is in `shared`. `kept`: of each step, for the
-    backward pass, see s2sjax/core/remat.py.
+    value: what does not change from step to step, and has a gradient, is in `shared`.
     """
     return _late_scan(step, reverse, kept, weights, carry, xs, shared)
 
@@ -136,8 +139,7 @@ def _forward(step, reverse, kept, weights, carry, xs, shared):
         return carry, (y, taps)
 
     def tapped_scan(vectors, shared, carry, xs, zeros):
-        body = remat(kept, tapped_step, looped=True)
-        carry, (ys, taps) = plain_scan(body, vectors, carry, (xs, zeros), shared, reverse)
+        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, kept)
         return (carry, ys), taps
 
     first = jax.tree.map(lambda leaf: leaf[0], xs)
