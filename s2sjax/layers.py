@@ -6,6 +6,7 @@ Letters: B batch, T time, D input width, H state width, V vocabulary.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,8 +19,25 @@ from s2sjax.config.models import Initial, Join
 from s2sjax.core import attention, cells, convolution, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm
+from s2sjax.core.remat import POLICIES, remat
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def kept(module: nn.Module) -> str:
+    """What the model that a module is part of keeps for the backward pass, see s2sjax/core/remat.py.
+
+    The model says it once, and its parts look up; a part that stands alone keeps everything.
+    """
+    while isinstance(module.parent, nn.Module):
+        module = module.parent
+    return getattr(module, "remat", "none")
+
+
+def block(module: nn.Module, function: Callable, *arrays: Array) -> Any:
+    """function(module, *arrays) as one of the module's layers: of what is inside, only what `kept` says is kept."""
+    choice = kept(module)
+    return (function if choice == "none" else nn.remat(function, policy=POLICIES[choice]))(module, *arrays)
 
 
 class Weights(nn.Module):
@@ -153,7 +171,7 @@ class Recurrent(nn.Module):
         begin = cells.start(cell, width, (rows,), self.dtype)
         rate = self.dropout if self.variational else 0.0
         disturbed = noise(self, cell, (steps, rows, width), rate, self.zoneout, self.dtype, train)
-        return recurrence.run(cell, weights, xs, mask, begin, reverse, disturbed)
+        return recurrence.run(cell, weights, xs, mask, begin, reverse, disturbed, kept(self))
 
     def _joined(self, layer: int, member: int, parts: Sequence[Array]) -> Array:
         """One or two directions of a member of the carry (the outputs are of its first): [..., H]."""
@@ -216,11 +234,14 @@ class Convolutional(nn.Module):
         self.convolution = [Convolution(i, outputs, k, self.dtype) for i, k in zip(inputs, self.kernels)]
 
     def __call__(self, xs: Array, mask: Array, train: bool = False) -> Array:
-        for layer, convolve in enumerate(self.convolution):
+        for layer in range(len(self.kernels)):
             xs = dropout(self, xs, self.dropout, train) if layer > 0 else xs
-            ys = ACTIVATIONS[self.activation](convolve(xs, mask))
+            ys = block(self, lambda self, xs, at=layer: self._layer(at, xs, mask), xs)
             xs = xs + ys if self.residual and xs.shape == ys.shape else ys
         return xs
+
+    def _layer(self, layer: int, xs: Array, mask: Array) -> Array:
+        return ACTIVATIONS[self.activation](self.convolution[layer](xs, mask))
 
 
 class Stacked(nn.Module):
@@ -250,7 +271,9 @@ class Stacked(nn.Module):
             rngs = None if key is None else {"dropout": key}
             return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
 
-        return jax.lax.scan(body, x, (self.stack, keys), unroll=1 if jax.default_backend() == "cpu" else self.depth)[0]
+        unroll = 1 if jax.default_backend() == "cpu" else self.depth
+        body = remat(kept(self), body, looped=unroll == 1)
+        return jax.lax.scan(body, x, (self.stack, keys), unroll=unroll)[0]
 
     def unstacked(self) -> tuple[dict, ...]:
         """The parameters of each block, for one position at a time.

@@ -32,7 +32,7 @@ from s2sjax.models.contract import EncoderDecoder
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.loop import Result, Scores, fit
+from s2sjax.train.loop import Result, Scores, compiler_options, fit
 from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import Loss, TrainState, create, evaluation_params, make_train_step
@@ -41,8 +41,8 @@ from s2sjax.train.state import Loss, TrainState, create, evaluation_params, make
 # where its data are kept may change too, for their fingerprint may not.
 # The metrics are not among them: the scores of two of them cannot tell which checkpoint is best.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
-        "train.max_skipped", "train.mesh", "data.prefetch", "data.corpus.folder", "data.corpus.data_dir", "search",
-        "evaluate.lines", "evaluate.samples", "evaluate.rows", "show")  # fmt: skip
+        "train.max_skipped", "train.mesh", "train.remat", "data.prefetch", "data.corpus.folder", "data.corpus.data_dir",
+        "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "show")  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -58,7 +58,7 @@ class Run(NamedTuple):
     def _module(self, dtype: str) -> EncoderDecoder:
         e = self.experiment
         spelt = (_spelling(e.data.source, self.source), _spelling(e.data.target, self.target))
-        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt)
+        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt, e.train.remat)
 
     def translator(
         self,
@@ -308,8 +308,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
         DevEvaluation(run, _some_of_each(dev, e.evaluate.lines), translator, log) if dev else None,
         log,
         mesh=mesh,
-        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
-        compiler_options={"xla_cpu_experimental_ynn_fusion_type": ""} if jax.default_backend() == "cpu" else None,
+        compiler_options=compiler_options(),
         shapes=[_shapes(pairs, plan, bucket) for bucket in plan.used_buckets],
     )
     return run, result

@@ -98,7 +98,7 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     "experiment",
     [
-        changed("train", steps=99, save_every=7, keep=1),
+        changed("train", steps=99, save_every=7, keep=1, remat="layers"),
         changed("evaluate", lines=3, rows=8),
         changed("search", beam=2),
         config.replace(TINY, show=("abc",)),

@@ -104,6 +104,7 @@ class Experiment:
         )
         self._check_packing()
         self._check_softmax()
+        self._check_remat()
         longest = max(max(pair) for pair in self.data.buckets)
         for side, part in zip(("source", "target"), sides(self.model)):
             require(
@@ -161,6 +162,17 @@ class Experiment:
             (data.packing, "data.packing"),
         ):
             require(not there, f"train.softmax.subset plans by parts, which {name} does not: set it to 0")
+
+    def _check_remat(self) -> None:
+        reads, writes = sides(self.model)
+        plain_reading = isinstance(reads, DenseDense) or (isinstance(reads, RCTM) and reads.activation != "gated")
+        dense_writing = isinstance(writes, DenseDense | LSTMDense)
+        plain_writing = dense_writing or (isinstance(writes, RCTM) and writes.cell == "rnn")
+        require(
+            self.train.remat != "products" or not (plain_reading and plain_writing),
+            f"train.remat products frees nothing of {family(self.model)}, where only a curve lies between one matrix "
+            "product and the next: set layers, or none",
+        )
 
     @staticmethod
     def _check_window(field: str, reach: int, longest: int, everywhere: str) -> None:

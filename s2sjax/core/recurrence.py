@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from s2sjax.core.cells import QUIET, Carry, Cell, Noise, Weights, project, step
+from s2sjax.core.remat import remat
 
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """step(weights, shared, carry, x) -> carry, y"""
@@ -45,19 +46,25 @@ def run(
     carry: Carry,
     reverse: bool = False,
     noise: Noise = QUIET,
+    kept: str = "none",
 ) -> tuple[Array, Carry]:
     """Outputs of every step and the last carry: xs [B, T, D], mask [B, T] -> ys [B, T, H], carry.
 
     With `reverse` time runs from the last step to the first; ys stay in the order of xs. `noise` has the time in
-    front, [T, ...], also in the order of xs.
+    front, [T, ...], also in the order of xs. `kept`: for the backward pass, see s2sjax/core/remat.py.
     """
-    inputs = project(weights, xs.swapaxes(0, 1)), mask.swapaxes(0, 1), noise  # [T, B, G*H], [T, B]
-    if cell.parallel:
-        ys = _in_parallel(cell, weights, *inputs, carry[0], reverse)
-        carry = (ys[0 if reverse else -1],)
-    else:
-        carry, ys = scan(partial(_masked_step, cell), weights, carry, inputs, reverse=reverse)
-    return ys.swapaxes(0, 1), carry
+
+    def layer(weights, xs, mask, carry, noise):
+        inputs = project(weights, xs.swapaxes(0, 1)), mask.swapaxes(0, 1), noise  # [T, B, G*H], [T, B]
+        if cell.parallel:
+            ys = _in_parallel(cell, weights, *inputs, carry[0], reverse)
+            carry = (ys[0 if reverse else -1],)
+        else:
+            carry, ys = scan(partial(_masked_step, cell), weights, carry, inputs, reverse=reverse, kept=kept)
+        return ys.swapaxes(0, 1), carry
+
+    # The products of a cell that scans are inside its steps.
+    return remat("none" if kept == "products" and not cell.parallel else kept, layer)(weights, xs, mask, carry, noise)
 
 
 def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, inputs: tuple[Array, Array, Noise]):
@@ -95,26 +102,30 @@ def _in_parallel(cell: Cell, weights: Weights, projected: Array, mask: Array, no
 # at twice the speed. So the backward scan only finds each g_t, as the gradient of a zero that is added to the product.
 
 
-def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False):
-    """`lax.scan` of step(weights, shared, carry, x) -> carry, y over the leading axis of xs."""
-    return lax.scan(partial(step, weights, shared), carry, xs, reverse=reverse, unroll=unroll())
+def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
+    """`lax.scan` of step(weights, shared, carry, x) -> carry, y over the leading axis of xs.
+
+    `kept`: of each step, for the backward pass, see s2sjax/core/remat.py.
+    """
+    body = remat(kept, partial(step, weights, shared), looped=True)
+    return lax.scan(body, carry, xs, reverse=reverse, unroll=unroll())
 
 
-def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False):
+def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
     """The same as `plain_scan`, forward and backward, with the gradients of the matrices in `weights` summed late.
 
     A step multiplies by a matrix at most once, as `x @ weight`, outside of any vmap; it closes over no traced
     value: what does not change from step to step, and has a gradient, is in `shared`.
     """
-    return _late_scan(step, reverse, weights, carry, xs, shared)
+    return _late_scan(step, reverse, kept, weights, carry, xs, shared)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _late_scan(step, reverse, weights, carry, xs, shared):
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _late_scan(step, reverse, kept, weights, carry, xs, shared):
     return plain_scan(step, weights, carry, xs, shared, reverse)
 
 
-def _forward(step, reverse, weights, carry, xs, shared):
+def _forward(step, reverse, kept, weights, carry, xs, shared):
     leaves, structure = jax.tree.flatten(weights)
     matrices = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim == 2}
     vectors = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim != 2}
@@ -128,7 +139,7 @@ def _forward(step, reverse, weights, carry, xs, shared):
         return carry, (y, taps)
 
     def tapped_scan(vectors, shared, carry, xs, zeros):
-        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse)
+        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, kept)
         return (carry, ys), taps
 
     first = jax.tree.map(lambda leaf: leaf[0], xs)
@@ -142,7 +153,7 @@ def _forward(step, reverse, weights, carry, xs, shared):
     return outputs, (pull, taps, weights)
 
 
-def _backward(step, reverse, residuals, gradients):
+def _backward(step, reverse, kept, residuals, gradients):
     pull, taps, weights = residuals
     d_vectors, d_shared, d_carry, d_xs, d_products = pull(gradients)
     leaves, structure = jax.tree.flatten(weights)

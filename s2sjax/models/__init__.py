@@ -186,6 +186,7 @@ def build(
     dtype=jnp.float32,
     source_spelling: Spelling | None = None,
     target_spelling: Spelling | None = None,
+    remat: str = "none",
 ) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
     reads, writes = config.sides(model)
@@ -195,4 +196,4 @@ def build(
     )
     encoder, decoder = FAMILIES[type(reads)][0], FAMILIES[type(writes)][1]
     spelt = (source_spelling, target_spelling)
-    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt)
+    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt, remat)

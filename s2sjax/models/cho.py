@@ -62,6 +62,6 @@ class ChoDecoder(nn.Module):
         embedded, weights = layers.dropout(self, self.embedding(inputs), self.config.dropout, train), self.cell()
         projected = cells.project(weights, embedded.swapaxes(0, 1)) + summary @ weights["context"]  # [T, B, G*H]
         move = partial(recurrence.plain_step, self.kind)
-        _, states = recurrence.scan(move, weights, self.start(summary, 0), projected)
+        _, states = recurrence.scan(move, weights, self.start(summary, 0), projected, kept=layers.kept(self))
         everywhere = jnp.broadcast_to(summary[:, None], (*embedded.shape[:2], summary.shape[-1]))
         return self._readout(states.swapaxes(0, 1), embedded, everywhere, train)

@@ -130,6 +130,8 @@ class EncoderDecoder(nn.Module):
     dtype: jnp.dtype = jnp.float32
     source_spelling: layers.Spelling | None = None
     target_spelling: layers.Spelling | None = None
+    remat: str = "none"
+    """what training keeps for the backward pass: see s2sjax/core/remat.py"""
 
     def setup(self):
         reads, writes = config.sides(self.config)

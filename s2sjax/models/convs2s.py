@@ -115,8 +115,8 @@ class ConvEncoder(nn.Module):
     def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
         embedded = self.placed(source, jnp.arange(source.shape[1]), train)
         x = self.enter(embedded)
-        for block in self.blocks:
-            x = block(x, mask, train)
+        for layer in range(len(self.blocks)):
+            x = layers.block(self, lambda self, x, at=layer: self.blocks[at](x, mask, train), x)
         return Memory(self.leave(x), mask, (), embedded)
 
 
@@ -202,10 +202,14 @@ class ConvDecoder(nn.Module):
             alphas.append(alpha)
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
+    def _layer(self, layer: int, memory: Read, embedded: Array, x: Array, mask: Array, train: bool) -> Array:
+        block, look = self.blocks[layer], self.attentions[layer]
+        v, _ = look(attention.attend_all, memory, block.read(x, mask, train), embedded)
+        return block.add(x, v)
+
     def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
         embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
         x = self.enter(embedded)
-        for block, look in zip(self.blocks, self.attentions):
-            v, _ = look(attention.attend_all, memory, block.read(x, mask, train), embedded)
-            x = block.add(x, v)
+        for layer in range(len(self.blocks)):
+            x = layers.block(self, lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train), x)
         return layers.dropout(self, self.leave(x), self.config.dropout, train)

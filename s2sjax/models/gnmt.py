@@ -94,7 +94,7 @@ class GNMTDecoder(nn.Module):
         embedded = layers.dropout(self, self.embedding(inputs), rate, train)
         projected = cells.project(lowest, embedded.swapaxes(0, 1))  # [T, B, G*H]
         begin, inward = SearchState(memory.carry[0], None), (projected, cells.QUIET)
-        _, (states, contexts, _) = recurrence.scan(self._move(), lowest, begin, inward, memory)
+        _, (states, contexts, _) = recurrence.scan(self._move(), lowest, begin, inward, memory, kept=layers.kept(self))
         xs = layers.dropout(self, states.swapaxes(0, 1), rate, train)
         contexts = contexts.swapaxes(0, 1)  # [B, T, H]
         return run_layers(self, self.kind, upper, memory.carry[1:], xs, train, residual=True, context=contexts)

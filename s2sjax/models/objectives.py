@@ -15,6 +15,7 @@ from jax import Array
 from s2sjax import config
 from s2sjax.core import losses, sampled, scheduled
 from s2sjax.core.attention import at_least_float32
+from s2sjax.core.remat import remat
 from s2sjax.core.tokens import PAD
 from s2sjax.models.contract import EncoderDecoder, shift_right
 
@@ -73,6 +74,7 @@ def scheduled_loss(
         logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
+        advance = remat(module.remat, advance, looped=True)
         state = apply(memory, target.shape[1], method="start")
         logits = scheduled.step_by_step(advance, state, inputs, truth, for_draw, drawn)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}

@@ -80,5 +80,5 @@ class RCTMDecoder(nn.Module):
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
         projected = self._project(sentence, embedded)  # [T, B, G*H]
         move = partial(recurrence.plain_step, self.kind)
-        _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected)
+        _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected, kept=layers.kept(self))
         return layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train)

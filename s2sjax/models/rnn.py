@@ -90,7 +90,7 @@ def run_layers(
     for layer, (cell, carry) in enumerate(zip(weights, carries)):
         inputs = xs if context is None else jnp.concatenate([xs, context], axis=-1)
         disturbed = noise(module, kind, (*everywhere.T.shape, carry[0].shape[-1]), train)
-        ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry, noise=disturbed)
+        ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry, noise=disturbed, kept=layers.kept(module))
         ys = ys + xs if residual and layer > 0 else ys
         xs = layers.dropout(module, ys, module.config.dropout, train, once)  # type: ignore[attr-defined]
     return xs
@@ -193,7 +193,8 @@ class RNNsearchDecoder(nn.Module):
         projected = cells.project(weights, embedded.swapaxes(0, 1))  # [T, B, G*H]
         disturbed = noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
         xs = projected, disturbed
-        _, (states, contexts, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
+        kept = layers.kept(self)
+        _, (states, contexts, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory, kept=kept)
         return self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
 
 
@@ -327,7 +328,8 @@ class LuongDecoder(nn.Module):
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
         shapes = [(*projected.shape[:2], width) for width in self.widths]
         xs = projected, self._keep_masks(shapes, train), tuple(noise(self, self.kind, one, train) for one in shapes)
-        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory)
+        kept = layers.kept(self)
+        _, (attentional, _) = recurrence.scan(self._move(), weights, self.start(memory, 0), xs, memory, kept=kept)
         return attentional.swapaxes(0, 1)
 
     def _unfed(self, memory: Read, embedded: Array, train: bool) -> Array:

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from s2sjax import config
 from s2sjax.errors import UserError
+from s2sjax.train import memory
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.mesh import ROWS, global_batch
 from s2sjax.train.progress import NOTHING, Log
@@ -121,6 +122,8 @@ def fit(
                     programs.prepare(shapes, log)
                 if compilation.cut_short:
                     continue
+                for line in programs.what_lives_where():
+                    log.say(line)
             at, batch = next(stream)
             assert at == step, f"asked for the batch of step {step}, got that of step {at}"
             on_device = batch if mesh is None else global_batch(batch, mesh)
@@ -196,6 +199,18 @@ def _examples(batch: Batch) -> list[int]:
     return [int(number) for number in numbers.ravel() if number >= 0]
 
 
+def compiler_options() -> dict[str, Any] | None:
+    """How a train step is best compiled for the devices at hand."""
+    if jax.default_backend() != "cpu":
+        return None
+    return {
+        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
+        "xla_cpu_experimental_ynn_fusion_type": "",
+        # A CPU alone drops the barriers that hold back what is computed again until the backward pass asks for it.
+        "xla_disable_hlo_passes": "cse_barrier_expander",
+    }
+
+
 class Programs:
     """The train step, compiled ahead of time once for each shape of batch; `seconds` proves there are no others."""
 
@@ -213,6 +228,8 @@ class Programs:
         self._programs: dict[Any, Any] = {}
         self.seconds: dict[Any, float] = {}
         """seconds that each program took to compile, by the shapes of its batch"""
+        self.memory: dict[Any, memory.Memory] = {}
+        """what each of them needs, where the backend tells"""
 
     def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
         if _shapes(batch) not in self._programs:
@@ -227,19 +244,26 @@ class Programs:
             return
         pool = ThreadPoolExecutor(2)
         try:
-            for key, (program, seconds) in zip(missing, pool.map(self._compile, missing.values()), strict=True):
+            compiled = pool.map(self._compile, missing.values())
+            for key, (program, seconds, needs) in zip(missing, compiled, strict=True):
                 self._programs[key], self.seconds[key] = program, seconds
+                self.memory |= {key: needs} if needs else {}
                 log.say(f"compiled train step {len(self._programs)} in {seconds:.1f} s")
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # whoever was told to stop does not wait for XLA
 
-    def _compile(self, batch: Batch) -> tuple[Any, float]:
+    def what_lives_where(self) -> list[str]:
+        """Lines on the program that needs the most."""
+        most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
+        return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
+
+    def _compile(self, batch: Batch) -> tuple[Any, float, memory.Memory | None]:
         begin = time.perf_counter()
         sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
         with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             program = self._step.lower(self._state, abstract).compile(compiler_options=self._options)
-        return program, time.perf_counter() - begin
+        return program, time.perf_counter() - begin, memory.measure(self._state, abstract, program)
 
 
 def _shapes(batch: Batch) -> Any:

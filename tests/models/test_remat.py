@@ -1,0 +1,112 @@
+"""What is computed again is what was forgotten: the same loss, the same gradient, less memory."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+from s2sjax import config, models
+from s2sjax.errors import UserError
+from s2sjax.models import objectives
+from s2sjax.train.loop import compiler_options
+
+FORCED = config.Train()
+QUICK = ("cho", "convs2s")
+
+
+@cache
+def start(model: config.ModelConfig, rows: int = 3, length: int = 5):
+    """Parameters and a batch."""
+    source, target = zoo.batch(np.random.default_rng(0), rows, length, length)
+    module = models.build(model, zoo.VOCABULARY, zoo.VOCABULARY)
+    return jax.jit(module.init)(jax.random.key(0), source, target)["params"], {"source": source, "target": target}
+
+
+def learning(model: config.ModelConfig, remat: str, train: config.Train = FORCED):
+    """(params, batch) -> the loss and its gradient, dropout on."""
+    module = models.build(model, zoo.VOCABULARY, zoo.VOCABULARY, remat=remat)
+    learn = objectives.choose(module, train)
+    total = lambda params, batch: learn(params, batch, jax.random.key(1), jnp.int32(1))["loss"][0]
+    return jax.jit(jax.value_and_grad(total))
+
+
+def compiled(model: config.ModelConfig, remat: str, params, batch):
+    return learning(model, remat).lower(params, batch).compile(compiler_options=compiler_options())
+
+
+@cache
+def learnt(name: str, remat: str, train: config.Train = FORCED):
+    return learning(zoo.MODELS[name], remat, train)(*start(zoo.MODELS[name]))
+
+
+def check_same(again, first):
+    """(loss, gradient) twice, the gradient relative to its largest member."""
+    np.testing.assert_allclose(again[0], first[0], rtol=1e-6)
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(first[1]))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), again[1], first[1])
+
+
+@pytest.mark.parametrize("kind", ["layers", pytest.param("products", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.FAMILIES])
+def test_the_gradient_is_the_same(name, kind):
+    """Dropout is on: what is computed again meets the same random numbers."""
+    check_same(learnt(name, kind), learnt(name, "none"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["layers", "products"])
+@pytest.mark.parametrize("name", ["rnnsearch-mingru-variational", "luong-peephole-zoneout-project", "gnmt"])
+def test_the_gradient_is_the_same_with_noise_in_the_steps(name, kind):
+    check_same(learnt(name, kind), learnt(name, "none"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["luong", "transformer-post"])
+def test_the_gradient_is_the_same_where_a_model_reads_itself(name):
+    sampling = config.ScheduledSampling("constant", k=0.5)
+    train = config.Train(scheduled_sampling=sampling)
+    check_same(learnt(name, "layers", train), learnt(name, "none", train))
+
+
+DEEP = {
+    "transformer": config.Transformer(width=16, heads=2, feedforward=64, encoder_layers=6, decoder_layers=6),
+    "convs2s": config.ConvS2S(encoder_layers=((16, 3),) * 3, decoder_layers=((16, 3),) * 3, embedding=16),
+    "rnnsearch": config.RNNsearch(width=16, embedding=16),
+    "sutskever": config.Sutskever(width=16, embedding=16, layers=3),
+}
+
+
+def test_a_deep_transformer_learns_the_same_with_less_memory():
+    given = start(DEEP["transformer"], rows=16, length=16)
+    kept, forgotten = (compiled(DEEP["transformer"], kind, *given) for kind in ("none", "layers"))
+    assert temporary(forgotten) < 0.5 * temporary(kept)
+    check_same(forgotten(*given), kept(*given))
+
+
+def temporary(program) -> int:
+    """Bytes of all but arguments and results."""
+    return program.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEEP)
+def test_the_more_is_forgotten_the_less_memory_is_needed(name):
+    """As users compile: an optimiser that finds two values equal may keep the first and drop the second."""
+    given = start(DEEP[name], rows=32, length=32)
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        sizes = [temporary(compiled(DEEP[name], kind, *given)) for kind in ("none", "products", "layers")]
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+    everything, products, layers = sizes
+    assert layers < 0.95 * products < 0.95 * 0.95 * everything, sizes
+
+
+@pytest.mark.parametrize("model", [config.DenseDense(), config.RCTM(), config.Pair(config.RCTM(), config.LSTMDense())])
+def test_what_frees_nothing_is_refused(model):
+    with pytest.raises(UserError, match=r"^train.remat products frees nothing of .*: set layers, or none$"):
+        config.Experiment("one", model=model, train=config.Train(remat="products"))
+    config.Experiment("one", model=model, train=config.Train(remat="layers"))
