@@ -48,6 +48,7 @@ from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.train import mesh as meshes
+from s2sjax.train.loop import compiler_options
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
@@ -185,11 +186,9 @@ class Program:
         wanted = [rows for rows in (few, max(most, 2 * few)) if rows not in self._temporary]
         step = jax.jit(self.step, donate_argnums=0)
         # How good the machine code of a program that is never run is, matters not, and takes most of the time.
-        quick: dict[str, str | bool] = {
-            "xla_backend_optimization_level": "0",
-            "xla_llvm_disable_expensive_passes": True,
-        }
-        options = quick if jax.default_backend() == "cpu" else None
+        quick = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
+        options = compiler_options()
+        options = options and options | quick
 
         def temporary(rows: int) -> int:
             analysis = step.lower(self.state, self.batch(rows)).compile(compiler_options=options).memory_analysis()
