@@ -24,7 +24,7 @@ WATCHED = "S2SJAX_WATCHED"
 """set in the environment of a process that has such a parent"""
 GRACE = 60
 """seconds that the others have to end by themselves when one has failed"""
-CHATTER = ("[Gloo]", "preemption_notifier")
+CHATTER = ("[Gloo]", "preemption_notifier", "preemption_sync_manager")
 LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
 """what JAX's own threads say of connections made, and lost"""
 CONNECTIONS = ("gloo", "unavailable", "aborted", "barrier", "connection", "heartbeat", "coordination")
@@ -91,21 +91,24 @@ class _Child:
 
     def _pass_on(self, stream: IO[str], ours: IO[str]) -> None:
         for line in stream:
+            if line.startswith("error: "):  # they all run the same command, so they fail alike
+                self._tell_once(line)
+                continue
             self._cut = self._cut or any(word in line for word in LOST_CHATTER)  # and with it the trace that follows
-            mistake = line.startswith("error: ")
-            again = mistake and line in self._told  # they all run the same command, so they fail alike
-            if not self._cut and not again and not any(word in line for word in CHATTER):
-                self._told.add(line)
-                print(("" if mistake else self._prefix) + line, end="", file=ours, flush=True)
+            if not self._cut and not any(word in line for word in CHATTER):
+                print(self._prefix + line, end="", file=ours, flush=True)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            print(line, end="", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Once it has ended."""
         for reader in self._readers:
             reader.join()
-        lost = f"error: {LOST}\n"
         if self.process.returncode == -signal.SIGABRT and self._cut:
-            print("" if lost in self._told else lost, end="", file=sys.stderr, flush=True)
-            self._told.add(lost)
+            self._tell_once(f"error: {LOST}\n")
         elif self.process.returncode < 0:
             name = signal.Signals(-self.process.returncode).name
             print(f"{self._prefix}error: the process was ended by {name}", file=sys.stderr, flush=True)
