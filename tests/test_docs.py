@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from s2sjax import run
 from s2sjax.core import search
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,6 +33,14 @@ def test_every_link_of_a_page_leads_somewhere():
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("file", sorted((DOCS.parent / "experiments").rglob("*.py")), ids=lambda path: path.name)
+def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
+    text = file.read_text(encoding="utf-8")
+    if text.startswith('"""') and "\nexperiment = " in text:
+        run.load_experiment(str(file))
+        assert f"s2sjax train {file.relative_to(DOCS.parent)}" in text or "make run" in text
 
 
 @pytest.mark.slow

@@ -144,10 +144,15 @@ class Program:
     def weights(self) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
-    def rows(self, ways: int) -> int:
+    @property
+    def pairs(self) -> int:
         """Of a batch of the largest bucket, as training would plan it."""
-        data, multiple = self.experiment.data, ways * self.experiment.train.micro_batches
-        return batches.Plan(np.array([self.bucket]), [self.bucket], data.tokens, 0, multiple).rows[0]
+        return batches.Plan(np.array([self.bucket]), [self.bucket], self.experiment.data.tokens, 0).rows[0]
+
+    def rows(self, ways: int) -> int:
+        """The same with rows of padding, so that they divide among devices and micro-batches."""
+        parts = ways * self.experiment.train.micro_batches
+        return -(-self.pairs // parts) * parts
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """What the step looks at of a batch."""
@@ -286,8 +291,8 @@ class Program:
         peak = chip.float32 if self.experiment.train.dtype == "float32" else chip.bf16
         return Prediction(
             mesh, rows, self.held(mesh).state, self.memory(mesh, own), computing, exchanging,
-            tokens=rows * sum(self.bucket) / seconds,
-            mfu=self.work(rows).products / (seconds * mesh.size * peak),
+            tokens=self.pairs * sum(self.bucket) / seconds,
+            mfu=self.work(self.pairs).products / (seconds * mesh.size * peak),
         )  # fmt: skip
 
 

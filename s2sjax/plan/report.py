@@ -38,7 +38,7 @@ def plan(
     program = Program(experiment, _module(experiment, sizes))
     meshes = list(candidates(program, devices))
     program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
-    ranked = rank([program.predict(mesh, found) for mesh in meshes], program.rows(1), found)
+    ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
     best = ranked[0]
     if not fits(best, found):
         least = min(ranked, key=lambda each: each.memory)
@@ -50,7 +50,7 @@ def plan(
     head = [
         f"{experiment.name}: {config.family(experiment.model)} with {program.weights:,} weights in "
         f"{experiment.train.dtype}, on {devices:,} {name} of {found.memory / GIB:.0f} GiB",
-        f"batch of data.tokens {experiment.data.tokens:,}: {program.rows(1):,} rows of the bucket "
+        f"batch of data.tokens {experiment.data.tokens:,}: {program.pairs:,} rows of the bucket "
         f"{program.bucket[0]} + {program.bucket[1]}; nothing was run",
         "",
     ]
@@ -88,15 +88,15 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def rank(predictions: Sequence[Prediction], asked: int, chip: chips.Chip) -> list[Prediction]:
-    """Best first: those that fit, of these those that keep the batch that was asked for, of these the fastest.
+def rank(predictions: Sequence[Prediction], chip: chips.Chip) -> list[Prediction]:
+    """Best first: those that fit, of these the fastest.
 
     The very first is the one to take: of those nearly as fast as the fastest, the one that splits the least.
     """
-    order = lambda each: (not fits(each, chip), each.rows > asked, -each.tokens)
+    order = lambda each: (not fits(each, chip), -each.tokens)
     ranked = sorted(predictions, key=order)
     first = ranked[0]
-    rivals = [each for each in ranked if order(each)[:2] == order(first)[:2] and each.tokens >= TIE * first.tokens]
+    rivals = [each for each in ranked if order(each)[0] == order(first)[0] and each.tokens >= TIE * first.tokens]
     best = min(rivals, key=lambda each: (each.mesh.tensor, each.mesh.fsdp))
     return [best, *(each for each in ranked if each is not best)]
 
@@ -151,15 +151,16 @@ def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
 
 
 def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, name: str, command: str) -> Iterator[str]:
-    best, asked = ranked[0], program.rows(1)
+    best, pairs = ranked[0], program.pairs
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
-    yield f"take {_shape(best.mesh)}: {_why(ranked, chip, asked)}"
-    if best.rows > asked:
+    yield f"take {_shape(best.mesh)}: {_why(ranked, chip)}"
+    if best.rows > 1.05 * pairs:
+        parts = best.mesh.ways * program.experiment.train.micro_batches
         yield (
-            f"the batch has fewer rows than the mesh has parts, and grows from {asked:,} rows to {best.rows:,}, "
-            f"{best.rows * sum(program.bucket):,} tokens: raise data.tokens to what you mean"
+            f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding, for {pairs:,} do not divide "
+            f"among {parts:,} parts (devices x micro-batches): raise data.tokens"
         )
-    share = best.rows / devices
+    share = pairs / devices
     alone = share * sum(program.bucket) / program.computing(Mesh(1, 1, 1), chip, share)
     yield (
         f"weak scaling: {best.tokens:,.0f} tokens/s at {best.mfu:.1%} MFU, {best.tokens / (alone * devices):.0%} of "
@@ -176,7 +177,7 @@ def _caution(program: Program) -> str:
     return "; this CPU's compiler keeps bfloat16 in four bytes, so an accelerator likely needs less"
 
 
-def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
+def _why(ranked: Sequence[Prediction], chip: chips.Chip) -> str:
     best, fitting = ranked[0], [each for each in ranked if fits(each, chip)]
     copies = next(each for each in ranked if each.mesh.fsdp == each.mesh.tensor == 1)
     if best.mesh.size == 1:
@@ -185,8 +186,6 @@ def _why(ranked: Sequence[Prediction], chip: chips.Chip, asked: int) -> str:
         reason = "each device holds all parameters, and nothing but gradients is exchanged"
     elif not fits(copies, chip):
         reason = f"a copy of everything on each device would take {copies.memory / GIB:.1f} GiB"
-    elif copies.rows > asked >= best.rows:
-        reason = f"{copies.mesh.data:,} copies would need a batch of {copies.rows:,} rows"
     else:
         gain = best.tokens / copies.tokens
         reason = f"it makes {gain:.2f} times the tokens/s of {copies.mesh.data:,} copies"

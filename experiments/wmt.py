@@ -1,0 +1,39 @@
+"""English to German: the Transformer-base of the paper on WMT 2014, for several GPUs or a TPU pod.
+
+Paper     Vaswani et al. 2017, "Attention is all you need": BLEU 27.3 on newstest2014 (their table 2, their scoring).
+Commands  pip install "s2sjax[tfds]"
+          s2sjax plan experiments/wmt.py --devices 16 --chip v6e --source-size 37000 --target-size 37000
+          s2sjax prepare experiments/wmt.py           once; needs a network and some tens of gigabytes
+          s2sjax train experiments/wmt.py             on each host with --distributed: see docs/pod.md
+Score     none yet: whoever trains it writes hardware, time and the score with its signature here.
+"""
+
+from s2sjax.config import Data, Evaluate, Experiment, Prepared, Search, Text, Tfds, Train, Transformer
+
+subwords = Text("subwords", size=37_000)
+experiment = Experiment(
+    name="wmt",
+    data=Data(
+        corpus=Prepared("prepared/wmt", Tfds("wmt14_translate/de-en", source="en", target="de")),
+        source=subwords,
+        target=subwords,
+        shared=True,
+        buckets=((16, 16), (32, 32), (64, 64), (128, 128)),
+        tokens=50_000,  # source and target together, as the paper's 25,000 of each
+    ),
+    model=Transformer(width=512, heads=8, feedforward=2048, encoder_layers=6, decoder_layers=6, dropout=0.1, tie="all"),
+    train=Train(
+        steps=100_000,
+        schedule="inverse_sqrt",
+        learning_rate=7e-4,  # the peak of the paper's schedule: 512^-0.5 x 4000^-0.5
+        warmup=4000,
+        label_smoothing=0.1,
+        clip=0.0,
+        dtype="bfloat16",
+        evaluate_every=5000,
+        save_every=1000,
+        keep=5,
+    ),
+    search=Search(beam=4, penalty="gnmt", alpha=0.6),
+    evaluate=Evaluate(metrics=("bleu", "chrf")),
+)
