@@ -70,8 +70,7 @@ class Train:
     micro_batches: int = 1
     """split each batch in so many parts, one after the other; the result is the same"""
     remat: Literal["none", "products", "layers"] = "none"
-    """what is kept for the backward pass: everything, matrix products alone, or what enters each layer alone; the rest
-    is computed again: less memory, more arithmetic, the same result"""
+    """keep everything for the backward pass, or only products or what enters each layer, and compute the rest again"""
 
     learning_rate: float = 1e-3
     """the peak of the schedule"""
