@@ -191,6 +191,20 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
 
 
 @pytest.mark.slow
+def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
+    wild = ["--train.learning_rate", "1e30", "--train.clip", "0", "--train.max_skipped", "2"]
+    code, _, err = pod.finish(2, 1, "wild", *wild)
+    file = pod.folder / "wild" / "nonfinite.jsonl"
+    assert code == 2 and err.count("2 non-finite steps in a row") == 1 and f"look at the examples in {file}" in err
+    steps = [json.loads(line) for line in file.read_text().splitlines()]
+    seen = {step: [] for _, step, _ in pod.notes(pod.life)}
+    for _, step, ids in pod.notes(pod.life):
+        seen[step] += ids
+    assert len(steps) == 2 and all(sorted(one["examples"]) == sorted(seen[one["step"] - 1]) for one in steps)
+    assert len(steps[0]["examples"]) == 10  # 120 // (6 + 6): those of both
+
+
+@pytest.mark.slow
 def test_a_mistake_is_told_once_and_ends_all_hosts(pod):
     code, _, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
     assert code == 2 and "train.mesh splits fsdp 3" in err
