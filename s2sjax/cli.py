@@ -423,8 +423,9 @@ def _load(opened, search: config.Search, others: Sequence = (), average: int = 0
     """
     _start_jax()
     with contextlib.redirect_stdout(sys.stderr):
-        translator = opened.translator(search, others=others)
-        params = [each.params(average)[0] for each in (opened, *others)]
+        mesh = opened.mesh()
+        translator = opened.translator(search, mesh, others)
+        params = [each.params(average, mesh)[0] for each in (opened, *others)]
         return translator, params if others else params[0]
 
 

@@ -15,6 +15,7 @@ import jax
 import pytest
 
 from s2sjax import cli, config, doctor, models, run
+from s2sjax import lines as standard_input
 from s2sjax.models import catalogue
 
 PAGE = """
@@ -370,7 +371,7 @@ def test_decode_writes_exactly_one_line_for_each_line(call, trained, monkeypatch
     assert len(answers) == 7
     assert (answers[1], answers[3]) == ("", "")
     assert answers[0] == answers[6] == call("decode", trained[0], stdin=b"abcd\n")[1].removesuffix("\n")
-    monkeypatch.setattr(cli, "CHUNK", 2)
+    monkeypatch.setattr(standard_input, "CHUNK", 2)
     assert call("decode", trained[0], stdin=lines)[1] == out
 
 
