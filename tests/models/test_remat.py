@@ -14,7 +14,7 @@ from s2sjax.models import objectives
 from s2sjax.train.loop import compiler_options
 
 FORCED = config.Train()
-QUICK = ("cho", "convs2s")
+QUICK = ("convs2s",)
 
 
 @cache
