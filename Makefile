@@ -9,10 +9,10 @@ run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
 
 test: .venv/dev
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: .venv/dev
-	@$(BIN)/python -m pytest -n 2 -m slow
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: .venv/dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

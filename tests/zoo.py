@@ -146,9 +146,9 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 QUICK = ("rnnsearch", "luong", "transformer-post")
 
 
-def each(names):
+def each(names, quick=QUICK):
     """A test for each name; all but a few models wait for `make test-slow`, which .ci/run runs too."""
-    slow = lambda name: () if name in QUICK else pytest.mark.slow
+    slow = lambda name: () if name in quick else pytest.mark.slow
     return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
 
 

@@ -48,6 +48,7 @@ def test_the_mean_of_z_over_all_draws_is_z(count):
         np.testing.assert_allclose(probability @ z, np.full(SIZE, np.exp(logits).sum()), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_expected_gradient_approaches_the_full_one_as_samples_grow():
     rng = np.random.default_rng(1)
     weights = jnp.asarray(rng.normal(size=(SIZE, 3)), jnp.float32)

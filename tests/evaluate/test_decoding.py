@@ -42,6 +42,7 @@ def texts(outputs):
     return [[output.text for output in best] for best in outputs]
 
 
+@pytest.mark.slow
 def test_batch_order_and_bucket_change_nothing(weights, text):
     params = weights[0][1]
     together = texts(translator(weights, text, buckets=(4, 8), nbest=3).decode(params, LINES))
@@ -52,6 +53,7 @@ def test_batch_order_and_bucket_change_nothing(weights, text):
     assert together[2] == [""]
 
 
+@pytest.mark.slow
 def test_samples_are_reproducible_whatever_the_batch(weights, text):
     params, sampling = weights[0][1], Sampling(count=3, seed=5)
     together = texts(translator(weights, text, sampling=sampling, nbest=3).decode(params, LINES))
@@ -92,6 +94,7 @@ def test_the_score_of_an_output_is_the_score_of_its_pair(weights, text):
             assert output.log_prob == pytest.approx(log_prob, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["log", "linear"])
 def test_an_ensemble_writes_what_both_models_hold_likely(weights, text, mean):
     modules, params = zip(*weights)
@@ -104,6 +107,7 @@ def test_an_ensemble_writes_what_both_models_hold_likely(weights, text, mean):
     assert texts(twice.decode([params[0]] * 2, LINES)) == texts(alone)
 
 
+@pytest.mark.slow
 def test_alignment_points_at_source_pieces(weights, text):
     maker = translator(weights, text)
     outputs = [best[0] for best in maker.decode(weights[0][1], LINES)]

@@ -26,6 +26,7 @@ def test_a_position_beyond_the_end_has_the_state_beyond():
     np.testing.assert_array_equal(read, [[2, 3, -1, -1], [-1, -1, -1, -1]])
 
 
+@pytest.mark.slow
 @both
 def test_all_tokens_at_once_are_what_greedy_search_writes_one_by_one(name):
     """Instant decoding: one call, whatever target it is given, holds every decision of the search."""

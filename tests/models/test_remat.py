@@ -79,6 +79,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow
 def test_a_deep_transformer_learns_the_same_with_less_memory():
     given = start(DEEP["transformer"], rows=16, length=16)
     kept, forgotten = (compiled(DEEP["transformer"], kind, *given) for kind in ("none", "layers"))
