@@ -136,8 +136,11 @@ def test_pods_killed_at_random_and_started_in_other_numbers_see_every_example_on
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=120)
         assert process.returncode
-    code, _, err = pod.finish(2, 4, "killed")
+    # The last one splits products over hosts, too, and so evaluates: the score is the same.
+    code, _, err = pod.finish(2, 4, "killed", "--train.mesh.fsdp", "2", "--train.mesh.tensor", "4")
     assert code == 0, err
+    results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", "killed")]
+    assert results[0] == results[1]
 
     seen: dict[int, dict[int, list[int]]] = {}
     for life, step, ids in pod.notes():
@@ -192,16 +195,13 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
-    wild = ["--train.learning_rate", "1e30", "--train.clip", "0", "--train.max_skipped", "2"]
+    wild = ["--train.learning_rate", "1e30", "--train.clip", "0", "--train.max_skipped", "1"]
     code, _, err = pod.finish(2, 1, "wild", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
-    assert code == 2 and err.count("2 non-finite steps in a row") == 1 and f"look at the examples in {file}" in err
-    steps = [json.loads(line) for line in file.read_text().splitlines()]
-    seen = {step: [] for _, step, _ in pod.notes(pod.life)}
-    for _, step, ids in pod.notes(pod.life):
-        seen[step] += ids
-    assert len(steps) == 2 and all(sorted(one["examples"]) == sorted(seen[one["step"] - 1]) for one in steps)
-    assert len(steps[0]["examples"]) == 10  # 120 // (6 + 6): those of both
+    assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"look at the examples in {file}" in err
+    (skipped,) = map(json.loads, file.read_text().splitlines())
+    seen = [number for _, step, ids in pod.notes(pod.life) if step == skipped["step"] - 1 for number in ids]
+    assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6): those of both
 
 
 @pytest.mark.slow
