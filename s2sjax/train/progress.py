@@ -30,7 +30,8 @@ class Log:
 
     def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
         self._speaks = jax.process_index() == 0
-        self._folder = Path(folder) if folder is not None and self._speaks else None
+        self._run = None if folder is None else Path(folder)
+        self._folder = self._run if self._speaks else None
         self._steps, self._every, self._tensorboard = steps, every, tensorboard
         self._events: Any = None
         self._live: Progress | None = None
@@ -108,7 +109,7 @@ class Log:
     def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
         """A step that was skipped and the numbers of its examples; the file that now holds them, if there is one."""
         if self._folder is None:
-            return None
+            return self._run and self._run / NONFINITE
         # JSON has no NaN, and which of the two it was, and whether it is NaN or infinity, is what one wants to know.
         numbers = {"loss": float(loss), "grad_norm": float(grad_norm)}
         told = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
