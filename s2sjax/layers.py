@@ -16,7 +16,7 @@ from jax import Array
 
 from s2sjax import config
 from s2sjax.config.models import Initial, Join
-from s2sjax.core import attention, cells, convolution, recurrence, spelling
+from s2sjax.core import cells, convolution, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm
 from s2sjax.core.remat import POLICIES, remat
@@ -467,50 +467,3 @@ class LayerNorm(nn.Module):
 
     def __call__(self, x: Array) -> Array:
         return layer_norm(x, self.scale, self.bias).astype(self.dtype)
-
-
-class Pooling(nn.Module):
-    """Learned queries that ask a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
-
-    Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
-    """
-
-    queries: int
-    width: int
-    score: str = "scaled_dot"
-    dtype: jnp.dtype = jnp.float32
-
-    def setup(self):
-        shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
-        self.weights = Weights(shapes, self.dtype)
-        self.asked = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
-
-    def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
-        asked = self.asked.astype(self.dtype)
-        return attention.pool(attention.SCORES[self.score], self.weights(), asked, memory, mask)
-
-
-class NonLocal(nn.Module):
-    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
-
-        z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
-
-    x [B, ..., width], places `...` as they are: H x W or T x H x W; mask [B, ...] where they are real. theta, phi and g
-    are linear, half as wide; W_z starts at zero, so that a block put into a trained network changes nothing at first.
-    """
-
-    width: int
-    dtype: jnp.dtype = jnp.float32
-
-    def setup(self):
-        inner = max(1, self.width // 2)
-        self.query = Dense(self.width, inner, self.dtype)
-        self.key_value = Dense(self.width, 2 * inner, self.dtype)
-        self.output = Dense(inner, self.width, self.dtype, gain=0.0)
-
-    def __call__(self, x: Array, mask: Array | None = None) -> Array:
-        flat = x.reshape(len(x), -1, self.width)  # [B, S, width]
-        real = jnp.ones(flat.shape[:2], bool) if mask is None else mask.reshape(flat.shape[:2])
-        keys, values = jnp.split(self.key_value(flat), 2, axis=-1)
-        seen, _ = attention.attend_all(attention.SCORES["dot"], {}, self.query(flat), keys, values, real)
-        return x + self.output(seen).reshape(x.shape)

@@ -10,6 +10,7 @@ import pytest
 
 from s2sjax import layers
 from s2sjax.core import cells, recurrence
+from s2sjax.models.blocks import NonLocal, Pooling
 
 ROWS, TIME, INPUTS, WIDTH = 3, 5, 4, 6
 MASK = np.arange(TIME) < np.array([5, 3, 1])[:, None]
@@ -255,7 +256,7 @@ def test_pooling_asks_with_its_own_queries():
     """Two learned queries, any score; masked positions do not matter, an empty sentence gives zeros."""
     memory, mask = draw(10, ROWS, TIME, WIDTH), MASK & (np.arange(ROWS) < 2)[:, None]
     for score in ("scaled_dot", "additive"):
-        module = layers.Pooling(2, WIDTH, score)
+        module = Pooling(2, WIDTH, score)
         variables = variables_of(module, memory, mask)
         pooled, alpha = jax.jit(module.apply)(variables, memory, mask)
         assert pooled.shape == (ROWS, 2, WIDTH)
@@ -273,7 +274,7 @@ def test_a_non_local_block_is_a_loop_over_a_video():
     x = draw(11, 2, 2, 2, 3, 4)
     real = np.ones(x.shape[:-1], bool)
     real[1, 1] = False  # the second video has one frame
-    module = layers.NonLocal(4)
+    module = NonLocal(4)
     variables = variables_of(module, x, real)
     found = jax.jit(module.apply)(variables, x, real)
     dense = lambda name, value: value @ variables["params"][name]["kernel"] + variables["params"][name]["bias"]
@@ -289,7 +290,7 @@ def test_a_non_local_block_is_a_loop_over_a_video():
 
 def test_a_new_non_local_block_changes_nothing():
     """And learns: the gradient of its output matrix is not zero."""
-    x, module = draw(12, 1, 2, 3, 4), layers.NonLocal(4)
+    x, module = draw(12, 1, 2, 3, 4), NonLocal(4)
     variables = jax.jit(module.init)(jax.random.key(0), x)
     run = jax.jit(lambda variables: module.apply(variables, x))
     np.testing.assert_array_equal(run(variables), x)
