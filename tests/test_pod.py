@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from conftest import said_by_us
 
 from s2sjax import launch, run
 from s2sjax.train.checkpoints import Checkpoints
@@ -69,7 +70,7 @@ class Pod:
     def finish(self, *arguments, evaluate: bool = False) -> tuple[int, str, str]:
         process = self.start(*arguments, evaluate=evaluate)
         out, err = process.communicate(timeout=600)
-        return process.returncode, out, err
+        return process.returncode, out, said_by_us(err)
 
     def notes(self, life: int | None = None) -> list[tuple[int, int, list[int]]]:
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
@@ -167,7 +168,7 @@ def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_
         assert time.monotonic() - begin < launch.GRACE + 20  # of which XLA's heartbeat takes half, on a quiet machine
         assert process.returncode == 128 + signal.SIGKILL
         killed = f"{'[1] ' if lost else ''}error: the process was ended by SIGKILL"
-        assert sorted(err.splitlines()) == sorted([f"error: {launch.LOST}", killed])
+        assert sorted(said_by_us(err).splitlines()) == sorted([f"error: {launch.LOST}", killed])
     code, out, err = pod.finish(2, 4, "lost")
     assert code == 0 and "resumed after step" in out, err
     assert pod.losses("lost") == pod.losses("whole")
