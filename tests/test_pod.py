@@ -113,7 +113,8 @@ def whole(pod) -> tuple[str, str]:
 def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speaks(pod, whole):
     out, err = whole
     assert err == ""
-    assert out.count("on 8 cpu devices") == out.count("\nwrote ") == 1 and "[1]" not in out
+    assert out.count("weights, on 8 cpu devices") == out.count("\nwrote ") == 1 and "[1]" not in out
+    assert out.count("mesh: data 8 x fsdp 1 x tensor 1 on 8 cpu devices, 2 hosts") == 1
     code, alone, _ = pod.finish(1, 1, "alone")
     assert code == 0
     together, single = (pod.losses(name) for name in ("whole", "alone"))
