@@ -122,7 +122,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument(
         "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
     )
-    train.add_argument("--model", metavar="NAME", help="take a named model instead: see s2sjax models")
+    named = "take a named model instead: see s2sjax models"
+    train.add_argument("--model", metavar="NAME", help=named)
     joined = "be one of several processes, on as many hosts: see docs/pod.md"
     train.add_argument("--distributed", action="store_true", help=joined)
     about = "prepare the corpus of an experiment once, so that training only reads it"
@@ -160,10 +161,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
     about = "run a command as several processes on this machine, a pod in a box"
     pod = command("launch", _launch, about, epilog=LAUNCH)
+    pod.set_defaults(launched=[])
     pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="(default: 2)")
     pod.add_argument("-d", "--devices", metavar="D", type=_count, default=4, help="of the CPU, each (default: 4)")
     about = "predict step time, memory and MFU on N devices that are not here, and say which mesh to take"
     plan = command("plan", _plan, about, "FILE", file, FIELDS)
+    plan.add_argument("--model", metavar="NAME", help=named)
     plan.add_argument("--devices", type=int, metavar="N", default=8, help="(default: 8)")
     plan.add_argument("--chip", metavar="NAME", default="H200", help="H200, H100, A100, v4, v5e, v5p, v6e (of TPU)")
     for side in ("source", "target"):
@@ -185,7 +188,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if not arguments[0].startswith("-") and arguments[0] not in names:
         raise UserError(f"there is no command {arguments[0]!r}: did you mean {nearest(arguments[0], names)!r}?")
     known, rest = parser.parse_known_args(arguments)
-    known.launched = launched
+    if launched:
+        known.launched = launched
     if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
         raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
     return known, rest
@@ -204,18 +208,10 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject is None:
         return known.parser.print_help()
     with _ends_at_sigterm():
-        from s2sjax import models, run
+        from s2sjax import run
         from s2sjax.train import hosts
 
-        experiment = run.load_experiment(known.subject)
-        if known.model:
-            if known.model not in models.NAMED:
-                names = list(models.NAMED)
-                meant = nearest(known.model, names)
-                raise UserError(f"there is no model {known.model!r}: did you mean {meant!r}? ({', '.join(names)})")
-            # Whether it fits the rest is looked at when all is there: a field set here may make it fit.
-            object.__setattr__(experiment, "model", models.NAMED[known.model].config)
-        experiment = override(known, experiment, rest)
+        experiment = _experiment(known, rest)
         _start_jax(known.distributed)
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
@@ -235,10 +231,9 @@ def _prepare(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject is None:
         return known.parser.print_help()
     with _ends_at_sigterm():
-        from s2sjax import run
         from s2sjax.data import prepare
 
-        experiment = override(known, run.load_experiment(known.subject), rest)
+        experiment = _experiment(known, rest)
         folder = known.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
         with prepare.bars() as progress:
             done = prepare.prepare(experiment.data, folder, known.workers, progress)
@@ -352,15 +347,15 @@ def _models(known: argparse.Namespace, rest: list[str]) -> None:
 def _plan(known: argparse.Namespace, rest: list[str]) -> None:
     if known.subject is None:
         return known.parser.print_help()
-    from s2sjax import run
     from s2sjax.plan import report
 
-    experiment = override(known, run.load_experiment(known.subject), rest)
+    experiment = _experiment(known, rest)
     if (known.source_size is None) != (known.target_size is None):
         raise UserError("one of --source-size and --target-size is missing: give both, or none to read the data")
     sizes = None if known.source_size is None else (known.source_size, known.target_size)
     _start_jax()
-    command = " ".join(["s2sjax train", known.subject, *rest])
+    named = ["--model", known.model] if known.model else []
+    command = " ".join(["s2sjax train", known.subject, *named, *rest])
     print(report.plan(experiment, known.devices, known.chip, sizes, command))
     return None
 
@@ -414,6 +409,21 @@ class _Judged(_Searched):
     """What may be changed of a trained run to evaluate it."""
 
     evaluate: config.Evaluate
+
+
+def _experiment(known: argparse.Namespace, rest: list[str]) -> config.Experiment:
+    """What a file defines, with the model that --model names and the fields that are set."""
+    from s2sjax import models, run
+
+    experiment = run.load_experiment(known.subject)
+    name = getattr(known, "model", None)
+    if name:
+        if name not in models.NAMED:
+            names = list(models.NAMED)
+            raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
+        # Whether it fits the rest is looked at when all is there: a field set here may make it fit.
+        object.__setattr__(experiment, "model", models.NAMED[name].config)
+    return override(known, experiment, rest)
 
 
 def _load(opened, search: config.Search, others: Sequence = (), average: int = 0):

@@ -28,13 +28,13 @@ CHATTER = ("[Gloo]", "preemption_notifier", "preemption_sync_manager")
 LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
 """what JAX's own threads say of connections made, and lost"""
 CONNECTIONS = ("gloo", "unavailable", "aborted", "barrier", "connection", "heartbeat", "coordination")
+"""words of errors that a lost process makes"""
 LOST = "another process of this run has died, or cannot be reached: run the same command again, on all hosts; training "
 LOST += "goes on from its last checkpoint"
 
 
 def pod(processes: int, devices: int, command: Sequence[str]) -> int:
-    """Runs an s2sjax command as so many real processes with so many fake devices each; the exit code of the first to
-    fail, or 0."""
+    """Runs an s2sjax command as so many real processes with so many fake devices each: its exit code."""
     address = f"127.0.0.1:{_free_port()}"
     shared = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "JAX_COORDINATOR_ADDRESS": address}
     each = [shared | {"JAX_NUM_PROCESSES": str(processes), "JAX_PROCESS_ID": str(n)} for n in range(processes)]
@@ -42,7 +42,7 @@ def pod(processes: int, devices: int, command: Sequence[str]) -> int:
 
 
 def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int:
-    """Runs the command once in each environment."""
+    """Runs the command once in each environment; the exit code of the first to fail, or 0."""
     several = len(environments) > 1
     told: set[str] = set()
     children = [_Child(extra, command, f"[{n}] " if several else "", told) for n, extra in enumerate(environments)]

@@ -10,7 +10,7 @@ import json
 import os
 import runpy
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,9 +75,8 @@ class Run(NamedTuple):
                         f"the {side} vocabulary of {other.folder} is not that of {self.folder}: "
                         "an ensemble needs runs of one vocabulary"
                     )
-        several = mesh is not None and mesh.size > 1
-        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh and several else None
-        ways = mesh.shape["data"] * mesh.shape["fsdp"] if mesh else 1
+        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
+        ways = meshes.ways(mesh) if mesh else 1
         options = options or e.search
         # What is stored in bfloat16 is computed in it, too; int8 is computed as it was trained.
         named = options.precision in ("float32", "bfloat16")
@@ -113,8 +112,7 @@ class Run(NamedTuple):
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
         if mesh:
-            where = meshes.shardings(template, mesh, self.rules(mesh))
-            template = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), template, where)
+            template = meshes.shapes(template, mesh, self.rules(mesh))
         checkpoints = self.checkpoints(read_only=True)
         return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
 
@@ -289,9 +287,9 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     for line in e.show:
         text.with_tag(run.source, line, None, f"show: {line!r}")
     pairs = training.make_pairs(e.data, examples, run.source, run.target, e.seed)
-    ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
+    multiple = meshes.ways(mesh) * e.train.micro_batches
     parts = training.make_parts(e.data, pairs, e.train.softmax.subset)
-    plan = training.make_plan(e.data, pairs, e.seed, ways, parts.of if parts else None)
+    plan = training.make_plan(e.data, pairs, e.seed, multiple, parts.of if parts else None)
     stream = partial(
         batches.stream, pairs, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         process_index=jax.process_index(), process_count=jax.process_count(),
@@ -329,12 +327,17 @@ def _objective(run: Run, pairs: batches.AnyPairs, parts: Parts | None) -> Loss:
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
     """The state before the first step, each device computing only what it will hold."""
     e = run.experiment
+    return meshes.born_sharded(beginning(run.module, e.train), mesh, run.rules(mesh), jax.random.key(e.seed))
+
+
+def beginning(module: EncoderDecoder, train: config.Train) -> Callable[[jax.Array], TrainState]:
+    """init(key), pure: the state of a model before its first step."""
 
     def init(key: jax.Array) -> TrainState:
         one = jnp.ones((1, 1), jnp.int32)
-        return create(run.module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
+        return create(module.init(key, one, one)["params"], optimizer(train), ema=train.ema > 0)
 
-    return meshes.born_sharded(init, mesh, run.rules(mesh), jax.random.key(e.seed))
+    return init
 
 
 def _shapes(pairs: batches.AnyPairs, plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -360,9 +363,9 @@ def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batche
         longest = e.data.buckets[-1]
         lines.append(f"{pairs.too_long:,} pairs are longer than the last of data.buckets, {longest}, and are left out")
     if plan.idle > 0.1:
-        ways = mesh.shape["data"] * mesh.shape["fsdp"] * e.train.micro_batches
+        multiple = meshes.ways(mesh) * e.train.micro_batches
         lines.append(
-            f"{plan.idle:.0%} of the rows are padding, for the pairs of a batch do not divide among {ways} parts "
+            f"{plan.idle:.0%} of the rows are padding, for the pairs of a batch do not divide among {multiple} parts "
             "(devices x micro-batches): raise data.tokens"
         )
     return "\n".join(lines)

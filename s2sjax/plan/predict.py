@@ -47,10 +47,12 @@ from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
+from s2sjax.run import beginning
 from s2sjax.train import mesh as meshes
 from s2sjax.train.loop import compiler_options
+from s2sjax.train.memory import shard_bytes
 from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import create, make_train_step
+from s2sjax.train.state import make_train_step
 
 ATTAINABLE = 0.8
 """of the peak: a bare bf16 product reaches 797 of 989 TFLOP/s on an H200 (measured)"""
@@ -132,9 +134,7 @@ class Program:
         self.rules = models.tensor_rules(e.model)
         self.bucket = max(e.data.buckets, key=sum)
         self.step = make_train_step(_objective(module, e), optimizer(e.train), e.train, e.seed)
-        one = jnp.ones((1, 1), jnp.int32)
-        init = lambda key: create(module.init(key, one, one)["params"], optimizer(e.train), ema=e.train.ema > 0)
-        self.state: State = jax.eval_shape(init, jax.random.key(0))
+        self.state: State = jax.eval_shape(beginning(module, e.train), jax.random.key(0))
         self.logits = 2 * 4 * self.bucket[1] * module.target_size  # bytes a row: float32, and their gradient
         self._held: dict[Mesh, Held] = {}
         self._temporary: dict[int, int] = {}
@@ -170,19 +170,16 @@ class Program:
         """Refused where the mesh does not divide what a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
-            where = meshes.shardings(self.state, mesh.abstract(), rules)
-            size = lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-            each = jax.tree.map(size, self.state, where)
+            state = meshes.shapes(self.state, mesh.abstract(), rules)
 
-            def missing(path, leaf, size, sharding) -> tuple[int, float]:
-                absent = size * (mesh.fsdp - 1) if "fsdp" in sharding.spec else 0
-                layers = leaf.shape[0] if "/blocks/stack/" in _name(path) else 1
+            def missing(path, leaf) -> tuple[int, float]:
+                absent = shard_bytes(leaf) * (mesh.fsdp - 1) if "fsdp" in leaf.sharding.spec else 0
+                layers = leaf.shape[0] if "/blocks/stack/" in meshes.path_of(path) else 1
                 return absent, absent / layers
 
-            absent = jax.tree_util.tree_map_with_path(missing, self.state.params, each.params, where.params)
+            absent = jax.tree_util.tree_map_with_path(missing, state.params)
             gathered, at_once = np.array(jax.tree.leaves(absent)).reshape(-1, 2).sum(0).tolist()
-            state, params = (sum(jax.tree.leaves(tree)) for tree in (each, each.params))
-            self._held[mesh] = Held(state, params, gathered, at_once)
+            self._held[mesh] = Held(shard_bytes(state), shard_bytes(state.params), gathered, at_once)
         return self._held[mesh]
 
     def compile(self, most: int) -> None:
@@ -212,8 +209,7 @@ class Program:
         logits = min(row, self.logits)
         share = 1 - ACTIVATIONS_SPLIT + ACTIVATIONS_SPLIT / mesh.tensor
         temporary = fixed * held.params / whole.params + held.at_once + rows * (logits + (row - logits) * share)
-        read = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.batch(rows).values())
-        return round(held.state + temporary) + read
+        return round(held.state + temporary) + shard_bytes(self.batch(rows))
 
     # ------------------------------------------------------------------------------------- time
 
@@ -230,7 +226,7 @@ class Program:
 
     def _traced(self, rows: int) -> Work:
         def owner(path, leaf) -> bool:
-            return any(re.search(pattern, _name(path)) for pattern, _ in self.rules)
+            return any(re.search(pattern, meshes.path_of(path)) for pattern, _ in self.rules)
 
         nothing = jax.tree.map(lambda leaf: None, (self.state, self.batch(rows)))
         params = jax.tree_util.tree_map_with_path(owner, self.state.params)
@@ -294,10 +290,6 @@ class Program:
             tokens=self.pairs * sum(self.bucket) / seconds,
             mfu=self.work(self.pairs).products / (seconds * mesh.size * peak),
         )  # fmt: skip
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _objective(module: EncoderDecoder, experiment: config.Experiment):

@@ -28,6 +28,8 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from s2sjax.errors import UserError
+from s2sjax.train import hosts
+from s2sjax.train.mesh import path_of
 from s2sjax.train.state import TrainState
 
 Tree = Any
@@ -75,7 +77,7 @@ def _fingerprints(tree: Tree) -> dict[str, list]:
 
 def _named(tree: Tree) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+        yield path_of(path), leaf
 
 
 class _Damaged(Exception):
@@ -174,7 +176,7 @@ class Checkpoints:
 
     def _rewrite(self, step: int, sealed: dict) -> None:
         """The notes alone, whole or not at all: to save the state anew would be to delete it first."""
-        if jax.process_index() == 0:
+        if hosts.leads():
             draft = self.folder / str(step) / "notes" / "partial"
             draft.write_text(json.dumps(sealed), encoding="utf-8")
             os.replace(draft, draft.with_name("metadata"))

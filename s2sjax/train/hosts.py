@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from s2sjax.errors import UserError
@@ -55,6 +56,11 @@ def leads() -> bool:
 
 def several() -> bool:
     return jax.process_count() > 1
+
+
+def gathered(rows: np.ndarray) -> np.ndarray:
+    """This process's rows, [rows, ...], and those of all others, one process behind the other; all of them must ask."""
+    return multihost_utils.process_allgather(rows, tiled=True) if several() else rows
 
 
 @contextlib.contextmanager

@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import memory
+from s2sjax.train import hosts, memory
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.mesh import ROWS, global_batch
 from s2sjax.train.progress import NOTHING, Log
@@ -191,11 +192,7 @@ def _examples(batch: Batch) -> list[int]:
     """The examples of a global batch that carries their numbers as `example`, -1 in a row of padding."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = batch["example"]
-    if jax.process_count() > 1:  # each has its own rows, and all come here: all have seen the same loss
-        from jax.experimental.multihost_utils import process_allgather
-
-        numbers = process_allgather(numbers)
+    numbers = hosts.gathered(batch["example"])  # all come here, for all have seen the same loss
     return [int(number) for number in numbers.ravel() if number >= 0]
 
 
@@ -319,8 +316,4 @@ class _Preemption:
             self._impatient = False
 
     def reached(self, step: int) -> bool:
-        if not self._several:
-            return self._noted
-        from jax.experimental.multihost_utils import reached_preemption_sync_point
-
-        return reached_preemption_sync_point(step)
+        return multihost_utils.reached_preemption_sync_point(step) if self._several else self._noted

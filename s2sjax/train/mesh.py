@@ -57,17 +57,21 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
+def ways(mesh: AnyMesh) -> int:
+    """The parts that the rows of a batch are cut into."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def global_batch(batch: Tree, mesh: Mesh) -> Tree:
     """This process's rows, numpy [rows, ...], as its share of global arrays with rows over data and fsdp."""
     sharding = NamedSharding(mesh, ROWS)
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
 
     def put(leaf):
         rows = leaf.shape[0] * jax.process_count()
-        if rows % ways:
+        if rows % ways(mesh):
             raise UserError(
-                f"a batch of {rows} rows cannot be spread over {ways} devices: "
-                f"make its rows a multiple of train.mesh data x fsdp = {ways}"
+                f"a batch of {rows} rows cannot be spread over {ways(mesh)} devices: "
+                f"make its rows a multiple of train.mesh data x fsdp = {ways(mesh)}"
             )
         return jax.make_array_from_process_local_data(sharding, leaf)
 
@@ -81,7 +85,7 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     `fsdp` along its largest free dimension that divides. Optimizer state and average lie where their parameter lies.
     """
     params = tree.params if isinstance(tree, TrainState) else tree
-    shapes = {_path(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     specs = {}
     used = set()
     for path, shape in shapes.items():
@@ -96,12 +100,18 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
 
     def follow(path, leaf):
         """The optimizer's mu/encoder/kernel lies where encoder/kernel lies: the longest end of its path that is one."""
-        names = _path(path).split("/")
+        names = path_of(path).split("/")
         ends = ("/".join(names[i:]) for i in range(len(names)))
         owner = next((end for end in ends if shapes.get(end) == leaf.shape), None)
         return NamedSharding(mesh, PartitionSpec(*specs[owner]) if owner is not None else PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(follow, tree)
+
+
+def shapes(tree: Tree, mesh: AnyMesh, rules: Rules = ()) -> Tree:
+    """The shapes of a tree, each with its sharding: what would lie where, without any array."""
+    where = shardings(tree, mesh, rules)
+    return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, where)
 
 
 def place(tree: Tree, where: Tree) -> Tree:
@@ -117,7 +127,8 @@ def born_sharded(
     return jax.jit(init, out_shardings=where)(*arguments)
 
 
-def _path(path) -> str:
+def path_of(path) -> str:
+    """The keys that lead to a leaf, as one name: encoder/kernel."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from s2sjax.train import hosts
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -29,7 +30,7 @@ class Log:
     """Averages the numbers of `every` steps and tells them once. Without a folder it only speaks."""
 
     def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
-        self._speaks = jax.process_index() == 0
+        self._speaks = hosts.leads()
         self._run = None if folder is None else Path(folder)
         self._folder = self._run if self._speaks else None
         self._steps, self._every, self._tensorboard = steps, every, tensorboard
