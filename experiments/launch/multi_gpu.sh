@@ -7,8 +7,8 @@
 # The run folder (--out) must lie on storage that all hosts see, such as NFS. ssh must not ask for a password.
 # Lines are printed behind the name of their host; only the first host has much to say.
 #
-# When one host fails or cannot be reached, all are stopped, and the exit is non-zero. Ctrl-C, SIGTERM, a closed
-# laptop or a lost network are a SIGTERM for s2sjax on all hosts: it saves once. The same command again goes on.
+# When one host fails or cannot be reached, all are stopped, and the exit is non-zero. Ctrl-C, SIGTERM and any other
+# end of this script are a SIGTERM for s2sjax on all hosts: it saves once. The same command again goes on.
 #
 # One machine with several GPUs needs none of this: a single process drives all of them. Without --hosts that is
 # what this script runs:
