@@ -12,11 +12,14 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 from s2sjax.errors import UserError
 
 HEARTBEAT = 30
 """seconds without a sign of life after which a process counts as dead, and the others end"""
+PATIENCE = 24 * 3600
+"""seconds for which the others wait for what process 0 alone does first: it may have a corpus to fetch"""
 
 
 def join() -> None:
@@ -66,8 +69,10 @@ def gathered(rows: np.ndarray) -> np.ndarray:
 @contextlib.contextmanager
 def leader_first(what: str) -> Iterator[None]:
     """Process 0 goes through the block alone, then the others do, and find what it has written."""
-    if several() and not leads():
-        multihost_utils.sync_global_devices(what)
+    # Not a collective of the devices: those give a process that comes late half a minute.
+    wait = multihost.get_barrier_sync_fn()
+    if not leads():
+        wait(key=what, timeout_ms=PATIENCE * 1000)
     yield
-    if several() and leads():
-        multihost_utils.sync_global_devices(what)
+    if leads():
+        wait(key=what, timeout_ms=PATIENCE * 1000)

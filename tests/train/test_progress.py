@@ -102,6 +102,6 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
     log.say("hello")
     log.scores(1, "per", 1.0)
     log.samples(1, ["  a  ->  b"])
-    assert log.nonfinite(1, float("nan"), 1.0, [3]) is None
+    assert log.nonfinite(1, float("nan"), 1.0, [3]) == tmp_path / "nonfinite.jsonl"  # process 0 writes it
     log.close()
     assert capsys.readouterr().out == "" and not list(tmp_path.iterdir())
