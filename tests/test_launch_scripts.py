@@ -77,7 +77,9 @@ class Place:
     def start(self, script: str, *arguments: str, **more: str) -> subprocess.Popen:
         command = [str(LAUNCH / script), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment | more, **pipes)
+        # Tests that run in the background ignore ^C, and so would a script of theirs.
+        heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment | more, preexec_fn=heed, **pipes)
 
     def call(self, script: str, *arguments: str, **more: str) -> tuple[int, str, str]:
         child = self.start(script, *arguments, **more)
