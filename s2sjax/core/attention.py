@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core import fused
+
 Weights = Mapping[str, Array]
 
 
@@ -225,4 +227,6 @@ def attend_heads(
     scores = jnp.einsum(f"bknd,bn{own}sd->bnks", queries, keys, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
+    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are asked for
+        return fused.attend(queries, keys, values, mask), alpha
     return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core import attention, positions
+from s2sjax.core import attention, past, positions
 from s2sjax.core.windowed import offsets, windowed_multi_head
 from s2sjax.errors import UserError
 from s2sjax.models.contract import Memory, output_layer
@@ -32,6 +32,7 @@ class Attention(nn.Module):
         self.query = layers.Dense(width, width, self.dtype)
         self.key_value = layers.Dense(width, 2 * width, self.dtype)
         self.output = layers.Dense(width, width, self.dtype)
+        self.joined = layers.Dense(width, 3 * width, self.dtype)  # its parameters are those of `joined` below
 
     def _heads(self, x: Array) -> Array:
         return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
@@ -66,23 +67,31 @@ class Attention(nn.Module):
             attended = attention.fused_multi_head(*heads, lengths, causal, bias)
         return self.output(attended.reshape(x.shape))
 
-    def one(
-        self,
-        x: Array,
-        keys: Array,
-        values: Array,
-        mask: Array,
-        position: Array | None = None,
-        bias: Array | None = None,
-    ) -> tuple[Array, Array]:
+    def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
         """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
 
-        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S]. position [B, 1] and bias [B, N, 1, S] are
-        self-attention's.
+        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S].
         """
-        queries = self._turned(self._heads(self.query(x)), position)
-        attended, alpha = attention.attend_heads(queries, keys, values, mask, bias)
+        attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
+
+    def one_to_itself(
+        self, x: Array, cache: past.Cache, rows: Array, position: Array, bias: Array | None
+    ) -> tuple[Array, past.Cache]:
+        """The same with the past of the prefixes, see s2sjax/core/past.py."""
+        asked = self.joined(x).reshape(*x.shape[:2], 3, self.config.heads, -1)
+        if self.config.positions == "rotary":
+            turned = positions.rotate(asked[:, :, :2], position[:, None, None, None])
+            asked = jnp.concatenate([turned, asked[:, :, 2:]], axis=2)
+        attended, cache = past.attend(asked, cache, rows, position, bias)
+        return self.output(attended.reshape(x.shape)), cache
+
+
+def joined(block: dict) -> dict:
+    """A decoder block's parameters, with self-attention's queries, keys and values as one product."""
+    own = block["attention"]
+    product = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), own["query"], own["key_value"])
+    return {**block, "attention": {**own, "joined": product}}
 
 
 def reach(c: config.Transformer, length: int) -> int:
@@ -240,10 +249,9 @@ class Read(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of one prefix a sentence; of K side by side `rows` is [B, K, L] and a cache [B, N, K, L, D].
+    """Of one prefix a sentence; of K side by side `rows` is [B, K, L] and a cache [B, N, L, K, D]: see core/past.py.
 
-    The cache never moves when prefixes change places: a prefix knows in which of the K rows its past lies. With a
-    window it rolls: position p is written at p % L, L = window + 1, over what has left the window.
+    With a window, L = window + 1.
     """
 
     position: Array  # [B] how many tokens are written
@@ -289,37 +297,17 @@ class DecoderBlock(nn.Module):
         keys, values = self.cross.read(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
-    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: tuple[Array, Array], position, rows, bias):
+    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: past.Cache, rows, position, bias):
         """One position of K prefixes, x [B, K, W]: the same with a cache -> x, cache, alpha over the source [B, K, S].
 
-        position [B]; rows [B, K, L]: the row of the cache that holds each place of a prefix; bias [B, N, 1, L].
+        rows [B, K, L]: the row of the cache that holds each place of a prefix; position [B]; bias [B, N, 1, L].
         """
-        h = self.around_attention.before(x)
-        now, place = position[:, None], position % rows.shape[2]
-        write = jax.vmap(lambda past, now, at: past.at[:, :, at].set(now))
-        cache = tuple(write(past, new.swapaxes(1, 2), place) for past, new in zip(cache, self.attention.read(h, now)))
-        keys, values, seen, bias = _pasts(cache, position, rows, bias)
-        x = self.around_attention.after(x, self.attention.one(h, keys, values, seen, now, bias)[0], False)
+        attended, cache = self.attention.one_to_itself(self.around_attention.before(x), cache, rows, position, bias)
+        x = self.around_attention.after(x, attended, False)
         attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
-
-
-def _pasts(cache: tuple[Array, Array], position: Array, rows: Array, bias: Array | None):
-    """Keys, values, mask and bias for the past of K prefixes.
-
-    A CPU gathers the past of each: [B, N, K, L, D], mask [B, K, L]. An accelerator reads all K rows for each, which
-    its matrix units do for nothing, and masks those of other prefixes: [B, N, K * L, D], mask [B, K, K * L].
-    """
-    place, prefix = jnp.arange(rows.shape[2]), jnp.arange(rows.shape[1])
-    written = place <= position[:, None]  # [B, L]
-    if jax.default_backend() == "cpu":
-        keys, values = (jax.vmap(lambda past, row: past[:, row, place])(part, rows) for part in cache)
-        return keys, values, jnp.broadcast_to(written[:, None], rows.shape), bias
-    keys, values = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
-    seen = (rows[:, :, None] == prefix[:, None]) & written[:, None, None]  # [B, K, K, L]
-    return keys, values, seen.reshape(*rows.shape[:2], -1), None if bias is None else jnp.tile(bias, len(prefix))
 
 
 class TransformerDecoder(nn.Module):
@@ -350,12 +338,12 @@ class TransformerDecoder(nn.Module):
 
     def step(self, memory: Read, state: State, token: Array):
         state, logits, alpha = self.step_beams(memory, self.unstacked(), self.spread(state, 1), token[:, None])
-        caches = jax.tree.map(lambda leaf: leaf[:, :, 0], state.layers)
+        caches = jax.tree.map(lambda leaf: leaf[:, :, :, 0], state.layers)
         return State(state.position, state.rows[:, 0], caches), logits[:, 0], alpha[:, 0]
 
     def spread(self, state: State, width: int) -> State:
         """K equal prefixes."""
-        caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, None], width, axis=2), state.layers)
+        caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, :, None], width, axis=3), state.layers)
         return State(state.position, jnp.repeat(state.rows[:, None], width, axis=1), caches)
 
     def follow(self, state: State, origin: Array) -> State:
@@ -363,7 +351,7 @@ class TransformerDecoder(nn.Module):
         return state._replace(rows=jax.vmap(lambda rows, at: rows[at])(state.rows, origin))
 
     def unstacked(self) -> tuple[dict, ...]:
-        return self.blocks.unstacked()
+        return tuple(joined(block) for block in self.blocks.unstacked())
 
     def step_beams(self, memory: Read, blocks: tuple[dict, ...], state: State, token: Array):
         """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
@@ -376,7 +364,7 @@ class TransformerDecoder(nn.Module):
         mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))
         caches, alphas = [], []
         for block, read, cache in zip(blocks, memory.layers, state.layers):
-            x, cache, alpha = self.blocks.one(block, x, read, mask, cache, state.position, rows, bias, method="one")
+            x, cache, alpha = self.blocks.one(block, x, read, mask, cache, rows, state.position, bias, method="one")
             caches.append(cache)
             alphas.append(alpha)
         logits = self.output.logits(self.positioned.last(x))

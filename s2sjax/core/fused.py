@@ -1,0 +1,167 @@
+"""Attention of one query a prefix in one kernel, for a GPU that writes one token at a time.
+
+Letters: B batch, K prefixes of a sentence, N heads, D width of a head, S keys, L places of a cache.
+
+XLA makes five to eight kernels of such an attention, each of them shorter than its start. A program of these reads its
+keys and values block after block, as far as there are any, and keeps a running softmax (Milakov and Gimelshein 2018).
+`attention.attend_heads` is the definition. Of many devices, each serves its own sentences and heads.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.pallas import triton
+
+LOWEST = -1e30
+LEAST = 16
+"""queries that a matrix unit takes at least; it is given the last one again where there are fewer"""
+
+
+def fits(heads: Array) -> bool:
+    """Whether the device and the shapes allow it: [..., D]."""
+    width = heads.shape[-1]
+    return jax.default_backend() == "gpu" and heads.dtype != jnp.float64 and width in (16, 32, 64, 128)
+
+
+def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
+    """A function whose last argument, `interpret`, is static, on many devices: each has its own b and n of the rule."""
+
+    def decorate(function: Callable) -> Callable:
+        count = function.__code__.co_argcount - 1
+
+        def partition(interpret, mesh, arguments, results):
+            sharding = lambda shape: shape.sharding
+            here = lambda *arrays: function(*arrays, interpret)
+            return mesh, here, jax.tree.map(sharding, results), jax.tree.map(sharding, arguments)
+
+        spread = custom_partitioning(function, static_argnums=(count,))
+        whole = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # as they come, says Shardy
+        spread.def_partition(partition, sharding_rule=rule, need_replication_factors=whole)
+        return spread
+
+    return decorate
+
+
+# ------------------------------------------------------------------- a memory that all prefixes share
+
+
+@_by_sentence_and_head("b k n d, b n s d, b n s d, b k s -> b k n d")
+def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: bool = False) -> Array:
+    """What queries [B, K, N, D] take from keys and values [B, N, S, D] where mask [B, K, S] holds: [B, K, N, D].
+
+    One program serves one head of a sentence. A query that sees nothing gets zeros.
+    """
+    sentences, prefixes, heads, width = queries.shape
+    length = keys.shape[2]
+    exact = lax.Precision.HIGHEST if queries.dtype == jnp.float32 else None
+    product = lambda x, y: jnp.dot(x, y, precision=exact, preferred_element_type=jnp.float32)
+
+    def kernel(queries, keys, values, mask, attended):
+        row = jnp.minimum(jnp.arange(max(LEAST, pl.next_power_of_2(prefixes))), prefixes - 1)
+        query = queries[row, :]
+
+        def body(place, state):
+            highest, total, weighted = state
+            at = jnp.minimum(place, length - 1)
+            seen = mask[row[:, None], at[None, :]] & (place < length)[None, :]
+            scores = jnp.where(seen, product(query, keys[at, :].T) * width**-0.5, LOWEST)
+            higher = jnp.maximum(highest, jnp.max(scores, axis=1))
+            weights = jnp.where(seen, jnp.exp(scores - higher[:, None]), 0)
+            shrink = jnp.exp(highest - higher)
+            read = product(weights.astype(values.dtype), values[at, :])
+            return higher, total * shrink + jnp.sum(weights, axis=1), weighted * shrink[:, None] + read
+
+        zeros = jnp.zeros(row.shape, jnp.float32)
+        state = zeros + LOWEST, zeros, jnp.zeros(query.shape, jnp.float32)
+        _, total, weighted = _blocks(64, length, length, body, state)
+        attended[row, :] = (weighted / jnp.maximum(total, 1e-30)[:, None]).astype(attended.dtype)
+
+    one = pl.BlockSpec((None, prefixes, None, width), lambda b, n: (b, 0, n, 0))
+    memory = pl.BlockSpec((None, None, length, width), lambda b, n: (b, n, 0, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=(sentences, heads),
+        in_specs=[one, memory, memory, pl.BlockSpec((None, prefixes, length), lambda b, n: (b, 0, 0))],
+        out_specs=one,
+        out_shape=jax.ShapeDtypeStruct(queries.shape, values.dtype),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        interpret=interpret,
+    )(queries, keys, values, mask)
+
+
+# -------------------------------------------------------------------------- the past of each prefix
+
+
+def attend_and_write(
+    asked: Array, cache: tuple[Array, Array], rows: Array, position: Array, interpret: bool = False
+) -> tuple[Array, tuple[Array, Array]]:
+    """Each prefix looks at its own new key and at its past; its new key and value are put into the cache.
+
+    asked: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. cache, rows, position: as in s2sjax/core/past.py.
+    """
+    flat = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
+    attended, keys, values = _attend_and_write(asked, *flat, rows, position, interpret)
+    return attended, (keys.reshape(cache[0].shape), values.reshape(cache[1].shape))
+
+
+@_by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
+def _attend_and_write(
+    asked: Array, keys: Array, values: Array, rows: Array, position: Array, interpret: bool
+) -> list[Array]:
+    """keys and values [B, N, L * K, D]. One program serves one head of a prefix."""
+    sentences, prefixes, _, heads, width = asked.shape
+    length = rows.shape[2]
+
+    def kernel(query, key, value, keys, values, rows, position, attended, keys_out, values_out):
+        here = position[0] % length
+        scaled = query[:].astype(jnp.float32) * width**-0.5
+
+        def body(place, state):
+            highest, total, weighted = state
+            seen = (place < position[0]) & (place < length) & (place != here)
+            row = place * prefixes + triton.load(rows.at[place], mask=seen, other=0)
+            at = row[:, None], jnp.arange(width)[None, :]
+            read = lambda part: triton.load(part.at[at], mask=seen[:, None], other=0).astype(jnp.float32)
+            k, v = read(keys), read(values)
+            scores = jnp.where(seen, jnp.sum(k * scaled, axis=1), LOWEST)
+            higher = jnp.maximum(highest, jnp.max(scores))
+            weights = jnp.where(seen, jnp.exp(scores - higher), 0)
+            shrink = jnp.exp(highest - higher)
+            return higher, total * shrink + jnp.sum(weights), weighted * shrink + jnp.sum(weights[:, None] * v, axis=0)
+
+        own = jnp.sum(key[:].astype(jnp.float32) * scaled)
+        state = own, jnp.ones((), jnp.float32), value[:].astype(jnp.float32)
+        _, total, weighted = _blocks(32, length, jnp.minimum(position[0], length), body, state)
+        attended[:] = (weighted / total).astype(attended.dtype)
+        at = here * prefixes + pl.program_id(2)
+        keys_out[at, :], values_out[at, :] = key[:], value[:]
+
+    new = [
+        pl.BlockSpec((None, None, None, None, width), lambda b, n, k, part=part: (b, k, part, n, 0))
+        for part in range(3)
+    ]
+    memory = pl.BlockSpec((None, None, *keys.shape[2:]), lambda b, n, k: (b, n, 0, 0))
+    of_prefix = pl.BlockSpec((None, None, length), lambda b, n, k: (b, k, 0))
+    one = pl.BlockSpec((None, None, None, width), lambda b, n, k: (b, k, n, 0))
+    shapes = [(sentences, prefixes, heads, width), keys.shape, values.shape]
+    return pl.pallas_call(
+        kernel,
+        grid=(sentences, heads, prefixes),
+        in_specs=[*new, memory, memory, of_prefix, pl.BlockSpec((1,), lambda b, n, k: (b,))],
+        out_specs=[one, memory, memory],
+        out_shape=[jax.ShapeDtypeStruct(shape, asked.dtype) for shape in shapes],
+        input_output_aliases={3: 1, 4: 2},
+        compiler_params=triton.CompilerParams(num_warps=1, num_stages=2),
+        interpret=interpret,
+    )(asked, asked, asked, keys, values, rows.astype(jnp.int32), position.astype(jnp.int32))
+
+
+def _blocks(most: int, length: int, count: Array | int, body, state):
+    """body(places, state) for the first `count` of `length` places, at `most` many at once."""
+    size = min(most, pl.next_power_of_2(length))
+    one = lambda block, state: body(block * size + jnp.arange(size), state)
+    return one(0, state) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, state)

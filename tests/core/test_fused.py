@@ -1,0 +1,114 @@
+"""The kernels for one query a prefix, interpreted here: they equal their definitions, on one device and on eight."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from s2sjax import config, models
+from s2sjax.core import attention, fused, past, search
+from s2sjax.train import mesh as meshes
+
+
+def drawn(*shape, dtype="float32", seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), dtype)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """The kernels are used, interpreted."""
+    monkeypatch.setattr(fused, "fits", lambda heads: True)
+    for name in ("attend", "attend_and_write"):
+        monkeypatch.setattr(fused, name, partial(getattr(fused, name), interpret=True))
+
+
+def a_past(at, K=5, N=2, D=16, L=7, dtype="float32"):
+    """asked, cache, rows; where a prefix writes, its own row is its past."""
+    B = len(at)
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, K, (B, K, L)))
+    rows = jnp.where(jnp.arange(L) == (at % L)[:, None, None], jnp.arange(K)[:, None], rows)
+    cache = tuple(drawn(B, N, L, K, D, seed=seed, dtype=dtype) for seed in (1, 2))
+    return drawn(B, K, 3, N, D, dtype=dtype), cache, rows
+
+
+@pytest.mark.parametrize("prefixes", [1, 5, 17])
+@pytest.mark.parametrize("length", [1, 64, 150])
+def test_a_shared_memory(prefixes, length):
+    queries, keys, values = drawn(2, prefixes, 3, 16), drawn(2, 3, length, 16, seed=1), drawn(2, 3, length, 16, seed=2)
+    mask = jnp.asarray(np.random.default_rng(0).random((2, prefixes, length)) < 0.5).at[1, -1].set(False)
+    attended = fused.attend(queries, keys, values, mask, True)
+    np.testing.assert_allclose(attended, attention.attend_heads(queries, keys, values, mask)[0], rtol=1e-5, atol=1e-6)
+    assert not attended[1, -1].any()  # it sees nothing
+
+
+@pytest.mark.parametrize("length", [1, 32, 70])
+@pytest.mark.parametrize("prefixes", [1, 5])
+def test_the_past_of_each_prefix_and_what_is_written(length, prefixes):
+    for position in ([0, 1, length - 1], [length, length + 3, 2 * length]):  # the second: a cache that rolls
+        at = jnp.asarray(position)
+        asked, cache, rows = a_past(at, K=prefixes, L=length)
+        expected, caches = past.attend(asked, cache, rows, at)
+        attended, written = fused.attend_and_write(asked, cache, rows, at, True)
+        np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
+        for mine, theirs in zip(written, caches, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_half_precision_is_summed_in_float32():
+    at = jnp.array([5, 40, 63])
+    asked, cache, rows = a_past(at, dtype="bfloat16", L=64)
+    exact = past.attend(asked.astype("float32"), tuple(part.astype("float32") for part in cache), rows, at)[0]
+    attended, _ = fused.attend_and_write(asked, cache, rows, at, True)
+    assert attended.dtype == jnp.bfloat16
+    np.testing.assert_allclose(attended.astype("float32"), exact, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize(("positions", "window"), [("sinusoidal", 0), ("rotary", 4)])
+def test_a_search_finds_the_same(positions, window, request):
+    small = {"width": 32, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2}
+    module = models.build(config.Transformer(positions=positions, window=window, **small), 30, 30)
+    source = np.random.default_rng(0).integers(4, 30, (3, 6)).astype(np.int32)
+    params = jax.jit(module.init)(jax.random.key(0), source, source)["params"]
+
+    def found():
+        memory = module.apply({"params": params}, source, method="encode")
+        state = module.apply({"params": params}, memory, 12, method="start")
+        limit = jnp.array([12, 7, 0])
+        return search.beam(module.beams(params, memory), state, limit, 12, width=4, nbest=4, penalty="mean")
+
+    plain = found()
+    request.getfixturevalue("on_a_gpu")
+    kernels = found()
+    np.testing.assert_array_equal(kernels.tokens, plain.tokens)
+    np.testing.assert_allclose(kernels.scores, plain.scores, rtol=1e-5)
+
+
+def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
+    mesh = meshes.make_mesh(config.Mesh(tensor=2))
+    put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
+    at = jnp.arange(8)
+    asked, cache, rows = a_past(at, N=4)
+    expected, caches = past.attend(asked, cache, rows, at)
+    batch = ("data", "fsdp")
+    placed = (
+        put(asked, batch, None, None, "tensor"),
+        tuple(put(part, batch, "tensor") for part in cache),
+        put(rows, batch),
+        put(at, batch),
+    )
+    program = jax.jit(partial(fused.attend_and_write, interpret=True)).lower(*placed).compile()
+    assert "all-gather" not in program.as_text()
+    attended, written = program(*placed)
+    assert attended.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(batch, None, "tensor")), 4)
+    np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(written[0], caches[0])
+
+    queries, keys = put(asked[:, :, 0], batch, None, "tensor"), put(drawn(8, 4, 9, 16), batch, "tensor")
+    mask = put(jnp.ones((8, 5, 9), bool), batch)
+    program = jax.jit(partial(fused.attend, interpret=True)).lower(queries, keys, keys, mask).compile()
+    assert "all-gather" not in program.as_text()
+    expected = attention.attend_heads(queries, keys, keys, mask)[0]
+    np.testing.assert_allclose(program(queries, keys, keys, mask), expected, rtol=1e-5, atol=1e-6)
