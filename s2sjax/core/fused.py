@@ -18,7 +18,7 @@ from jax.experimental.pallas import triton
 
 LOWEST = -1e30
 LEAST = 16
-"""queries that a matrix unit takes at least; it is given the last one again where there are fewer"""
+"""rows and columns that a matrix unit takes at least: where there are fewer queries, it is given the last one again"""
 
 
 def fits(heads: Array) -> bool:
@@ -162,6 +162,6 @@ def _attend_and_write(
 
 def _blocks(most: int, length: int, count: Array | int, body, state):
     """body(places, state) for the first `count` of `length` places, at `most` many at once."""
-    size = min(most, pl.next_power_of_2(length))
+    size = min(most, max(LEAST, pl.next_power_of_2(length)))
     one = lambda block, state: body(block * size + jnp.arange(size), state)
     return one(0, state) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, state)
