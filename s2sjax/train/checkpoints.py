@@ -38,7 +38,6 @@ Tree = Any
 # -------------------------------------------------------------------------------- fingerprints
 
 
-@jax.jit
 def fingerprint(array: jax.Array) -> jax.Array:
     """One uint32 for an array's bits: sum over i of mix(bits_i XOR mix(i)), modulo 2^32.
 
@@ -65,10 +64,16 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
+@jax.jit
+def _each(arrays: list[jax.Array]) -> list[jax.Array]:
+    """All in one program: of many programs at once, hosts that meet over the network may not meet in the same order."""
+    return [fingerprint(array) for array in arrays]
+
+
 def _fingerprints(tree: Tree) -> dict[str, list]:
     """{"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}"""
     leaves = dict(_named(tree))
-    values = jax.device_get([fingerprint(leaf) for leaf in leaves.values()])
+    values = jax.device_get(_each(list(leaves.values())))
     return {
         name: [list(leaf.shape), str(leaf.dtype), int(value)]
         for (name, leaf), value in zip(leaves.items(), values, strict=True)
