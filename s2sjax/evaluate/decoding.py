@@ -129,7 +129,7 @@ class Translator:
             numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
-            batches.append((indices, self._search(params, *arguments)[0]))
+            batches.append((indices, _sent_off(self._search(params, *arguments)[0])))
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
@@ -215,6 +215,13 @@ class Translator:
     def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
         longest = int(max(targets.lengths[indices[indices >= 0]]))
         return targets.padded(indices, round_length(longest, self._room))
+
+
+def _sent_off(found: Hypotheses) -> Hypotheses:
+    """On the CPUs of several processes, one at a time: those may meet in different order in programs that run at once,
+    and would wait for each other for ever.
+    """
+    return jax.block_until_ready(found) if jax.process_count() > 1 and jax.default_backend() == "cpu" else found
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:

@@ -75,7 +75,6 @@ DEEP = {
     "transformer": config.Transformer(width=16, heads=2, feedforward=64, encoder_layers=6, decoder_layers=6),
     "convs2s": config.ConvS2S(encoder_layers=((16, 3),) * 3, decoder_layers=((16, 3),) * 3, embedding=16),
     "rnnsearch": config.RNNsearch(width=16, embedding=16),
-    "sutskever": config.Sutskever(width=16, embedding=16, layers=3),
 }
 
 

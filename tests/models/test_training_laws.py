@@ -18,9 +18,8 @@ from s2sjax.train.loop import fit
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
-every_family = zoo.each(zoo.FAMILIES, quick=("luong", "transformer-post"))
-# What is learnt from differs only in how a model decodes: without attention, step by step, or all steps at once.
-KINDS = ("cho", "luong", "transformer-post")
+KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
+every_family = zoo.each(zoo.FAMILIES, quick=KINDS)
 VOCABULARY = 8
 PARTS = jnp.array([[0, 1, 2, 4, 5, 6, 7], [0, 2, 3, 4, 5, 6, 7]])
 OBJECTIVES = {
@@ -69,9 +68,19 @@ def one_device() -> Mesh:
     return meshes.make_mesh(config.Mesh(), jax.devices()[:1])
 
 
-@every_family
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, fsdp=4), dict(data=4, tensor=2)], ids=str)
 def test_one_device_equals_eight(name, mesh):
+    eight_are_one(name, mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_one_device_equals_eight_on_all_axes_at_once(name):
+    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
+
+
+def eight_are_one(name, mesh):
     """Dropout is on: its masks do not depend on where the rows lie."""
     alone, parameters = losses_and_parameters(name, one_device())
     together, spread = losses_and_parameters(name, meshes.make_mesh(config.Mesh(**mesh)))
