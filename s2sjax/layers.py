@@ -305,6 +305,10 @@ def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
     return jax.random.bits(key, shape, jnp.uint16) >= round(rate * 2**16)
 
 
+FEW = 128
+"""rows of a product that count as few: those of a search"""
+
+
 class Embedding(nn.Module):
     """A row of weights for each id: [...] -> [..., width]; `logits` is its transpose, for a tied output layer."""
 
@@ -321,7 +325,13 @@ class Embedding(nn.Module):
         return self.table.astype(self.dtype)[ids] * jnp.asarray(self.scale, self.dtype)
 
     def logits(self, x: Array) -> Array:
-        return product_in_float32(x, self.table.astype(self.dtype).T)
+        table = self.table.astype(self.dtype)
+        rows = x.reshape(-1, self.width)
+        if jax.default_backend() != "cpu" or len(rows) > FEW:
+            return product_in_float32(x, table.T)
+        # A CPU reads the table as it lies, unless XLA turns the product round, which the barrier forbids.
+        turned = jax.lax.optimization_barrier(product_in_float32(table, rows.T))
+        return turned.T.reshape(*x.shape[:-1], self.size)
 
     def rows(self, ids: Array) -> tuple[Array, None]:
         """As an output layer: the weights [..., width] of these words, and no biases."""

@@ -224,7 +224,8 @@ def attend_heads(
     Where each query has keys and values of its own, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
     """
     own = "k" if keys.ndim == 5 else ""
-    scores = jnp.einsum(f"bknd,bn{own}sd->bnks", queries, keys, preferred_element_type=at_least_float32(queries.dtype))
+    # Keys first: XLA's CPU compiler would copy what stands second, to have D in front.
+    scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
     if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are asked for
