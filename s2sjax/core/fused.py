@@ -23,8 +23,13 @@ LEAST = 16
 
 def fits(heads: Array) -> bool:
     """Whether the device and the shapes allow it: [..., D]."""
-    width = heads.shape[-1]
-    return jax.default_backend() == "gpu" and heads.dtype != jnp.float64 and width in (16, 32, 64, 128)
+    return runs_here(jax.devices()[0]) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
+
+
+def runs_here(device: jax.Device) -> bool:
+    """On NVIDIA's GPUs from Ampere on; on others, and on older ones, XLA's own kernels serve."""
+    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD's "gfx942"
+    return capability.replace(".", "").isdecimal() and float(capability) >= 8
 
 
 def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:

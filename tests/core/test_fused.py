@@ -1,6 +1,7 @@
 """The kernels for one query a prefix, interpreted here: they equal their definitions, on one device and on eight."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,12 @@ from s2sjax.train import mesh as meshes
 
 def drawn(*shape, dtype="float32", seed=0):
     return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), dtype)
+
+
+@pytest.mark.parametrize(("capability", "runs"), [("9.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)])
+def test_old_and_other_devices_are_left_to_xla(capability, runs):
+    assert fused.runs_here(SimpleNamespace(compute_capability=capability)) == runs
+    assert not fused.fits(drawn(1, 1, 1, 16))  # on a CPU
 
 
 @pytest.fixture
