@@ -78,8 +78,11 @@ class Place:
         command = [str(LAUNCH / script), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         # Tests that run in the background ignore ^C, and so would a script of theirs.
-        heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment | more, preexec_fn=heed, **pipes)
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(command, cwd=self.folder, env=self.environment | more, **pipes)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def call(self, script: str, *arguments: str, **more: str) -> tuple[int, str, str]:
         child = self.start(script, *arguments, **more)
