@@ -68,16 +68,16 @@ def one_device() -> Mesh:
     return meshes.make_mesh(config.Mesh(), jax.devices()[:1])
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, fsdp=4), dict(data=4, tensor=2)], ids=str)
-def test_one_device_equals_eight(name, mesh):
-    eight_are_one(name, mesh)
+@every_family
+def test_one_device_equals_eight(name):
+    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", zoo.FAMILIES)
-def test_one_device_equals_eight_on_all_axes_at_once(name):
-    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, fsdp=4), dict(data=4, tensor=2)], ids=str)
+def test_one_device_equals_eight_on_each_axis(name, mesh):
+    eight_are_one(name, mesh)
 
 
 def eight_are_one(name, mesh):
