@@ -274,6 +274,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     """Trains, from where it stood if it ran before; the returned state lets a notebook go on from it."""
     e = experiment
     mesh = meshes.make_mesh(e.train.mesh)
+    models.check_mesh(e.model, mesh.shape)
     with hosts.leader_first("data"):  # which it may have to fetch
         examples = training.read(e.data)
     if e.train.evaluate_every and not sources.has(e.data.corpus, "dev"):

@@ -1,5 +1,6 @@
 """Every model by name: a new one joins these dicts, and tests/zoo.py for the laws."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -177,6 +178,20 @@ def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None
             if not pattern.startswith(other):
                 rules.append((f"^{side}/.*" + pattern.removeprefix(f"{side}/"), axes))
     return tuple(rules)
+
+
+SPLIT_BY_ALL = (config.Transformer, config.ConvS2S)
+"""families that may be split by data, fsdp and tensor at once"""
+
+
+def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
+    """Refuses the sizes of axes for which XLA (of JAX 0.10 to 0.12, with Shardy) gets a scan's gradient wrong."""
+    scans = not all(isinstance(side, SPLIT_BY_ALL) for side in config.sides(model))
+    require(
+        not (scans and all(size > 1 for size in mesh.values())),
+        f"train.mesh splits a {config.family(model)} by data, fsdp and tensor at once, for which XLA computes wrong "
+        "gradients: set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
+    )
 
 
 def build(

@@ -73,7 +73,7 @@ def _module(e: config.Experiment, sizes: tuple[int, int] | None) -> EncoderDecod
 
 
 def candidates(program: Program, devices: int) -> Iterator[Mesh]:
-    """Every data x fsdp x tensor of so many devices; a tensor axis that does not divide the model is left out."""
+    """Every data x fsdp x tensor of so many devices, but for those that training would refuse."""
     for tensor in (n for n in _divisors(devices) if n <= WIDEST):
         heads = [getattr(side, "heads", tensor) for side in config.sides(program.experiment.model)]
         try:
@@ -81,7 +81,13 @@ def candidates(program: Program, devices: int) -> Iterator[Mesh]:
         except UserError:
             continue
         if all(n % tensor == 0 for n in heads):
-            yield from (Mesh(devices // tensor // fsdp, fsdp, tensor) for fsdp in _divisors(devices // tensor))
+            for fsdp in _divisors(devices // tensor):
+                mesh = Mesh(devices // tensor // fsdp, fsdp, tensor)
+                try:
+                    models.check_mesh(program.experiment.model, mesh._asdict())
+                except UserError:
+                    continue
+                yield mesh
 
 
 def _divisors(number: int) -> list[int]:

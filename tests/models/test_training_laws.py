@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from s2sjax import config, models
 from s2sjax.core import sampled
+from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
@@ -18,6 +19,7 @@ from s2sjax.train.loop import fit
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
+SPLIT_BY_ALL = ("transformer-post", "convs2s")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
 every_family = zoo.each(zoo.FAMILIES, quick=KINDS)
 VOCABULARY = 8
@@ -70,7 +72,19 @@ def one_device() -> Mesh:
 
 @every_family
 def test_one_device_equals_eight(name):
-    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
+    eight_are_one(name, dict(data=2, fsdp=2, tensor=2) if name in SPLIT_BY_ALL else dict(data=1, fsdp=4, tensor=2))
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_a_mesh_whose_gradients_would_be_wrong_is_refused(name):
+    model, sizes = zoo.MODELS[name], dict(data=2, fsdp=2, tensor=2)
+    for axis in sizes:
+        models.check_mesh(model, {**sizes, axis: 1})
+    if name in SPLIT_BY_ALL:
+        models.check_mesh(model, sizes)
+    else:
+        with pytest.raises(UserError, match=r"^train.mesh splits a .* at once, .*: set one of train.mesh.data, "):
+            models.check_mesh(model, sizes)
 
 
 @pytest.mark.slow
