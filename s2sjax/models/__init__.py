@@ -180,7 +180,7 @@ def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None
     return tuple(rules)
 
 
-SPLIT_BY_ALL = (config.Transformer, config.ConvS2S)
+SPLIT_BY_ALL = (config.Transformer, config.ConvS2S, config.DenseDense)
 """families that may be split by data, fsdp and tensor at once"""
 
 

@@ -19,7 +19,7 @@ from s2sjax.train.loop import fit
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
 
-SPLIT_BY_ALL = ("transformer-post", "convs2s")
+SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
 every_family = zoo.each(zoo.FAMILIES, quick=KINDS)
 VOCABULARY = 8
