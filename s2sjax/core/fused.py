@@ -3,11 +3,16 @@
 Letters: B batch, K prefixes of a sentence, N heads, D width of a head, S keys, L places of a cache.
 
 XLA makes five to eight kernels of such an attention, each of them shorter than its start. A program of these reads its
-keys and values block after block, as far as there are any, and keeps a running softmax (Milakov and Gimelshein 2018).
-`attention.attend_heads` is the definition. Of many devices, each serves its own sentences and heads.
+keys and values block after block, as far as there are any, and keeps a running softmax (Milakov and Gimelshein 2018):
+of the scores e so far the highest m, the sum z of exp(e - m), and a = sum exp(e - m) v. A block with scores e' and
+values v' makes of them
+    m' = max(m, e')        z' = z exp(m - m') + sum exp(e' - m')        a' = a exp(m - m') + sum exp(e' - m') v'
+and at the end a / z is the context. `attention.attend_heads` is the definition. Of many devices, each serves its own
+sentences and heads. Sizes of blocks and numbers of warps are those that were fastest on an H200.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +41,14 @@ def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
     """A function whose last argument, `interpret`, is static, on many devices: each has its own b and n of the rule."""
 
     def decorate(function: Callable) -> Callable:
-        count = function.__code__.co_argcount - 1
+        arrays = rule.partition("->")[0].count(",") + 1
 
         def partition(interpret, mesh, arguments, results):
             sharding = lambda shape: shape.sharding
-            here = lambda *arrays: function(*arrays, interpret)
+            here = lambda *shards: function(*shards, interpret)
             return mesh, here, jax.tree.map(sharding, results), jax.tree.map(sharding, arguments)
 
-        spread = custom_partitioning(function, static_argnums=(count,))
+        spread = custom_partitioning(function, static_argnums=(arrays,))
         whole = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # as they come, says Shardy
         spread.def_partition(partition, sharding_rule=rule, need_replication_factors=whole)
         return spread
@@ -69,20 +74,16 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
         row = jnp.minimum(jnp.arange(max(LEAST, pl.next_power_of_2(prefixes))), prefixes - 1)
         query = queries[row, :]
 
-        def body(place, state):
-            highest, total, weighted = state
+        def more(place, running):
             at = jnp.minimum(place, length - 1)
-            seen = mask[row[:, None], at[None, :]] & (place < length)[None, :]
-            scores = jnp.where(seen, product(query, keys[at, :].T) * width**-0.5, LOWEST)
-            higher = jnp.maximum(highest, jnp.max(scores, axis=1))
-            weights = jnp.where(seen, jnp.exp(scores - higher[:, None]), 0)
-            shrink = jnp.exp(highest - higher)
-            read = product(weights.astype(values.dtype), values[at, :])
-            return higher, total * shrink + jnp.sum(weights, axis=1), weighted * shrink[:, None] + read
+            seen = mask[row[:, None], at[None, :]] & (place < length)[None, :]  # [K, J]
+            scores = product(query, keys[at, :].T) * width**-0.5
+            read = lambda weights: product(weights.astype(values.dtype), values[at, :])
+            return _after(running, scores, seen, read)
 
         zeros = jnp.zeros(row.shape, jnp.float32)
-        state = zeros + LOWEST, zeros, jnp.zeros(query.shape, jnp.float32)
-        _, total, weighted = _blocks(64, length, length, body, state)
+        nothing = Running(zeros + LOWEST, zeros, jnp.zeros(query.shape, jnp.float32))
+        _, total, weighted = _blocks(64, length, length, more, nothing)
         attended[row, :] = (weighted / jnp.maximum(total, 1e-30)[:, None]).astype(attended.dtype)
 
     one = pl.BlockSpec((None, prefixes, None, width), lambda b, n: (b, 0, n, 0))
@@ -102,45 +103,41 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
 
 
 def attend_and_write(
-    asked: Array, cache: tuple[Array, Array], rows: Array, position: Array, interpret: bool = False
+    qkv: Array, cache: tuple[Array, Array], rows: Array, position: Array, interpret: bool = False
 ) -> tuple[Array, tuple[Array, Array]]:
     """Each prefix looks at its own new key and at its past; its new key and value are put into the cache.
 
-    asked: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. cache, rows, position: as in s2sjax/core/past.py.
+    qkv: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. cache, rows, position: as in s2sjax/core/past.py.
     """
     flat = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
-    attended, keys, values = _attend_and_write(asked, *flat, rows, position, interpret)
+    attended, keys, values = _attend_and_write(qkv, *flat, rows, position, interpret)
     return attended, (keys.reshape(cache[0].shape), values.reshape(cache[1].shape))
 
 
 @_by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
 def _attend_and_write(
-    asked: Array, keys: Array, values: Array, rows: Array, position: Array, interpret: bool
+    qkv: Array, keys: Array, values: Array, rows: Array, position: Array, interpret: bool
 ) -> list[Array]:
     """keys and values [B, N, L * K, D]. One program serves one head of a prefix."""
-    sentences, prefixes, _, heads, width = asked.shape
+    sentences, prefixes, _, heads, width = qkv.shape
     length = rows.shape[2]
 
     def kernel(query, key, value, keys, values, rows, position, attended, keys_out, values_out):
         here = position[0] % length
         scaled = query[:].astype(jnp.float32) * width**-0.5
 
-        def body(place, state):
-            highest, total, weighted = state
-            seen = (place < position[0]) & (place < length) & (place != here)
+        def more(place, running):
+            seen = (place < position[0]) & (place < length) & (place != here)  # [J]
             row = place * prefixes + triton.load(rows.at[place], mask=seen, other=0)
             at = row[:, None], jnp.arange(width)[None, :]
             read = lambda part: triton.load(part.at[at], mask=seen[:, None], other=0).astype(jnp.float32)
             k, v = read(keys), read(values)
-            scores = jnp.where(seen, jnp.sum(k * scaled, axis=1), LOWEST)
-            higher = jnp.maximum(highest, jnp.max(scores))
-            weights = jnp.where(seen, jnp.exp(scores - higher), 0)
-            shrink = jnp.exp(highest - higher)
-            return higher, total * shrink + jnp.sum(weights), weighted * shrink + jnp.sum(weights[:, None] * v, axis=0)
+            scores = jnp.sum(k * scaled, axis=1)
+            return _after(running, scores, seen, lambda weights: jnp.sum(weights[:, None] * v, axis=0))
 
-        own = jnp.sum(key[:].astype(jnp.float32) * scaled)
-        state = own, jnp.ones((), jnp.float32), value[:].astype(jnp.float32)
-        _, total, weighted = _blocks(32, length, jnp.minimum(position[0], length), body, state)
+        score = jnp.sum(key[:].astype(jnp.float32) * scaled)
+        itself = Running(score, jnp.ones((), jnp.float32), value[:].astype(jnp.float32))
+        _, total, weighted = _blocks(32, length, jnp.minimum(position[0], length), more, itself)
         attended[:] = (weighted / total).astype(attended.dtype)
         at = here * prefixes + pl.program_id(2)
         keys_out[at, :], values_out[at, :] = key[:], value[:]
@@ -158,15 +155,38 @@ def _attend_and_write(
         grid=(sentences, heads, prefixes),
         in_specs=[*new, memory, memory, of_prefix, pl.BlockSpec((1,), lambda b, n, k: (b,))],
         out_specs=[one, memory, memory],
-        out_shape=[jax.ShapeDtypeStruct(shape, asked.dtype) for shape in shapes],
+        out_shape=[jax.ShapeDtypeStruct(shape, qkv.dtype) for shape in shapes],
         input_output_aliases={3: 1, 4: 2},
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=2),
         interpret=interpret,
-    )(asked, asked, asked, keys, values, rows.astype(jnp.int32), position.astype(jnp.int32))
+    )(qkv, qkv, qkv, keys, values, rows.astype(jnp.int32), position.astype(jnp.int32))
 
 
-def _blocks(most: int, length: int, count: Array | int, body, state):
-    """body(places, state) for the first `count` of `length` places, at `most` many at once."""
+# ----------------------------------------------------------------------------- the running softmax
+
+
+class Running(NamedTuple):
+    """m, z and a of the equations above, for one query or for some, [...]."""
+
+    highest: Array  # [...]
+    total: Array  # [...]
+    weighted: Array  # [..., D]
+
+
+def _after(running: Running, scores: Array, seen: Array, read: Callable[[Array], Array]) -> Running:
+    """After one more block: its scores [..., J], which of them are seen, and read(weights [..., J]) -> [..., D]."""
+    scores = jnp.where(seen, scores, LOWEST)
+    highest = jnp.maximum(running.highest, jnp.max(scores, axis=-1))
+    weights = jnp.where(seen, jnp.exp(scores - highest[..., None]), 0)
+    shrink = jnp.exp(running.highest - highest)
+    total = running.total * shrink + jnp.sum(weights, axis=-1)
+    return Running(highest, total, running.weighted * shrink[..., None] + read(weights))
+
+
+def _blocks(
+    most: int, length: int, count: Array | int, more: Callable[[Array, Running], Running], running: Running
+) -> Running:
+    """more(places [J], running) for the first `count` of `length` places, at most `most` of them at once."""
     size = min(most, max(LEAST, pl.next_power_of_2(length)))
-    one = lambda block, state: body(block * size + jnp.arange(size), state)
-    return one(0, state) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, state)
+    one = lambda block, running: more(block * size + jnp.arange(size), running)
+    return one(0, running) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, running)

@@ -17,15 +17,15 @@ Cache = tuple[Array, Array]
 """keys and values [B, N, L, K, D]"""
 
 
-def attend(asked: Array, cache: Cache, rows: Array, position: Array, bias: Array | None = None) -> tuple[Array, Cache]:
+def attend(qkv: Array, cache: Cache, rows: Array, position: Array, bias: Array | None = None) -> tuple[Array, Cache]:
     """The prefixes, at position [B], look at their new keys and values and at their past: [B, K, N, D], and the cache.
 
-    asked: their queries, keys and values [B, K, 3, N, D]. bias [B, N, 1, L]: added to the scores.
+    qkv: their queries, keys and values [B, K, 3, N, D]. bias [B, N, 1, L]: added to the scores.
     """
-    if bias is None and fused.fits(asked):
-        return fused.attend_and_write(asked, cache, rows, position)
+    if bias is None and fused.fits(qkv):
+        return fused.attend_and_write(qkv, cache, rows, position)
 
-    queries, *new = jnp.moveaxis(asked, 2, 0)
+    queries, *new = jnp.moveaxis(qkv, 2, 0)
     prefix, place = jnp.arange(rows.shape[1]), jnp.arange(rows.shape[2])
     write = jax.vmap(lambda past, now, at: past.at[:, at].set(now))
     keys, values = (write(past, now.swapaxes(1, 2), position % len(place)) for past, now in zip(cache, new))

@@ -79,11 +79,11 @@ class Attention(nn.Module):
         self, x: Array, cache: past.Cache, rows: Array, position: Array, bias: Array | None
     ) -> tuple[Array, past.Cache]:
         """The same with the past of the prefixes, see s2sjax/core/past.py."""
-        asked = self.joined(x).reshape(*x.shape[:2], 3, self.config.heads, -1)
+        qkv = self.joined(x).reshape(*x.shape[:2], 3, self.config.heads, -1)
         if self.config.positions == "rotary":
-            turned = positions.rotate(asked[:, :, :2], position[:, None, None, None])
-            asked = jnp.concatenate([turned, asked[:, :, 2:]], axis=2)
-        attended, cache = past.attend(asked, cache, rows, position, bias)
+            turned = positions.rotate(qkv[:, :, :2], position[:, None, None, None])
+            qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
+        attended, cache = past.attend(qkv, cache, rows, position, bias)
         return self.output(attended.reshape(x.shape)), cache
 
 

@@ -65,7 +65,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _each(arrays: list[jax.Array]) -> list[jax.Array]:
+def _fingerprint_each(arrays: list[jax.Array]) -> list[jax.Array]:
     """All in one program: of many programs at once, hosts that meet over the network may not meet in the same order."""
     return [fingerprint(array) for array in arrays]
 
@@ -73,7 +73,7 @@ def _each(arrays: list[jax.Array]) -> list[jax.Array]:
 def _fingerprints(tree: Tree) -> dict[str, list]:
     """{"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}"""
     leaves = dict(_named(tree))
-    values = jax.device_get(_each(list(leaves.values())))
+    values = jax.device_get(_fingerprint_each(list(leaves.values())))
     return {
         name: [list(leaf.shape), str(leaf.dtype), int(value)]
         for (name, leaf), value in zip(leaves.items(), values, strict=True)

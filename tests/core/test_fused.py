@@ -33,7 +33,7 @@ def on_a_gpu(monkeypatch):
 
 
 def a_past(at, K=5, N=2, D=16, L=7, dtype="float32"):
-    """asked, cache, rows; where a prefix writes, its own row is its past."""
+    """qkv, cache, rows; where a prefix writes, its own row is its past."""
     B = len(at)
     rows = jnp.asarray(np.random.default_rng(0).integers(0, K, (B, K, L)))
     rows = jnp.where(jnp.arange(L) == (at % L)[:, None, None], jnp.arange(K)[:, None], rows)
@@ -56,9 +56,9 @@ def test_a_shared_memory(prefixes, length):
 def test_the_past_of_each_prefix_and_what_is_written(length, prefixes):
     for position in ([0, 1, length - 1], [length, length + 3, 2 * length]):  # the second: a cache that rolls
         at = jnp.asarray(position)
-        asked, cache, rows = a_past(at, K=prefixes, L=length)
-        expected, caches = past.attend(asked, cache, rows, at)
-        attended, written = fused.attend_and_write(asked, cache, rows, at, True)
+        qkv, cache, rows = a_past(at, K=prefixes, L=length)
+        expected, caches = past.attend(qkv, cache, rows, at)
+        attended, written = fused.attend_and_write(qkv, cache, rows, at, True)
         np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
         for mine, theirs in zip(written, caches, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -66,9 +66,9 @@ def test_the_past_of_each_prefix_and_what_is_written(length, prefixes):
 
 def test_half_precision_is_summed_in_float32():
     at = jnp.array([5, 40, 63])
-    asked, cache, rows = a_past(at, dtype="bfloat16", L=64)
-    exact = past.attend(asked.astype("float32"), tuple(part.astype("float32") for part in cache), rows, at)[0]
-    attended, _ = fused.attend_and_write(asked, cache, rows, at, True)
+    qkv, cache, rows = a_past(at, dtype="bfloat16", L=64)
+    exact = past.attend(qkv.astype("float32"), tuple(part.astype("float32") for part in cache), rows, at)[0]
+    attended, _ = fused.attend_and_write(qkv, cache, rows, at, True)
     assert attended.dtype == jnp.bfloat16
     np.testing.assert_allclose(attended.astype("float32"), exact, rtol=2**-8, atol=1e-6)
 
@@ -97,11 +97,11 @@ def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
     mesh = meshes.make_mesh(config.Mesh(tensor=2))
     put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
     at = jnp.arange(8)
-    asked, cache, rows = a_past(at, N=4)
-    expected, caches = past.attend(asked, cache, rows, at)
+    qkv, cache, rows = a_past(at, N=4)
+    expected, caches = past.attend(qkv, cache, rows, at)
     batch = ("data", "fsdp")
     placed = (
-        put(asked, batch, None, None, "tensor"),
+        put(qkv, batch, None, None, "tensor"),
         tuple(put(part, batch, "tensor") for part in cache),
         put(rows, batch),
         put(at, batch),
@@ -113,7 +113,7 @@ def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
     np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(written[0], caches[0])
 
-    queries, keys = put(asked[:, :, 0], batch, None, "tensor"), put(drawn(8, 4, 9, 16), batch, "tensor")
+    queries, keys = put(qkv[:, :, 0], batch, None, "tensor"), put(drawn(8, 4, 9, 16), batch, "tensor")
     mask = put(jnp.ones((8, 5, 9), bool), batch)
     program = jax.jit(partial(fused.attend, interpret=True)).lower(queries, keys, keys, mask).compile()
     assert "all-gather" not in program.as_text()
