@@ -143,6 +143,13 @@ FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.value
 """One model of each family, for the laws that cost the most to check."""
 
 
+def check_shares(counts, expected) -> None:
+    """Counts of draws against their probabilities, each within four standard deviations of its own."""
+    counts, expected = np.asarray(counts), np.asarray(expected)
+    spread = np.sqrt(expected * (1 - expected) / counts.sum())
+    np.testing.assert_array_less(np.abs(counts / counts.sum() - expected), 4 * spread)
+
+
 QUICK = ("rnnsearch", "luong", "transformer-post")
 
 
