@@ -206,10 +206,37 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
     assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6): those of both
 
 
+SLOW_TO_READ = """
+import time
+from s2sjax.data import training
+from s2sjax.train import hosts
+
+def slowly(data, read=training.read):
+    time.sleep(40 if hosts.leads() else 0)
+    return read(data)
+
+training.read = slowly
+"""
+
+
+@pytest.mark.slow
+def test_the_others_wait_while_process_0_fetches_the_data(pod):
+    """Longer than the half minute that a process gets to come to a collective of the devices."""
+    pod.page.write_text(SLOW_TO_READ + PAGE)
+    try:
+        code, _, err = pod.finish(2, 1, "fetched", "--train.steps", "3")
+    finally:
+        pod.page.write_text(PAGE)
+    assert (code, err) == (0, "")
+
+
 @pytest.mark.slow
 def test_a_mistake_is_told_once_and_ends_all_hosts(pod):
     code, _, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
     assert code == 2 and "train.mesh splits fsdp 3" in err
+    code, _, err = pod.finish(2, 4, "never", "--train.mesh.fsdp", "2", "--train.mesh.tensor", "2")
+    assert code == 2 and "train.mesh splits a Luong by data, fsdp and tensor at once" in err
+    assert not (pod.folder / "never").exists()
     code, _, err = pod.finish(2, 1, "never", "--train.stepz", "3")
     assert code == 2 and err.count("there is no field --train.stepz") == 1
 
