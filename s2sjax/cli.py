@@ -19,6 +19,9 @@ from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
 from s2sjax.lines import chunks, input_lines, two_columns
 
+THREADS = 8
+"""for each pretended device"""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
@@ -470,6 +473,12 @@ def _start_jax(distributed: bool = False) -> Path:
     """
     import jax
 
+    options: Any = jax.config
+    if options.jax_num_cpu_devices > 0:
+        # Such a device may stand in several collectives at once, and each takes a thread: when there is none left for
+        # a device that the others wait for, all wait for ever.
+        threads = max(THREADS * options.jax_num_cpu_devices, os.cpu_count() or 1)
+        os.environ.setdefault("PJRT_NPROC", str(threads))
     if distributed:
         from s2sjax.train import hosts
 
@@ -477,7 +486,6 @@ def _start_jax(distributed: bool = False) -> Path:
         if not hosts.leads():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    options: Any = jax.config
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         options.update("jax_compilation_cache_dir", str(home / "s2sjax"))

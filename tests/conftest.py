@@ -12,6 +12,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Eight fake devices on two busy cores may wait long for each other; XLA would end the process after 40 seconds.
 patience = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
+os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli gives
 
 import jax
 import pytest

