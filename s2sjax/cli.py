@@ -20,7 +20,7 @@ from s2sjax.fields import nearest, override
 from s2sjax.lines import chunks, input_lines, two_columns
 
 THREADS = 8
-"""for each pretended device"""
+"""that XLA gets for each pretended device"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

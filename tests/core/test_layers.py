@@ -52,7 +52,8 @@ def test_state_matrices_may_begin_as_glorots():
     state = np.asarray(module.init(jax.random.key(0))["params"]["state"])
     limit = (6 / 100) ** 0.5
     assert limit * 0.99 < np.abs(state).max() <= limit
-    np.testing.assert_allclose(state.std(), limit / 3**0.5, rtol=0.03)
+    deviation = (0.2 / state.size) ** 0.5  # of the standard deviation of so many uniform draws, relative to it
+    np.testing.assert_allclose(state.std(), limit / 3**0.5, rtol=4 * deviation)
 
 
 def test_weights_are_read_in_the_computing_type_and_kept_in_float32():
