@@ -22,7 +22,9 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     import tyro
 
     names = list(_field_names(settings))
-    options = [name for name in vars(known) if name not in ("command", "parser", "subject", "help")]
+    options = [
+        name for name in vars(known) if name not in ("command", "parser", "subject", "help", "name", "takes_fields")
+    ]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:

@@ -10,6 +10,7 @@
 A list is taken as the tuple it stands for, so that settings stay hashable and equal after a journey through JSON.
 """
 
+import dataclasses
 import difflib
 import functools
 import math
@@ -40,7 +41,7 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
 def settings(cls: type[T]) -> type[T]:
     """A frozen dataclass that looks at what it is given: see above."""
     build = dataclass(frozen=True)(cls).__init__
-    names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
     @functools.wraps(build)
     def __init__(self, *values, **named):

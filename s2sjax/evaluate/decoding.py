@@ -17,7 +17,8 @@ from s2sjax import config
 from s2sjax.core import constraints, ensemble, losses, precision, sampling, search, turns
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
-from s2sjax.data.batches import Ragged, evaluation_batches, round_length
+from s2sjax.data.batches import evaluation_batches, round_length
+from s2sjax.data.columns import Ragged
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
@@ -30,6 +31,9 @@ class Output(NamedTuple):
     score: float  # by which the outputs of a line are sorted; of samples reranked by MBR, the expected utility
     log_prob: float
     ids: list[int]  # <eos> included
+
+    def __str__(self) -> str:
+        return self.text
 
 
 TURNS = 8  # as many sentences wait for a row of the search
@@ -186,7 +190,7 @@ class Translator:
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
         self.need_attention("an alignment")
-        targets = Ragged.of([output.ids[:-1] for output in outputs])
+        targets = Ragged.of_ids([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
         for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
@@ -201,7 +205,7 @@ class Translator:
 
     def score(self, params: Any, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, int]]:
         """(log-probability, number of tokens with <eos>) of each (source, target) pair, by teacher forcing."""
-        targets = Ragged.of([self.target.encode(target) for _, target in pairs])
+        targets = Ragged.of_ids([self.target.encode(target) for _, target in pairs])
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
         for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):

@@ -36,18 +36,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from s2sjax import config, models
-from s2sjax.core import sampled
 from s2sjax.data import batches
-from s2sjax.models import objectives
-from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
+from s2sjax.tasks.task import Task
 from s2sjax.train import mesh as meshes
 from s2sjax.train.loop import compiler_options
 from s2sjax.train.memory import shard_bytes
@@ -129,13 +125,14 @@ class Prediction(NamedTuple):
 class Program:
     """An experiment's training step, without any array."""
 
-    def __init__(self, experiment: config.Experiment, module: EncoderDecoder):
-        e = self.experiment = experiment
-        self.rules = models.tensor_rules(e.model)
+    def __init__(self, task: Task):
+        self.task = task
+        e = self.experiment = task.experiment
+        self.rules = task.rules
         self.bucket = max(e.data.buckets, key=sum)
-        self.step = make_train_step(_objective(module, e), optimizer(e.train), e.train, e.seed)
-        self.state: State = jax.eval_shape(beginning(module, e.train), jax.random.key(0))
-        self.logits = 2 * 4 * self.bucket[1] * module.target_size  # bytes a row: float32, and their gradient
+        self.step = make_train_step(task.loss(), optimizer(e.train), e.train, e.seed)
+        self.state: State = jax.eval_shape(beginning(task), jax.random.key(0))
+        self.logits = task.output_bytes(self.bucket)
         self._held: dict[Mesh, Held] = {}
         self._temporary: dict[int, int] = {}
         self._work: list[tuple[int, Work]] = []
@@ -156,13 +153,7 @@ class Program:
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """What the step looks at of a batch."""
-        S, T = self.bucket
-        shapes: dict[str, tuple[int, ...]] = {"source": (rows, S), "target": (rows, T)}
-        if self.experiment.data.packing:
-            shapes |= {"source_segments": (rows, S), "target_segments": (rows, T)}
-        if self.experiment.train.softmax.subset:
-            shapes["part"] = (rows,)
-        return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
+        return self.task.abstract_batch(self.bucket, rows)
 
     # ----------------------------------------------------------------------------------- memory
 
@@ -290,11 +281,3 @@ class Program:
             tokens=self.pairs * sum(self.bucket) / seconds,
             mfu=self.work(self.pairs).products / (seconds * mesh.size * peak),
         )  # fmt: skip
-
-
-def _objective(module: EncoderDecoder, experiment: config.Experiment):
-    """The loss that the experiment asks for; which words it draws or takes matters not, only how many."""
-    softmax = experiment.train.softmax
-    proposal = sampled.log_uniform(module.target_size) if softmax.samples else None
-    words = jnp.zeros((1, softmax.subset), jnp.int32) if softmax.subset else None
-    return objectives.choose(module, experiment.train, proposal, words)

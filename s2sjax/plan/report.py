@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import jax
 
-from s2sjax import config, models
-from s2sjax.data import training
+from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan import chips
 from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
-from s2sjax.run import Run
+from s2sjax.tasks.task import Task
 
 LINES = 8
 """meshes that are shown"""
@@ -35,7 +32,7 @@ def plan(
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
     name, found = chips.find(chip)
-    program = Program(experiment, _module(experiment, sizes))
+    program = Program(_task(experiment, sizes))
     meshes = list(candidates(program, devices))
     program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
@@ -48,43 +45,38 @@ def plan(
             "devices and split further by fsdp, raise train.micro_batches, or lower data.tokens"
         )
     head = [
-        f"{experiment.name}: {config.family(experiment.model)} with {program.weights:,} weights in "
+        f"{experiment.name}: {program.task.model_name} with {program.weights:,} weights in "
         f"{experiment.train.dtype}, on {devices:,} {name} of {found.memory / GIB:.0f} GiB",
         f"batch of data.tokens {experiment.data.tokens:,}: {program.pairs:,} rows of the bucket "
-        f"{program.bucket[0]} + {program.bucket[1]}; nothing was run",
+        f"{' + '.join(map(str, program.bucket))}; nothing was run",
         "",
     ]
     return "\n".join([*head, *_table(ranked, found), "", *_choice(ranked, program, found, name, command)])
 
 
-def _module(e: config.Experiment, sizes: tuple[int, int] | None) -> EncoderDecoder:
-    if sizes is None:
-        try:
-            vocabularies = training.vocabularies(e.data, training.read(e.data))
-        except UserError as error:
-            raise UserError(f"{error}; or give --source-size and --target-size, and no data is read") from error
-        return Run(Path(), e, *vocabularies).module
-    for side, size in zip(("source", "target"), sizes):
-        if size < 1:
-            raise UserError(f"--{side}-size is {size}: it must be at least 1")
-        if getattr(e.data, side).spelling.on:
-            raise UserError(f"data.{side}.spelling.on makes vectors of the words themselves: leave out --{side}-size")
-    return models.build(e.model, *sizes, e.train.dtype, remat=e.train.remat)
+def _task(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
+    """With its assets: learned from the data, or assumed from the sizes of the vocabularies."""
+    task = experiment.task()
+    if sizes is not None:
+        return task.replace(assets=task.assumed_assets(sizes))
+    try:
+        return task.replace(assets=task.learn_assets(task.read()))
+    except UserError as error:
+        raise UserError(f"{error}; or give --source-size and --target-size, and no data is read") from error
 
 
 def candidates(program: Program, devices: int) -> Iterator[Mesh]:
     """Every data x fsdp x tensor of so many devices, but for those that training would refuse."""
     for tensor in (n for n in _divisors(devices) if n <= WIDEST):
-        heads = [getattr(side, "heads", tensor) for side in config.sides(program.experiment.model)]
         try:
             program.held(Mesh(1, 1, tensor))
         except UserError:
             continue
-        if all(n % tensor == 0 for n in heads):
+        if all(n % tensor == 0 for n in program.task.heads):
             for fsdp in _divisors(devices // tensor):
                 mesh = Mesh(devices // tensor // fsdp, fsdp, tensor)
                 try:
-                    models.check_mesh(program.experiment.model, mesh._asdict())
+                    program.task.check_mesh(mesh._asdict())
                 except UserError:
                     continue
                 yield mesh
