@@ -12,6 +12,9 @@ from typing import Any
 
 from s2sjax.errors import UserError
 
+INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields")
+"""what the parser keeps for itself"""
+
 
 def nearest(name: str, names: Sequence[str]) -> str:
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
@@ -22,9 +25,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     import tyro
 
     names = list(_field_names(settings))
-    options = [
-        name for name in vars(known) if name not in ("command", "parser", "subject", "help", "name", "takes_fields")
-    ]
+    options = [name for name in vars(known) if name not in INTERNAL]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:

@@ -244,7 +244,7 @@ class RegressionTask(Task):
             digest.update(np.append(window.values, window.target).tobytes())
         return digest.hexdigest()
 
-    def learn_assets(self, data: Sequence[Window]) -> dict[str, Scale]:
+    def learn_assets(self, data: Sequence[Window]) -> Assets:
         values = np.concatenate([[*window.values, window.target] for window in data])
         return {"scale": Scale(float(values.min()), float(values.max()))}
 
@@ -276,7 +276,7 @@ class RegressionTask(Task):
         module = self.module
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
-            predicted = module.apply({"params": params}, batch["values"], batch["values_lengths"])
+            predicted: Any = module.apply({"params": params}, batch["values"], batch["values_lengths"])
             real = (batch["values_lengths"] > 0).astype(jnp.float32)  # [B]
             return {"loss": (jnp.sum(real * jnp.square(predicted - batch["target"])[:, 0]), jnp.sum(real))}
 
@@ -292,12 +292,12 @@ class RegressionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         module, e, scale = self.module, self.experiment, self.assets["scale"]
         require(not others, "a regression has no ensembles: name one run")
-        apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])[:, 0]
+        apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
         batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh)
 
         def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
             found = batched(params, self.columns(examples))
-            return [Estimate(scale.invert(float(scaled)), float(scaled)) for scaled in found]
+            return [Estimate(scale.invert(float(scaled)), float(scaled)) for (scaled,) in found]
 
         return predict
 

@@ -87,7 +87,8 @@ class Task(ABC):
     def fingerprint(self, data: Any) -> str:
         """SHA-256 of the training data: a run refuses to continue on other data."""
 
-    def learn_assets(self, data: Any) -> dict[str, Asset]:
+    def learn_assets(self, data: Any) -> Assets:
+        """Each is an `Asset`, by name."""
         return {}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
@@ -140,7 +141,7 @@ class Task(ABC):
         """Which parameters a tensor-parallel mesh splits (train/mesh.py); none are split by default."""
         return ()
 
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:  # noqa: B027
         """Refuses a mesh that cannot work."""
 
     @property
@@ -154,7 +155,7 @@ class Task(ABC):
 
     # ----------------------------------------------------------------------------- predictions
 
-    def check_predictor(self) -> None:
+    def check_predictor(self) -> None:  # noqa: B027
         """Refuses, before training, predictions that could not be made after it."""
 
     @abstractmethod

@@ -12,7 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.config import ConvS2S, Luong, Transformer, family, require, settings, sides
+from s2sjax.config import (
+    RCTM,
+    ConvS2S,
+    DenseDense,
+    LSTMDense,
+    Luong,
+    Mixture,
+    Prepared,
+    Transformer,
+    family,
+    require,
+    settings,
+    sides,
+)
 from s2sjax.core import sampled
 from s2sjax.data import Example, pairs, sources, text
 from s2sjax.data.batches import Plan
@@ -199,7 +212,7 @@ class TranslationTask(Task):
     def fingerprint(self, data: pairs.Training) -> str:
         return pairs.fingerprint(data)
 
-    def learn_assets(self, data: pairs.Training) -> dict[str, Any]:
+    def learn_assets(self, data: pairs.Training) -> Assets:
         found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
         softmax, size = self.experiment.train.softmax, found["target"].size
         for name in ("samples", "subset"):
