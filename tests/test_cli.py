@@ -19,8 +19,9 @@ from s2sjax import lines as standard_input
 from s2sjax.models import catalogue
 
 PAGE = """
-from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
-experiment = Experiment(
+from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
+from s2sjax.tasks import Translation
+experiment = Translation(
     name="tiny",
     data=Data(Synthetic("reverse", train=64, dev=8, test=8, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
     model=Luong(width=8, embedding=4, layers=1, dropout=0.0),
@@ -278,7 +279,7 @@ def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
     )
     assert {path.name for path in folder.iterdir()} == {
         "attention.png", "checkpoints", "config.json", "metrics.jsonl", "results.json", "samples.txt", "tensorboard",
-        "vocabulary",
+        "assets",
     }  # fmt: skip
     results = json.loads((folder / "results.json").read_text())
     assert set(results) == {"exact", "cer", "split", "step", "search"}
@@ -474,9 +475,9 @@ def test_a_checkpoint_of_another_model_is_refused(refused, copy):
 
 
 def test_a_vocabulary_of_another_run_is_refused(refused, copy):
-    vocabulary = json.loads((copy / "vocabulary/target.json").read_text())
+    vocabulary = json.loads((copy / "assets/target.json").read_text())
     vocabulary["pieces"].reverse()
-    (copy / "vocabulary/target.json").write_text(json.dumps(vocabulary))
+    (copy / "assets/target.json").write_text(json.dumps(vocabulary))
     assert "the target vocabulary in" in refused("decode", copy)
 
 
@@ -556,7 +557,7 @@ def test_a_full_disk_is_one_line_and_harms_no_older_checkpoint(page, copy):
         "free some space and run the same command again\n"
     )
     assert child.returncode == 2
-    assert run.open_run(copy).checkpoints(read_only=True).steps() == [2, 4]
+    assert run.load(copy).checkpoints(read_only=True).steps() == [2, 4]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(trained):

@@ -13,8 +13,9 @@ import s2sjax
 
 EXPERIMENT = """
 from s2sjax.config import *
+from s2sjax.tasks import *
 
-experiment = Experiment(
+experiment = Translation(
     name="learn",
     data=Data(
         corpus=Synthetic("{task}", train=20_000, length=8, alphabet=8, seed={seed}), buckets=((9, 9),), tokens=1152

@@ -13,6 +13,7 @@ from s2sjax.errors import UserError
 from s2sjax.plan import chips, report
 from s2sjax.plan.predict import Mesh, Program
 from s2sjax.plan.work import Kind, count
+from s2sjax.tasks import Translation
 from s2sjax.train import mesh as meshes
 from s2sjax.train.loop import Programs
 
@@ -30,9 +31,8 @@ MESHES = [Mesh(8, 1, 1), Mesh(1, 8, 1), Mesh(2, 4, 1), Mesh(4, 1, 2)]
 def program(model, vocabulary=200, length=16, rows=8, **train) -> Program:
     data = config.Data(shared=True, buckets=((length, length),), tokens=2 * length * rows)
     train = config.Train(label_smoothing=0.1, **train)
-    return Program(
-        config.Experiment("planned", data, model, train), models.build(model, vocabulary, vocabulary, train.dtype)
-    )
+    task = Translation("planned", data, model, train).task()
+    return Program(task.replace(assets=task.assumed_assets((vocabulary, vocabulary))))
 
 
 def named(name: str, **options) -> config.ModelConfig:
@@ -180,8 +180,9 @@ def test_the_fastest_that_fits_is_taken_and_the_simplest_of_equals():
 # ------------------------------------------------------------------------------------- command
 
 PAGE = """
-from s2sjax.config import Data, DenseDense, Experiment, Synthetic, Train
-experiment = Experiment(
+from s2sjax.config import Data, DenseDense, Synthetic, Train
+from s2sjax.tasks import Translation
+experiment = Translation(
     name="tiny",
     data=Data(Synthetic("reverse", train=64, dev=0, test=0, length=5, alphabet=4), buckets=((4, 4), (6, 6)), tokens=96),
     model=DenseDense(width=8, embedding=4, dropout=0.0),
@@ -246,10 +247,10 @@ def test_mistakes_are_one_line(call, page, arguments, message):
 
 def test_planning_needs_no_data():
     data = config.Data(config.TextFiles(train=("nowhere.tsv",)), buckets=((6, 6),), tokens=96)
-    experiment = config.Experiment("absent", data, TINY["recurrent"])
+    experiment = Translation("absent", data, TINY["recurrent"])
     with pytest.raises(UserError, match=r"nowhere.tsv.*; or give --source-size and --target-size"):
         report.plan(experiment, 8)
     spelt = config.Text("words", spelling=config.Spelling(on=True))
     with pytest.raises(UserError, match=r"data.target.spelling.on .*: leave out --target-size"):
-        report._module(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
-    assert report._module(experiment, (11, 12)).target_size == 12
+        report._task(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
+    assert report._task(experiment, (11, 12)).module.target_size == 12

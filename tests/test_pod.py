@@ -20,7 +20,8 @@ from s2sjax.train.checkpoints import Checkpoints
 # The page is run by every process: it notes which examples each step of each process sees.
 PAGE = """
 import json, os
-from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
+from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
+from s2sjax.tasks import Translation
 from s2sjax.train import loop
 
 plain = loop.Programs.__call__
@@ -33,7 +34,7 @@ def noting(programs, state, batch, log):
     return plain(programs, state, batch, log)
 
 loop.Programs.__call__ = noting
-experiment = Experiment(
+experiment = Translation(
     name="tiny",
     data=Data(Synthetic("reverse", train=70, dev=8, test=21, length=5, alphabet=4), buckets=((6, 6),), tokens=120),
     model=Luong(width=8, embedding=4, layers=1, dropout=0.3),
@@ -189,7 +190,7 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     said, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     (step,) = map(int, re.findall(r"interrupted after step (\d+): run the same command again", said))
-    assert run.open_run(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
+    assert run.load(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
     code, said, err = pod.finish(2, 4, out)
     assert code == 0 and f"resumed after step {step}" in said, err
     assert pod.fingerprints(out) == pod.fingerprints("whole")
@@ -208,14 +209,14 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
 
 SLOW_TO_READ = """
 import time
-from s2sjax.data import training
+from s2sjax.data import pairs
 from s2sjax.train import hosts
 
-def slowly(data, read=training.read):
+def slowly(data, read=pairs.read):
     time.sleep(40 if hosts.leads() else 0)
     return read(data)
 
-training.read = slowly
+pairs.read = slowly
 """
 
 

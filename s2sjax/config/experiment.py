@@ -6,13 +6,10 @@ inherits from `Experiment`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from s2sjax.config.settings import require
 from s2sjax.config.training import Train
-
-if TYPE_CHECKING:
-    from s2sjax.tasks.task import Task
 
 
 class Experiment:
@@ -38,8 +35,8 @@ class Experiment:
     free_fields: ClassVar[tuple[str, ...]] = ()
     """dotted names that may change between two starts of one run, besides those of `train`"""
 
-    def task(self) -> Task:
-        """The task of this experiment, before it has any assets."""
+    def task(self) -> Any:
+        """The `tasks.Task` of this experiment, before it has any assets."""
         raise TypeError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")
 
     def check_name(self) -> None:

@@ -204,7 +204,7 @@ RESULTS = {
 
 
 def test_the_summary_prints_a_signature_with_every_sacrebleu_score():
-    assert summary(RESULTS, line="word").splitlines() == [
+    assert summary(RESULTS, noun="word").splitlines() == [
         "PER 7.93%  WER 33.10%  on 6,012 words",
         "BLEU 27.31  on 6,012 words  nrefs:1|case:mixed",
     ]

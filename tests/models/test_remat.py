@@ -11,6 +11,7 @@ import zoo
 from s2sjax import config, models
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
+from s2sjax.tasks import Translation
 from s2sjax.train.loop import compiler_options
 
 FORCED = config.Train()
@@ -108,5 +109,5 @@ def test_the_more_is_forgotten_the_less_memory_is_needed(name):
 @pytest.mark.parametrize("model", [config.DenseDense(), config.RCTM(), config.Pair(config.RCTM(), config.LSTMDense())])
 def test_what_frees_nothing_is_refused(model):
     with pytest.raises(UserError, match=r"^train.remat products frees nothing of .*: set layers, or none$"):
-        config.Experiment("one", model=model, train=config.Train(remat="products"))
-    config.Experiment("one", model=model, train=config.Train(remat="layers"))
+        Translation("one", model=model, train=config.Train(remat="products"))
+    Translation("one", model=model, train=config.Train(remat="layers"))
