@@ -198,7 +198,7 @@ def test_buckets_refuse_missing_lengths_and_falling_ends():
 
 RESULTS = {
     "per": Result("per", 7.9312, False, None, 6012, "PER"),
-    "bleu": Result("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU"),
+    "bleu": Result("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU", "{:.2f}"),
     "wer": Result("wer", 33.1, False, None, 6012, "WER"),
 }
 
