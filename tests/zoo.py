@@ -106,8 +106,9 @@ class Pure:
         return total / jnp.maximum(weight, 1), logits
 
     # Both from one compiled program a shape.
-    def gradient(self, source, target):
-        return self._gradient(self.params, source, target)[0]
+    def gradient(self, source, target, scale=1.0):
+        """At the parameters times `scale`."""
+        return self._gradient(jax.tree.map(lambda leaf: leaf * scale, self.params), source, target)[0]
 
     def logits(self, source, target):
         return np.asarray(self._gradient(self.params, source, target)[1])

@@ -20,7 +20,11 @@ def largest_over_time(kernel: Array, bias: Array, characters: Array, real: Array
     before = [(0, 0)] * (characters.ndim - 2)
     padded = jnp.pad(jnp.where(real[..., None], characters, 0), [*before, (0, width - 1), (0, 0)])
     windows = sum(padded[..., m : m + length, :] @ kernel[m] for m in range(width))  # [..., C, F]
-    return jnp.max(jnp.where(real[..., None], jnp.tanh(windows + bias), -1), axis=-2)
+    states = jnp.where(real[..., None], jnp.tanh(windows + bias), -1)
+    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: where XLA computes them
+    # again with other rounding, that number can be 0.
+    first = jnp.argmax(jax.lax.stop_gradient(states), axis=-2, keepdims=True)
+    return jnp.sum(jnp.where(jnp.arange(length)[:, None] == first, states, 0), axis=-2)
 
 
 def features(convolutions: Sequence[tuple[Array, Array]], characters: Array, real: Array) -> Array:

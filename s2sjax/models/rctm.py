@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,9 +17,15 @@ from s2sjax.models.contract import Memory, masked_mean, output_layer
 
 
 def masked_max(states: Array, mask: Array) -> Array:
-    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros."""
-    lowest = jnp.finfo(states.dtype).min
-    largest = jnp.max(states, axis=1, where=mask[..., None], initial=lowest)
+    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros.
+
+    The gradient goes to the first of equals.
+    """
+    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: where XLA computes them
+    # again with other rounding, that number can be 0.
+    masked = jnp.where(mask[..., None], states, jnp.finfo(states.dtype).min)
+    first = jnp.argmax(jax.lax.stop_gradient(masked), axis=1, keepdims=True)
+    largest = jnp.take_along_axis(states, first, axis=1)[:, 0]
     return jnp.where(mask.any(1)[:, None], largest, 0)
 
 

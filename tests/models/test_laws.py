@@ -78,7 +78,12 @@ def test_padding_is_invisible(name, model):
     assert largest_difference(logits[order], padded) < BAR
     beside_strangers = model.logits(*strangers)[0, : target.shape[1]] * real[0]
     assert largest_difference(logits[0], beside_strangers) < BAR
-    assert largest_difference(model.gradient(source, target), model.gradient(*longer)) < BAR
+    # At the sharp weights the gradient is ill-conditioned: half a unit in the last place of each weight changes that of
+    # transformer-pre-learned by 1e-4, so that no two orders of summation agree to 1e-5. At the plain weights it is
+    # 5e-7, and the bar is lower: gradients are smaller there too.
+    plain = [model.gradient(*both, scale=1 / 1.5) for both in ((source, target), longer)]
+    assert largest_difference(plain[0], jax.tree.map(np.zeros_like, plain[0])) > 0.01
+    assert largest_difference(*plain) < BAR / 5
 
 
 @every_model

@@ -24,6 +24,14 @@ def test_a_sentence_is_pooled_over_its_real_positions(pool, vector):
     assert np.all(np.asarray(slope)[~MASK] == 0)
 
 
+def test_the_gradient_of_the_largest_goes_to_the_first_of_equals():
+    """It is a selection: nothing is divided by the number of equals."""
+    states = np.array([[[1.0, 5], [3, 5], [3, 2], [9, 9]], [[0, 0]] * 4])
+    mask = np.array([[True, True, True, False], [False] * 4])
+    slope = jax.grad(lambda states: jnp.sum(rctm.masked_max(states, mask) * np.array([2.0, 7])))(states)
+    np.testing.assert_array_equal(slope, [[[0, 7], [2, 0], [0, 0], [0, 0]], [[0, 0]] * 4])
+
+
 def model(c: config.RCTM):
     """A module and random parameters, biases too."""
     module = models.build(c, zoo.VOCABULARY, zoo.VOCABULARY)
