@@ -12,9 +12,11 @@ sentence side by side more cheaply than `vmap` does it has `spread`, `step_beams
 Rows of several examples one behind the other (data/packing.py) come with `segments`, two of [B, S] and [B, T]: which
 example each token belongs to, from 1. Only a Transformer takes them, as the last argument of the two below.
 
-How an encoder and a decoder join. Both are built as Type(config, embedding, dtype).
+How a front end, an encoder and a decoder join. An encoder is built as Type(config, inputs, dtype), `inputs` being the
+width of the vectors it reads; a decoder as Type(config, embedding, dtype).
 
-    encoder(source, mask, train)                       -> Memory
+    frontend(source)                                   -> xs [B, S, inputs], mask [B, S]: see models/frontends.py
+    encoder(xs, mask, train)                           -> Memory
     decoder.prepare(memory)                            -> what `encode` returns: the memory made ready, once a sentence
     decoder.start, decoder.step                        as above; one that is not `parallel` over time takes `train`
     decoder.hidden(memory, inputs, mask, train)        -> [B, T, W]: `inputs` is `target` shifted right
@@ -38,6 +40,7 @@ from s2sjax.core import positions
 from s2sjax.core.beams import Beams, side_by_side
 from s2sjax.core.cells import CELLS, Carry
 from s2sjax.core.tokens import PAD, SOS
+from s2sjax.models.frontends import Tokens
 
 
 class Memory(NamedTuple):
@@ -141,7 +144,8 @@ class EncoderDecoder(nn.Module):
             if writes.tie == "all"
             else self._embedding(self.source_size, reads.embedding, self.source_spelling)
         )
-        self.encoder = self.encoder_type(reads, self.source_embedding, self.dtype)
+        self.frontend = Tokens(self.source_embedding)
+        self.encoder = self.encoder_type(reads, self.frontend.width, self.dtype)
         shared = {"encoder": self.encoder} if getattr(writes, "share", False) else {}
         self.decoder = self.decoder_type(writes, self.target_embedding, self.dtype, **shared)
         joined = isinstance(self.config, config.Pair)
@@ -166,7 +170,7 @@ class EncoderDecoder(nn.Module):
         return self.config.max_length if getattr(self.config, "positions", None) == "learned" else None
 
     def encode(self, source: Array, train: bool = False, segments: Array | None = None):
-        memory = self.encoder(source, source != PAD, train, *_given(segments))
+        memory = self.encoder(*self.frontend(source), train, *_given(segments))
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
     def start(self, memory, steps: int):

@@ -31,18 +31,17 @@ def slowed(x: Array, pace: float) -> Array:
 
 
 class Placed(nn.Module):
-    """Embeddings of words and of their positions, summed and dropped out; both are drawn from N(0, 0.1^2)."""
+    """Vectors and their positions, 0.1 x_t + p_t, dropped out: of embeddings, both have the deviation 0.1."""
 
     config: config.ConvS2S
-    embedding: layers.Embedding
     dtype: jnp.dtype
 
     def setup(self):
         shape = (self.config.max_length, self.config.embedding)
         self.table = self.param("table", nn.initializers.normal(0.1), shape)
 
-    def __call__(self, ids: Array, position: Array, train: bool = False) -> Array:
-        x = 0.1 * self.embedding(ids) + self.table[position].astype(self.dtype)
+    def __call__(self, xs: Array, position: Array, train: bool = False) -> Array:
+        x = 0.1 * xs + self.table[position].astype(self.dtype)
         return layers.dropout(self, x, self.config.dropout, train)
 
 
@@ -99,21 +98,21 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 
 
 class ConvEncoder(nn.Module):
-    """z = W_o blocks(W_i e), e the embeddings: it hands over z and e, one as wide as the other."""
+    """z = W_o blocks(W_i e), e the vectors with their positions: it hands over z and e, one as wide as the other."""
 
     config: config.ConvS2S
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
-        self.placed = Placed(c, self.embedding, self.dtype)
+        self.placed = Placed(c, self.dtype)
         self.enter = dense(c, c.embedding, c.encoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.encoder_layers, False, self.dtype)
         self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = self.placed(source, jnp.arange(source.shape[1]), train)
+    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
+        embedded = self.placed(xs, jnp.arange(xs.shape[1]), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
             x = layers.block(self, lambda self, x, at=layer: self.blocks[at](x, mask, train), x)
@@ -170,7 +169,7 @@ class ConvDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        self.placed = Placed(c, self.embedding, self.dtype)
+        self.placed = Placed(c, self.dtype)
         self.enter = dense(c, c.embedding, c.decoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
         self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
@@ -192,7 +191,7 @@ class ConvDecoder(nn.Module):
         return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
 
     def step(self, memory: Read, state: State, token: Array):
-        embedded = self.placed(token, state.position)
+        embedded = self.placed(self.embedding(token), state.position)
         x, pasts, alphas = self.enter(embedded), [], []
         for block, look, past in zip(self.blocks, self.attentions, state.past):
             past, v = block.read_one(past, x)
@@ -208,7 +207,7 @@ class ConvDecoder(nn.Module):
         return block.add(x, v)
 
     def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
+        embedded = self.placed(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
             x = layers.block(self, lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train), x)

@@ -22,19 +22,16 @@ class WindowEncoder(nn.Module):
     """h_t = relu(W [e_{t-r}; ...; e_{t+r}] + b), r to either side, then further dense layers: position by position."""
 
     config: config.DenseDense
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
         kernels = (c.window, *(1,) * (c.encoder_layers - 1))
-        self.stack = layers.Convolutional(
-            self.embedding.width, c.width, kernels, "relu", dropout=c.dropout, dtype=self.dtype
-        )
+        self.stack = layers.Convolutional(self.inputs, c.width, kernels, "relu", dropout=c.dropout, dtype=self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
-        states = self.stack(embedded, mask, train)
+    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
+        states = self.stack(layers.dropout(self, xs, self.config.dropout, train), mask, train)
         return Memory(layers.dropout(self, states, self.config.dropout, train), mask, ())
 
 

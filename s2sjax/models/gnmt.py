@@ -23,19 +23,18 @@ class GNMTEncoder(nn.Module):
     """
 
     config: config.GNMT
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
         stack = partial(layers.Recurrent, c.cell, dropout=c.dropout, dtype=self.dtype)
-        self.lowest = stack(width=2 * c.width, layers=1, inputs=self.embedding.width, bidirectional=1)
+        self.lowest = stack(width=2 * c.width, layers=1, inputs=self.inputs, bidirectional=1)
         self.upper = stack(width=c.width, layers=c.layers - 1, inputs=2 * c.width, residual=True)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
         rate = self.config.dropout
-        embedded = layers.dropout(self, self.embedding(source), rate, train)
-        both_ways, (ends,) = self.lowest(embedded, mask, train=train)
+        both_ways, (ends,) = self.lowest(layers.dropout(self, xs, rate, train), mask, train=train)
         states, final = self.upper(layers.dropout(self, both_ways, rate, train), mask, train=train)
         backward = tuple(part[:, self.config.width :] for part in ends)
         return Memory(layers.dropout(self, states, rate, train), mask, (backward, *final))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,9 +17,15 @@ from s2sjax.models.contract import Memory, masked_mean, output_layer
 
 
 def masked_max(states: Array, mask: Array) -> Array:
-    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros."""
-    lowest = jnp.finfo(states.dtype).min
-    largest = jnp.max(states, axis=1, where=mask[..., None], initial=lowest)
+    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros.
+
+    The gradient goes to the first of equals.
+    """
+    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: where XLA computes them
+    # again with other rounding, that number can be 0.
+    masked = jnp.where(mask[..., None], states, jnp.finfo(states.dtype).min)
+    first = jnp.argmax(jax.lax.stop_gradient(masked), axis=1, keepdims=True)
+    largest = jnp.take_along_axis(states, first, axis=1)[:, 0]
     return jnp.where(mask.any(1)[:, None], largest, 0)
 
 
@@ -26,21 +33,21 @@ POOLS = {"mean": masked_mean, "max": masked_max}
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Convolutions over the embedded source; all positions pooled stand for its last carry."""
+    """Convolutions over the source; all positions pooled stand for its last carry."""
 
     config: config.RCTM
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
         c = self.config
         self.stack = layers.Convolutional(
-            self.embedding.width, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype
+            self.inputs, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype
         )
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
-        states = layers.dropout(self, self.stack(embedded, mask, train), self.config.dropout, train)
+    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
+        xs = layers.dropout(self, xs, self.config.dropout, train)
+        states = layers.dropout(self, self.stack(xs, mask, train), self.config.dropout, train)
         return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 

@@ -18,10 +18,10 @@ from s2sjax.models.contract import Memory, output_layer
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of cells over the embedded source, which it may read from the end; see `layers.Recurrent`."""
+    """A stack of cells over the source, which it may read from the end; see `layers.Recurrent`."""
 
     config: config.Cho | config.Sutskever | config.RNNsearch | config.Luong | config.LSTMDense
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
@@ -42,14 +42,14 @@ class RecurrentEncoder(nn.Module):
                 shape = dict(width=c.width, layers=1)
         if isinstance(c, config.RNNsearch | config.Luong):
             shape |= dict(initial=c.initial, variational=c.variational, zoneout=c.zoneout)
-        self.stack = layers.Recurrent(c.cell, inputs=self.embedding.width, dropout=c.dropout, dtype=self.dtype, **shape)
+        self.stack = layers.Recurrent(c.cell, inputs=self.inputs, dropout=c.dropout, dtype=self.dtype, **shape)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
         c = self.config
         once = getattr(c, "variational", False)
         turn = recurrence.turned if getattr(c, "reverse", False) else lambda xs, mask: xs
-        embedded = layers.dropout(self, self.embedding(source), c.dropout, train, once)
-        states, final = self.stack(turn(embedded, mask), mask, train=train)
+        xs = layers.dropout(self, xs, c.dropout, train, once)
+        states, final = self.stack(turn(xs, mask), mask, train=train)
         if isinstance(c, config.RNNsearch):
             final = (tuple(part[:, c.width :] for part in final[-1]),)  # of the backward reading
         # In the order of the source again, so that attention points at its words.

@@ -220,8 +220,10 @@ class EncoderBlock(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
+    """Blocks over xs [B, S, W], with positions."""
+
     config: config.Transformer
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
 
     def setup(self):
@@ -229,11 +231,11 @@ class TransformerEncoder(nn.Module):
         block = EncoderBlock(self.config, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         """segments [B, S]: of rows that hold several sources."""
-        x = self.positioned.everywhere(self.embedding(source), train, segments)
+        x = self.positioned.everywhere(xs, train, segments)
         seen = mask.sum(1) if segments is None else attention.same_segment(segments, segments)
-        x = self.blocks(x, seen, train=train, bias=self.positioned.bias(source.shape[1]))
+        x = self.blocks(x, seen, train=train, bias=self.positioned.bias(xs.shape[1]))
         return Memory(self.positioned.last(x), mask, ())
 
 

@@ -24,6 +24,14 @@ def test_a_sentence_is_pooled_over_its_real_positions(pool, vector):
     assert np.all(np.asarray(slope)[~MASK] == 0)
 
 
+def test_the_gradient_of_the_largest_goes_to_the_first_of_equals():
+    """It is a selection: nothing is divided by the number of equals."""
+    states = np.array([[[1.0, 5], [3, 5], [3, 2], [9, 9]], [[0, 0]] * 4])
+    mask = np.array([[True, True, True, False], [False] * 4])
+    slope = jax.grad(lambda states: jnp.sum(rctm.masked_max(states, mask) * np.array([2.0, 7])))(states)
+    np.testing.assert_array_equal(slope, [[[0, 7], [2, 0], [0, 0], [0, 0]], [[0, 0]] * 4])
+
+
 def model(c: config.RCTM):
     """A module and random parameters, biases too."""
     module = models.build(c, zoo.VOCABULARY, zoo.VOCABULARY)
@@ -67,7 +75,7 @@ def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
 def test_residual_and_gated_convolutions_by_hand():
     """x + a sigmoid(b): the first layer changes the width, so only the second one adds."""
     module, params = model(config.RCTM(width=4, embedding=3, kernels=(1, 1), activation="gated", residual=True))
-    read = lambda module, source: module.encoder(source, source > 0, False)
+    read = lambda module, source: module.encoder(*module.frontend(source), False)
     states, _, ((sentence,),), _ = module.apply(params, np.array([[5]]), method=read)
     weights, (x,) = params["params"]["encoder"]["stack"], params["params"]["source_embedding"]["table"][5:6] * 3**0.5
     for layer in range(2):
