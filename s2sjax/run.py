@@ -21,6 +21,7 @@ import numpy as np
 
 from s2sjax import __version__, config, models
 from s2sjax.core import sampled
+from s2sjax.core.device import compiler_options
 from s2sjax.data import Example, batches, sources, text, training
 from s2sjax.data.parts import Parts
 from s2sjax.errors import UserError
@@ -32,7 +33,7 @@ from s2sjax.models.contract import EncoderDecoder
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.loop import Result, Scores, compiler_options, fit
+from s2sjax.train.loop import Result, Scores, fit
 from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import Loss, TrainState, create, evaluation_params, make_train_step

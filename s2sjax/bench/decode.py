@@ -95,7 +95,7 @@ def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
         arguments = module.beams(params, memory), apply(memory, s.tokens, method="start"), limit, s.tokens
         if beam == 1:
             return search.greedy(*arguments, **common)
-        return search.beam(*arguments, width=beam, **common)
+        return search.beam_search(*arguments, width=beam, **common)
 
     on_device = jnp.asarray(source)
 

@@ -24,11 +24,11 @@ from s2sjax.config.data import (
     TextFiles,
     Tfds,
 )
-from s2sjax.config.joints import Carries, Reader, Writer
 from s2sjax.config.models import GNMT, Cho, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import Family, ModelConfig, Pair, family, sides
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
 from s2sjax.errors import UserError
 
@@ -94,7 +94,7 @@ class Experiment:
             "reach: set one of them off",
         )
         require(
-            self.search.coverage == 0 or self.model.writer.states is not None,
+            self.search.coverage == 0 or self.model.decoder_spec.states is not None,
             f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
             "set it to 0",
         )

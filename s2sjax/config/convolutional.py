@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.config.joints import Carries, Reader, Writer, check_tie
-from s2sjax.config.models import CellName, Tie, check_dropout
+from s2sjax.config.models import CellName, check_dropout
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec, Tie, check_tie
 
 Shapes = tuple[tuple[int, int], ...]
 
 
 @settings
-class RCTM:
+class RCTM(ModelSettings):
     """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
 
     width: int = 256
@@ -35,13 +35,21 @@ class RCTM:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        # The vector of the whole sentence stands for the last carry of a plain cell.
-        return Reader(self.width, Carries("rnn", (self.width,)))
+    def encoder_is_products(self) -> bool:
+        return self.activation != "gated"
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries("rnn", (self.width,)))
+    def decoder_is_products(self) -> bool:
+        return self.cell == "rnn"
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        # The vector of the whole sentence stands for the last carry of a plain cell.
+        return EncoderSpec(self.width, Carries("rnn", (self.width,)))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries("rnn", (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -53,8 +61,10 @@ class RCTM:
 
 
 @settings
-class ConvS2S:
+class ConvS2S(ModelSettings):
     """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
+
+    scans_time = False
 
     embedding: int = 256
     """width of a token, of what attention compares, and of what the output layer reads"""
@@ -74,12 +84,16 @@ class ConvS2S:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.embedding)
+    def max_positions(self) -> int:
+        return self.max_length
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.embedding)
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.embedding)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.embedding)
 
     def __post_init__(self):
         at_least(1, self, "model", "embedding", "max_length")
@@ -88,11 +102,13 @@ class ConvS2S:
 
 
 @settings
-class LSTMDense:
+class LSTMDense(ModelSettings):
     """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
 
     For sources and targets of matched lengths. The decoder is no language model: no token knows another.
     """
+
+    attends_own_position = True
 
     width: int = 512
     """of the states; each direction has half of it"""
@@ -110,12 +126,20 @@ class LSTMDense:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, self.layers, bidirectional=self.layers)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def decoder_is_products(self) -> bool:
+        return True
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -129,8 +153,11 @@ class LSTMDense:
 
 
 @settings
-class DenseDense:
+class DenseDense(ModelSettings):
     """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
+
+    scans_time = False
+    attends_own_position = True
 
     width: int = 512
     """of the hidden layers"""
@@ -148,12 +175,20 @@ class DenseDense:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width)
+    def encoder_is_products(self) -> bool:
+        return True
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def decoder_is_products(self) -> bool:
+        return True
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "window", "encoder_layers")
@@ -164,9 +199,6 @@ class DenseDense:
             self.window % 2 == 1,
             f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
         )
-
-
-Family = RCTM | ConvS2S | LSTMDense | DenseDense
 
 
 def _check_shapes(config, *names: str) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from s2sjax.config.joints import Carries, Reader, Writer, check_tie
+from s2sjax.config.choices import OneOf
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.specs import (
+    AttentionWindow,
+    Carries,
+    DecoderSpec,
+    EncoderSpec,
+    Initial,
+    Join,
+    ModelSettings,
+    RecurrentSpec,
+    Tie,
+    check_tie,
+)
+from s2sjax.core import attention, cells
 
-CellName = Literal[
-    "rnn", "lstm", "gru", "lstm_peephole", "lstm_coupled", "gru_after", "rnn_norm", "lstm_norm", "gru_norm", "mingru",
-    "minlstm",
-]  # fmt: skip
-"""the rows of s2sjax/core/cells.py"""
-Initial = Literal["orthogonal", "glorot"]
-Join = Literal["concatenate", "mean", "project"]
-Tie = Literal["all", "output", "none"]
+CellName = Annotated[str, OneOf(cells.CELLS)]
+ScoreName = Annotated[str, OneOf(attention.SCORES)]
 
 
 @settings
-class Cho:
+class Cho(ModelSettings):
     """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
 
     width: int = 512
@@ -37,12 +44,16 @@ class Cho:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,)))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, 1)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries(self.cell, (self.width,)))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -52,7 +63,7 @@ class Cho:
 
 
 @settings
-class Sutskever:
+class Sutskever(ModelSettings):
     """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
 
     width: int = 512
@@ -73,12 +84,16 @@ class Sutskever:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, self.layers)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries(self.cell, (self.width,) * self.layers))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -92,13 +107,15 @@ class Sutskever:
 
 
 @settings
-class RNNsearch:
+class RNNsearch(ModelSettings):
     """Bahdanau, Cho and Bengio 2014: the previous state asks, the context enters the cell."""
 
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
     """width of a token; 0 reads tokens as one-hot vectors"""
+    score: ScoreName = "additive"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
     encoder_layers: int = 1
@@ -123,23 +140,41 @@ class RNNsearch:
     """share of each state that a step leaves as it was (Krueger et al. 2017)"""
 
     @property
-    def reader(self) -> Reader:
-        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
-        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        # Each direction has the full width: the memory is twice as wide as the decoder.
+        deep = self.encoder_layers
+        return RecurrentSpec(
+            self.cell, 2 * self.width, deep, bidirectional=deep,
+            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+        )  # fmt: skip
 
     @property
-    def writer(self) -> Writer:
-        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
+    def encoder_spec(self) -> EncoderSpec:
+        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        return EncoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "encoder_layers")
         at_least(0, self, "model", "embedding", "attention", "readout_width")
         _check_rates(self)
         _check_readout(self)
+        require(
+            not attention.SCORES[self.score].equal_widths,
+            f"model.score {self.score!r} compares vectors of one width, but the state has {self.width} numbers and the "
+            f"memory {2 * self.width}: set model.score additive or general",
+        )
+        require(
+            not self.coverage or self.score == "additive",
+            f"model.coverage is a term of the additive score: set it False, or model.score additive, not {self.score}",
+        )
 
 
 @settings
-class Luong:
+class Luong(ModelSettings):
     """Luong, Pham and Manning 2015: stacked cells, the current state asks, the context is read out."""
 
     width: int = 512
@@ -152,8 +187,8 @@ class Luong:
     """of each layer, where they differ; the last is `width`"""
     cell: CellName = "lstm"
     """how a state moves: see s2sjax/core/cells.py"""
-    score: Literal["dot", "scaled_dot", "general", "additive", "cosine"] = "general"
-    """how a state asks: see s2sjax/core/attention.py"""
+    score: ScoreName = "general"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     window: Literal["global", "monotonic", "predictive"] = "global"
     """where it looks: everywhere, near its own place, or near a place that it predicts: see s2sjax/core/local.py"""
     radius: int = 0
@@ -180,12 +215,24 @@ class Luong:
     """share of each state that a step leaves as it was (Krueger et al. 2017)"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(
+            self.cell, self.widths or self.width, self.layers, bidirectional=self.layers if self.bidirectional else 0,
+            residual=self.residual, join=self.join,
+            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+        )  # fmt: skip
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+    def attention_window(self) -> AttentionWindow:
+        return AttentionWindow("radius", self.radius, True, "0, and model.window global")
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -230,7 +277,7 @@ class Luong:
 
 
 @settings
-class GNMT:
+class GNMT(ModelSettings):
     """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
 
     width: int = 512
@@ -239,6 +286,8 @@ class GNMT:
     """width of a token; 0 reads tokens as one-hot vectors"""
     layers: int = 4
     """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    score: ScoreName = "additive"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
     """width of the additive score's hidden layer; 0 takes `width`"""
     cell: CellName = "lstm"
@@ -249,12 +298,12 @@ class GNMT:
     """share of activations dropped while training"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -265,8 +314,10 @@ class GNMT:
 
 
 @settings
-class Transformer:
+class Transformer(ModelSettings):
     """Vaswani et al. 2017."""
+
+    scans_time = False
 
     width: int = 512
     """of the residual stream"""
@@ -294,16 +345,28 @@ class Transformer:
     """share of activations dropped while training"""
 
     @property
-    def embedding(self) -> int:
+    def embedding(self) -> int:  # type: ignore[override]
         return self.width
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width)
+    def takes_segments(self) -> bool:  # type: ignore[override]
+        return self.window == 0
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def max_positions(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
+
+    @property
+    def attention_window(self) -> AttentionWindow:
+        return AttentionWindow("window", self.window, False, "0")
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
@@ -327,9 +390,6 @@ class Transformer:
             f"model.join_positions '{self.join_positions}' needs a vector a position: "
             f"set model.positions to sinusoidal or learned, not {self.positions}",
         )
-
-
-Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
 
 
 def _check_rates(config) -> None:

@@ -3,19 +3,19 @@
 Letters: B batch, T queries, S positions of the memory, P learned queries, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
-A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `ask` turns a state into a query,
+A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `query` turns a state into a query,
 and `score` is a pure function of one query and its keys [S, ...]. Batch, positions and heads come by `vmap`.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core import fused
+from s2sjax.core import device, fused
 
 Weights = Mapping[str, Array]
 
@@ -30,12 +30,13 @@ def masked_softmax(scores: Array, mask: Array) -> Array:
 
 
 class Score(NamedTuple):
-    """One row of the table of scores."""
+    """One row of the table of scores. Products with matrices belong in `prepare` and `query`, not in `score`."""
 
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
     prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once a sentence
-    ask: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
+    query: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
     score: Callable[[Weights, Array, Array], Array]  # one query and its keys [S, ...] -> [S]
+    equal_widths: bool = False  # it requires Q = M
 
 
 def _dot(weights: Weights, query: Array, keys: Array) -> Array:
@@ -77,8 +78,8 @@ def _through(name: str) -> Callable[[Weights, Array], Array]:
 
 
 SCORES = {
-    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot),
-    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot),
+    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot, True),
+    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot, True),
     # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
     "general": Score(lambda q, m, a: {"memory": (m, q)}, _through("memory"), _as_it_is, _dot),
     "additive": Score(
@@ -86,11 +87,11 @@ SCORES = {
         _through("memory"), _through("query"), _additive,
     ),
     # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
-    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot),
+    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot, True),
 }  # fmt: skip
 
 
-def covered(weights: Weights, keys: Array, coverage: Array) -> Array:
+def add_coverage(weights: Weights, keys: Array, coverage: Array) -> Array:
     """Keys of the additive score that know what was read: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
 
     keys [..., S, A], coverage [..., S] = the sum of all alpha so far -> [..., S, A]. Tu et al. 2016, See et al. 2017.
@@ -126,13 +127,13 @@ def attend(
 
 def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
     """A batch of states asks: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
-    return jax.vmap(partial(attend, score, weights))(score.ask(weights, state), keys, values, mask, **options)
+    return jax.vmap(partial(attend, score, weights))(score.query(weights, state), keys, values, mask, **options)
 
 
 def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options):
     """All states of a batch ask: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
-    return jax.vmap(per_query)(score.ask(weights, states), keys, values, mask, **options)
+    return jax.vmap(per_query)(score.query(weights, states), keys, values, mask, **options)
 
 
 def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
@@ -186,7 +187,7 @@ def fused_multi_head(
         # An empty row must stay finite: it looks at one position, and is zeroed below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
         # With a bias, cuDNN's gradient refuses odd lengths.
-        implementation=_kernel(queries) if bias is None else "xla",
+        implementation=device.attention_kernel(queries) if bias is None else "xla",
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
 
@@ -206,13 +207,6 @@ def _masked_multi_head(
     # attends evenly to everything, which is finite, and is zeroed.
     attended = jax.nn.dot_product_attention(queries, keys, values, bias, mask=mask[:, None], implementation="xla")
     return jnp.where(mask.any(-1)[..., None, None], attended, 0)
-
-
-def _kernel(queries: Array) -> Literal["cudnn", "xla"]:
-    """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere."""
-    half = queries.dtype in (jnp.bfloat16, jnp.float16)
-    width = queries.shape[-1]
-    return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
 
 
 def attend_heads(

@@ -48,7 +48,7 @@ class Noise(NamedTuple):
     zone: Array | None = None  # [carries, ..., H] the share of each carry that stays as it was: zoneout
 
 
-QUIET = Noise()
+NO_NOISE = Noise()
 
 
 def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
@@ -62,7 +62,7 @@ def project(weights: Weights, xs: Array) -> Array:
     return projected + weights["bias"] if "bias" in weights else projected
 
 
-def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = QUIET) -> tuple[Carry, Array]:
+def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = NO_NOISE) -> tuple[Carry, Array]:
     """One time step: (carry, [..., G*H]) -> (carry, h).
 
     Variational dropout (Gal and Ghahramani 2016) hides units of h' from the products, the same ones at every step.

@@ -50,7 +50,7 @@ WINDOWS = {
 }
 
 
-def look(window: Window, radius: int, weights: Weights, states: Array, t: Array, mask: Array) -> Array:
+def window_weights(window: Window, radius: int, weights: Weights, states: Array, t: Array, mask: Array) -> Array:
     """The window of each state: states [B, ..., Q], t [B, ...], mask [B, S] -> factors [B, ..., S], 0 outside.
 
     Example: monotonic, t = 3, radius 1, S = 6 -> 0 0 1 1 1 0.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 
 
 class WindowEncoder(nn.Module):
@@ -24,13 +24,16 @@ class WindowEncoder(nn.Module):
     config: config.DenseDense
     inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
         kernels = (c.window, *(1,) * (c.encoder_layers - 1))
-        self.stack = layers.Convolutional(self.inputs, c.width, kernels, "relu", dropout=c.dropout, dtype=self.dtype)
+        self.stack = layers.Convolutional(
+            self.inputs, c.width, kernels, "relu", False, c.dropout, self.dtype, self.remat_policy
+        )
 
-    def __call__(self, xs: Array, mask: Array, train: bool) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         states = self.stack(layers.dropout(self, xs, self.config.dropout, train), mask, train)
         return Memory(layers.dropout(self, states, self.config.dropout, train), mask, ())
 
@@ -51,6 +54,7 @@ class DenseDecoder(nn.Module):
     config: config.LSTMDense | config.DenseDense
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = True
 
     def setup(self):
@@ -66,11 +70,11 @@ class DenseDecoder(nn.Module):
         """How many tokens are written: [B]."""
         return jnp.zeros(memory.mask.shape[0], jnp.int32)
 
-    def step(self, memory: Memory, position: Array, token: Array):
+    def step(self, memory: Memory, position: Array, token: Array, train: bool = False):
         looked_at = jax.nn.one_hot(position, memory.mask.shape[1]) * memory.mask
         return position + 1, self.output.logits(self._read_off(memory, position[:, None], False)[:, 0]), looked_at
 
-    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         return self._read_off(memory, jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape), train)
 
     def _read_off(self, memory: Memory, position: Array, train: bool) -> Array:

@@ -74,7 +74,7 @@ def scheduled_loss(
         logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
-        advance = remat(module.remat, advance, looped=True)
+        advance = remat(module.remat_policy, advance, looped=True)
         state = apply(memory, target.shape[1], method="start")
         logits = scheduled.step_by_step(advance, state, inputs, truth, for_draw, drawn)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}

@@ -8,7 +8,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 from s2sjax.models.rnn import RecurrentEncoder, run_layers, step_layers
 
 Carries = tuple[cells.Carry, ...]
@@ -23,6 +23,7 @@ class SutskeverDecoder(nn.Module):
     config: config.Sutskever
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = False
     encoder: RecurrentEncoder | None = None
     """given where its stack writes too"""
@@ -50,6 +51,6 @@ class SutskeverDecoder(nn.Module):
         carries, x = step_layers(self, self.kind, self._weights(), carries, embedded, train)
         return carries, self.output.logits(x), None
 
-    def hidden(self, memory: Carries, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Carries, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
         return run_layers(self, self.kind, self._weights(), memory, embedded, train)

@@ -42,6 +42,7 @@ from jax.sharding import AbstractMesh
 
 from s2sjax import config, models
 from s2sjax.core import sampled
+from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
@@ -49,7 +50,6 @@ from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
 from s2sjax.train import mesh as meshes
-from s2sjax.train.loop import compiler_options
 from s2sjax.train.memory import shard_bytes
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import make_train_step

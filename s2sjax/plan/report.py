@@ -69,7 +69,7 @@ def _module(e: config.Experiment, sizes: tuple[int, int] | None) -> EncoderDecod
             raise UserError(f"--{side}-size is {size}: it must be at least 1")
         if getattr(e.data, side).spelling.on:
             raise UserError(f"data.{side}.spelling.on makes vectors of the words themselves: leave out --{side}-size")
-    return models.build(e.model, *sizes, e.train.dtype, remat=e.train.remat)
+    return models.build(e.model, *sizes, e.train.dtype, remat_policy=e.train.remat)
 
 
 def candidates(program: Program, devices: int) -> Iterator[Mesh]:

@@ -51,6 +51,6 @@ def test_every_encoder_reads_frames(name):
     encoder = models.FAMILIES[type(c)][0](c, frontend.width, jnp.float32)
     xs, mask = frontend.init_with_output(jax.random.key(0), FRAMES, LENGTHS)[0]
     memory, params = encoder.init_with_output(jax.random.key(1), xs, mask, False)
-    assert memory.states.shape == (2, 4, c.reader.states)
+    assert memory.states.shape == (2, 4, c.encoder_spec.states)
     short = encoder.apply(params, xs[1:, :2], mask[1:, :2], False)
     np.testing.assert_allclose(memory.states[1, :2], short.states[0], atol=1e-5)
