@@ -12,8 +12,8 @@ ROOT = Path(s2sjax.__file__).parent
 # From the ground up; a room may import itself and those named before it.
 FLOORS = [
     "errors",
-    "config",
     "core",
+    "config",
     "layers",
     "models",
     "data",

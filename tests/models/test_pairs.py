@@ -106,7 +106,7 @@ def test_every_encoder_joins_every_decoder(decoder):
 
 
 def unshared(name: str) -> dict:
-    return {"share": False} if hasattr(zoo.MODELS[name], "share") else {}
+    return {"share": False} if zoo.MODELS[name].share else {}
 
 
 # ------------------------------------------------------------------------------------ tensor meshes
