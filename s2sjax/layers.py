@@ -130,7 +130,7 @@ class Recurrent(nn.Module):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of what each layer hands on."""
+        """Of the output of each layer."""
         return (self.width,) * self.layers if isinstance(self.width, int) else self.width
 
     def _one_way(self, layer: int) -> int:

@@ -1,4 +1,4 @@
-"""Decoding of ours beside the same model in `transformers` and in CTranslate2, turn by turn in one run.
+"""Decoding of ours beside the same model in `transformers` and in CTranslate2, alternating in one run.
 
 All of them write exactly `tokens` tokens for every sentence of random ids, with random weights of the same sizes:
 the work is the same, whatever the words. Tokens count once a sentence, not once a prefix of its beam.

@@ -1,4 +1,4 @@
-"""What learns: the families that convolve, and those that are dense. See s2sjax/config/models.py for the others."""
+"""Configurations of convolutional and dense models. See s2sjax/config/models.py for the others."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class RCTM(ModelSettings):
     width: int = 256
     """of the convolutions and of the decoder state"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     kernels: tuple[int, ...] = (2, 3, 4)
-    """how many positions each convolution sees, from the lowest"""
+    """kernel width of each convolution, from the lowest"""
     activation: Literal["tanh", "relu", "gated"] = "tanh"
     """of each convolution; `gated` is the gated linear unit"""
     residual: bool = False
-    """each convolution adds to what it read, where that is as wide"""
+    """residual connections where the widths agree"""
     pool: Literal["mean", "max"] = "mean"
-    """how the vectors of all positions become the one that every step of the decoder is given"""
+    """how the vectors of all positions become the sentence vector"""
     cell: CellName = "rnn"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def encoder_is_products(self) -> bool:
@@ -69,19 +69,19 @@ class ConvS2S(ModelSettings):
     embedding: int = 256
     """width of a token, of what attention compares, and of what the output layer reads"""
     encoder_layers: Shapes = ((256, 3),) * 4
-    """(width, kernel) of each block that reads"""
+    """(width, kernel) of each encoder block"""
     decoder_layers: Shapes = ((256, 3),) * 3
-    """(width, kernel) of each block that writes"""
+    """(width, kernel) of each decoder block"""
     max_length: int = 512
     """longest sequence that the learned positions can address"""
     weight_norm: bool = True
-    """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
+    """weight normalization (Salimans and Kingma 2016)"""
     scale_gradient: bool = True
-    """divide the encoder's gradient by twice the number of attentions, which all add to it"""
+    """divide the encoder's gradient by twice the number of attentions"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def max_positions(self) -> int:
@@ -113,17 +113,17 @@ class LSTMDense(ModelSettings):
     width: int = 512
     """of the states; each direction has half of it"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 1
-    """cells stacked"""
+    """recurrent layers"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     decoder_layers: int = 1
     """hidden layers between a state and the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -162,7 +162,7 @@ class DenseDense(ModelSettings):
     width: int = 512
     """of the hidden layers"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     window: int = 7
     """tokens that a position sees, itself in their middle"""
     encoder_layers: int = 1
@@ -170,9 +170,9 @@ class DenseDense(ModelSettings):
     decoder_layers: int = 1
     """hidden layers between those and the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def encoder_is_products(self) -> bool:

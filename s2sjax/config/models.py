@@ -1,4 +1,4 @@
-"""What learns: one class a family of models. A combination that cannot work is refused when it is built."""
+"""Model configurations, one class a family. A combination that cannot work is refused when it is built."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Cho(ModelSettings):
     width: int = 512
     """of the states and of the vector between"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     cell: CellName = "gru"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """what stands between the state and the output layer"""
+    """the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of what the output layer reads; 0 takes `embedding`"""
+    """width of that hidden layer; 0: `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -69,19 +69,19 @@ class Sutskever(ModelSettings):
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """cells stacked, in encoder and decoder each"""
+    """recurrent layers, in encoder and decoder each"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     reverse: bool = True
-    """read the source from its end to its beginning"""
+    """reverse the source"""
     share: bool = False
-    """one stack both reads and writes; with tie `all` of one vocabulary, the embeddings are one too"""
+    """encoder and decoder share one stack; with tie `all`, the embeddings too"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -108,36 +108,36 @@ class Sutskever(ModelSettings):
 
 @settings
 class RNNsearch(ModelSettings):
-    """Bahdanau, Cho and Bengio 2014: the previous state asks, the context enters the cell."""
+    """Bahdanau, Cho and Bengio 2014: the previous state is the query, the context enters the cell."""
 
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     score: ScoreName = "additive"
     """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0 takes `width`"""
+    """width of the additive score's hidden layer; 0: `width`"""
     encoder_layers: int = 1
-    """bidirectional layers, one upon the other"""
+    """bidirectional encoder layers"""
     cell: CellName = "gru"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """what stands between the state and the output layer"""
+    """the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of what the output layer reads; 0 takes `embedding`"""
+    """width of that hidden layer; 0: `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
-    """how matrices from state to state begin"""
+    """initialization of the state-to-state matrices"""
     coverage: bool = False
-    """the score sees how much attention each source position has had (See et al. 2017)"""
+    """the score depends on the attention each source position has received so far (See et al. 2017)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
     variational: bool = False
-    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -175,44 +175,44 @@ class RNNsearch(ModelSettings):
 
 @settings
 class Luong(ModelSettings):
-    """Luong, Pham and Manning 2015: stacked cells, the current state asks, the context is read out."""
+    """Luong, Pham and Manning 2015: stacked cells, the current state is the query, the context enters the output."""
 
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """cells stacked, in encoder and decoder each"""
+    """recurrent layers, in encoder and decoder each"""
     widths: tuple[int, ...] = ()
     """of each layer, where they differ; the last is `width`"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     score: ScoreName = "general"
     """how a state is compared with the memory: see s2sjax/core/attention.py"""
     window: Literal["global", "monotonic", "predictive"] = "global"
-    """where it looks: everywhere, near its own place, or near a place that it predicts: see s2sjax/core/local.py"""
+    """where it attends: everywhere, near its own position, or near a predicted one: see s2sjax/core/local.py"""
     radius: int = 0
-    """positions that a local window reaches to either side (the paper's D)"""
+    """radius of a local window (the paper's D)"""
     input_feeding: bool = True
-    """the attentional state enters the next step"""
+    """feed the attentional vector to the next step"""
     bidirectional: bool = False
-    """read the source both ways"""
+    """bidirectional encoder"""
     join: Join = "concatenate"
-    """of two directions: each has half of the width, or all of it and they are averaged or mapped by learned weights"""
+    """of two directions: concatenated halves, or the mean or a learned projection of two full widths"""
     residual: bool = False
-    """each layer above the first adds to what it read"""
+    """residual connections from the second layer on"""
     reverse: bool = False
-    """read the source from its end to its beginning"""
+    """reverse the source"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
-    """how matrices from state to state begin"""
+    """initialization of the state-to-state matrices"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
     variational: bool = False
-    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -278,24 +278,24 @@ class Luong(ModelSettings):
 
 @settings
 class GNMT(ModelSettings):
-    """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
+    """Wu et al. 2016: a deep residual stack over one bidirectional layer; the lowest decoder layer attends for all."""
 
     width: int = 512
     """of the states, and of each direction of the lowest layer"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 4
-    """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    """recurrent layers, in encoder and decoder each; residual from the third on"""
     score: ScoreName = "additive"
     """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0 takes `width`"""
+    """width of the additive score's hidden layer; 0: `width`"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def encoder_spec(self) -> EncoderSpec:
@@ -322,27 +322,27 @@ class Transformer(ModelSettings):
     width: int = 512
     """of the residual stream"""
     heads: int = 8
-    """of each attention; they share `width`"""
+    """attention heads; they share `width`"""
     feedforward: int = 2048
     """width of the inner layer of a block"""
     encoder_layers: int = 6
-    """blocks that read"""
+    """encoder blocks"""
     decoder_layers: int = 6
-    """blocks that write"""
+    """decoder blocks"""
     norm: Literal["post", "pre"] = "post"
     """layer norm after each sub-layer, as published, or before it"""
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "sinusoidal"
-    """how a token knows its place: see s2sjax/core/positions.py"""
+    """kind of position encoding: see s2sjax/core/positions.py"""
     join_positions: Literal["sum", "concat"] = "sum"
-    """sinusoidal or learned ones are added to the embedding, or set beside it and both projected to `width`"""
+    """sinusoidal or learned positions are added to the embedding, or concatenated and projected to `width`"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
     window: int = 0
-    """a position sees so many others to either side, at the cost of those alone; 0: all"""
+    """self-attention reaches this many positions to either side; 0: all"""
     tie: Tie = "output"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
     def embedding(self) -> int:  # type: ignore[override]

@@ -17,9 +17,9 @@ class Pair:
     """One family's encoder with another's decoder, as in the hybrids of Chen et al. 2018."""
 
     encoder: Family = field(default_factory=Transformer)
-    """the family that reads; what it says of its decoder is not used"""
+    """the encoder's family; its decoder settings are not used"""
     decoder: Family = field(default_factory=RNNsearch)
-    """the family that writes; what it says of its encoder is not used"""
+    """the decoder's family; its encoder settings are not used"""
     bridge: Literal["identity", "linear", "tanh"] = "tanh"
     """from the encoder's last states to the decoder's first: as they are, W h + b, or tanh(W h + b)"""
 
@@ -68,7 +68,7 @@ ModelConfig = Family | Pair
 
 
 def sides(model: ModelConfig) -> tuple[Family, Family]:
-    """(who reads, who writes): the two of a pair, or one family twice."""
+    """(encoder, decoder) configurations: the two of a pair, or one family twice."""
     return (model.encoder, model.decoder) if isinstance(model, Pair) else (model, model)
 
 

@@ -105,7 +105,7 @@ def no_repeated(n: int) -> Constraint:
     """No sequence of n tokens twice (Paulus et al. 2017)."""
 
     def one(log_probs: Array, prefix: Array, t: Array) -> Array:
-        """[V], [L]: the n - 1 last tokens, wherever they stood before, may not be followed by what followed them."""
+        """[V], [L]: the n - 1 last tokens, at any earlier place, may not be followed by what followed them."""
         L = len(prefix)
         last = prefix[(t - n + 1 + jnp.arange(n - 1)) % L]
         places = jnp.arange(L)

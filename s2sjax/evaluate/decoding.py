@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import constraints, continuous_batching, ensemble, losses, precision, sampling, search
+from s2sjax.core import constraints, continuous_batching, device, ensemble, losses, precision, sampling, search
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
 from s2sjax.data.batches import Ragged, evaluation_batches, round_length
@@ -221,7 +221,7 @@ def _sent_off(found: Hypotheses) -> Hypotheses:
     """On the CPUs of several processes, one at a time: those may meet in different order in programs that run at once,
     and would wait for each other for ever.
     """
-    return jax.block_until_ready(found) if jax.process_count() > 1 and jax.default_backend() == "cpu" else found
+    return jax.block_until_ready(found) if jax.process_count() > 1 and device.on_cpu() else found
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:

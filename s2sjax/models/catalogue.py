@@ -1,4 +1,4 @@
-"""What the named models are, found by tracing them: no array is made, nothing is compiled.
+"""What the named models are, found by tracing them: nothing is computed or compiled.
 
 facts(NAMED["character"].config, 74, 78)     -> Facts(weights=702030, attention=False, parallel=False)
 """

@@ -98,7 +98,7 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 
 
 class ConvEncoder(nn.Module):
-    """z = W_o blocks(W_i e), e the vectors with their positions: it hands over z and e, one as wide as the other."""
+    """z = W_o blocks(W_i e), e the vectors with their positions: it returns z and e, of equal width."""
 
     config: config.ConvS2S
     inputs: int

@@ -4,7 +4,7 @@ Letters: B batch, S source positions, T target positions, N positions asked for,
 
 No token waits for another: decoding takes as long as one position, and there is no language model of the output. That
 serves where source and target match in length. Beyond its end the source has one learned state, which all further
-positions share: a target may be longer by its <eos>, but what follows is the same token for ever.
+positions share: a target may be longer by its <eos>, but all that follows is the same token.
 """
 
 from typing import ClassVar

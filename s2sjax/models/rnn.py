@@ -233,7 +233,7 @@ def luong_step(
 ):
     """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
 
-    inputs: projected; dropout's masks [B, H] of what each layer hands on, already divided by 1 - rate, or None; and
+    inputs: projected; dropout's masks [B, H] of each layer's output, already divided by 1 - rate, or None; and
     the noise of each layer. attend: see `luong_attention`.
     """
     projected, keep, noise = inputs

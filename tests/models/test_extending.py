@@ -81,7 +81,7 @@ def test_the_command_line_takes_the_names_of_the_table(extended):
 
 
 def test_the_command_line_refuses_other_names(extended):
-    with pytest.raises(UserError, match="invalid choice 'leeky'.*'leaky'"):
+    with pytest.raises(UserError, match=r"invalid choice 'leeky'.*'leaky'"):
         on_the_command_line(config.Luong(), "--cell", "leeky")
 
 
@@ -195,7 +195,7 @@ def test_a_class_without_modules_is_refused():
         embedding: int = 4
         tie: str = "none"
 
-    with pytest.raises(UserError, match="^model Nothing has no encoder_type: set it on the class"):
+    with pytest.raises(UserError, match=r"^model Nothing has no encoder_type: set it on the class"):
         models.build(Nothing(), 7, 7)
 
 
