@@ -1,4 +1,4 @@
-"""The shared Flax rim: modules that declare and name parameters, then call the core.
+"""The shared Flax layers: modules that declare and name parameters, then call the core.
 
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.config.models import Initial, Join
+from s2sjax.config.specs import Initial, Join
 from s2sjax.core import cells, convolution, device, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm

@@ -93,6 +93,10 @@ class ModelSettings:
     """whether target position t always attends to source position t"""
     variational: bool = False
     """whether dropout draws one mask a sentence"""
+    zoneout: float = 0.0
+    """share of each recurrent state that a step leaves unchanged"""
+    reverse: bool = False
+    """whether the encoder reads the source from its end"""
     share: bool = False
     """whether the decoder uses the encoder's parameters"""
 

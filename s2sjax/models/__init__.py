@@ -90,12 +90,12 @@ NAMED: dict[str, Named] = {
     "luong_local": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, window="predictive", radius=10, dropout=0.2),
         "Luong et al. 2015",
-        "the same, looking ten words to either side of a predicted place",
+        "the same, attending ten words to either side of a predicted place",
     ),
     "rctm": Named(
         config.RCTM(dropout=0.0),
         "Kalchbrenner and Blunsom 2013",
-        "convolutions read, a plain recurrent cell writes",
+        "a convolutional encoder, a plain recurrent decoder",
     ),
     "convs2s": Named(
         config.ConvS2S(
@@ -105,12 +105,12 @@ NAMED: dict[str, Named] = {
             max_length=1024,
         ),
         "Gehring et al. 2017",
-        "gated convolutions; every layer of the decoder looks at the source",
+        "gated convolutions; every layer of the decoder attends to the source",
     ),
     "lstm_dense": Named(
         config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
         "Graves and Schmidhuber 2005",
-        "an LSTM reads both ways; each position is classified by itself",
+        "a bidirectional LSTM; each position is classified by itself",
     ),
     "dense_dense": Named(
         config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
@@ -120,7 +120,7 @@ NAMED: dict[str, Named] = {
     "gnmt_4": Named(
         config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
         "Wu et al. 2016",
-        "residual LSTM; the lowest layer asks for all",
+        "residual LSTM; the lowest layer attends for all",
     ),
     "gnmt_8": Named(
         config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
@@ -140,12 +140,12 @@ NAMED: dict[str, Named] = {
     "transformer_rnnsearch": Named(
         config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
         "Chen et al. 2018",
-        "a Transformer reads, a GRU with attention writes",
+        "a Transformer encoder, a GRU decoder with attention",
     ),
     "rnnsearch_transformer": Named(
         config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
         "Chen et al. 2018",
-        "a bidirectional GRU reads, a Transformer writes",
+        "a bidirectional GRU encoder, a Transformer decoder",
     ),
 }
 
@@ -227,14 +227,14 @@ def build(
     remat_policy: str = "none",
 ) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
-    reads, writes = config.sides(model)
+    encodes, decodes = config.sides(model)
     require(
-        writes.tie != "all" or source_size == target_size,
+        decodes.tie != "all" or source_size == target_size,
         f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
     )
-    encoder = reads.encoder_type or _of_family(FAMILIES, reads, (None, None))[0]
-    decoder = writes.decoder_type or _of_family(FAMILIES, writes, (None, None))[1]
-    for side, module, name in ((reads, encoder, "encoder_type"), (writes, decoder, "decoder_type")):
+    encoder = encodes.encoder_type or _of_family(FAMILIES, encodes, (None, None))[0]
+    decoder = decodes.decoder_type or _of_family(FAMILIES, decodes, (None, None))[1]
+    for side, module, name in ((encodes, encoder, "encoder_type"), (decodes, decoder, "decoder_type")):
         require(
             module is not None,
             f"model {type(side).__name__} has no {name}: set it on the class, see s2sjax/models/__init__.py",

@@ -21,7 +21,7 @@ class RecurrentEncoder(nn.Module):
     """A stack of cells over the source, which it may read from the end; see `layers.Recurrent`."""
 
     config: Any
-    """with a `recurrent_encoder`; its `reverse` reads from the end"""
+    """with a `recurrent_encoder`: see s2sjax/config/specs.py"""
     inputs: int
     dtype: jnp.dtype
     remat_policy: str = "none"
@@ -36,7 +36,7 @@ class RecurrentEncoder(nn.Module):
     def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         c = self.config
         drop = lambda xs: layers.dropout(self, xs, c.dropout, train, c.variational)
-        in_order = recurrence.reverse_sequences if getattr(c, "reverse", False) else lambda xs, mask: xs
+        in_order = recurrence.reverse_sequences if c.reverse else lambda xs, mask: xs
         states, final = self.stack(in_order(drop(xs), mask), mask, train=train)
         # In the order of the source again, so that attention points at its words.
         return Memory(drop(in_order(states, mask)), mask, final)
@@ -64,7 +64,7 @@ def draw_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], trai
     """The noise of one of the decoder's layers, as its configuration says, [T, B, H]: see `layers.draw_noise`."""
     c: Any = module.config  # type: ignore[attr-defined]
     rate = c.dropout if c.variational else 0.0
-    return layers.draw_noise(module, cell, shape, rate, getattr(c, "zoneout", 0.0), module.dtype, train)  # type: ignore[attr-defined]
+    return layers.draw_noise(module, cell, shape, rate, c.zoneout, module.dtype, train)  # type: ignore[attr-defined]
 
 
 def draw_step_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, int], train: bool) -> cells.Noise:
