@@ -32,8 +32,8 @@ def combine(members: Sequence[Beams], mean: Mean) -> Beams:
 
     def step(states: tuple, token: Array):
         states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))
-        looked = None if any(each is None for each in attention) else sum(attention) / len(members)
-        return states, mean_of_log_probs(logits, mean), looked
+        weights = None if any(each is None for each in attention) else sum(attention) / len(members)
+        return states, mean_of_log_probs(logits, mean), weights
 
     each = lambda name: (
         lambda states, argument: tuple(getattr(one, name)(state, argument) for one, state in zip(members, states))

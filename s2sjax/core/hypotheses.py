@@ -23,7 +23,7 @@ class Hypotheses(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All that a beam search looked at: the 2W continuations of each group that it ranked at each step, best first.
+    """All that a beam search ranked: the 2W continuations of each group that it ranked at each step, best first.
 
     Continuation j of a step follows live prefix `parents[.., j]` of the step before, which was continuation
     `lives[.., parents[.., j]]` there. Steps that were not made, and continuations that are impossible, have rank -inf.
@@ -32,12 +32,12 @@ class Tree(NamedTuple):
     parents: Array  # [B, G, L, 2W]
     tokens: Array  # [B, G, L, 2W]
     log_probs: Array  # [B, G, L, 2W]
-    ended: Array  # [B, G, L, 2W] put aside as a hypothesis
+    ended: Array  # [B, G, L, 2W] a finished hypothesis
     lives: Array  # [B, G, L, W] those that live on
 
 
 def add_finished(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
-    """The W best of those put aside before [R, W] and those of `new` [R, J] where `ends` holds."""
+    """The W best of those finished before [R, W] and those of `new` [R, J] where `ends` holds."""
     new = Hypotheses(
         jnp.where(ends[..., None], new.tokens, PAD), jnp.where(ends, new.lengths, 0),
         jnp.where(ends, new.scores, -jnp.inf), jnp.where(ends, new.log_probs, -jnp.inf),

@@ -14,12 +14,12 @@ Specification
   of what remains. The one exception is the repetition penalty, which multiplies the log-probability of a token that
   was written before: it changes ranks and scores, and never the log-probability that is reported.
 - The beam holds K live prefixes. Each step ranks all K * V continuations by log-probability. Those among the best K
-  that end with <eos> are put aside, if they are among the K best by score put aside so far; the best K of the others
-  live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis ends.
+  that end with <eos> are finished, and kept if they are among the K best finished ones by score; the best K of the
+  others live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
       bound  no live prefix can still enter its n best: a prefix of log-probability s reaches at most s / penalty(l)
              for a length l from the next to `limit`, whichever is larger, for s only falls and coverage is at most 0
-      first  K hypotheses are put aside
+      first  K hypotheses are finished
       never  at its limit alone
   From then on nothing of it changes, so neighbours in the batch, their number and their lengths do not matter.
 - *Groups* (diverse beam search, Vijayakumar et al. 2018) are G beams of W, advanced one after the other. A group ranks
@@ -128,7 +128,7 @@ def decode_loop(
     penalty: Penalty = "none",
     alpha: float = 0.6,
 ) -> Search:
-    """Writes `copies` outputs a sentence, one token after the other, none looking at another.
+    """Writes `copies` independent outputs a sentence, one token after the other.
 
     choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit [B] <= length.
     """
@@ -184,7 +184,7 @@ def greedy(step: Step | Beams, state: State, limit: Array, length: int, **option
 
 
 class BeamState(NamedTuple):
-    """What the loop of a beam search carries. Live prefixes and hypotheses put aside, each sorted, best first.
+    """What the loop of a beam search carries. Live prefixes and finished hypotheses, each sorted, best first.
 
     R = B * G rows: each group of a sentence is a beam of its own.
     """
@@ -209,7 +209,7 @@ def beam_search(step: Step | Beams, state: State, limit: Array, length: int, **o
 def beam_search_with_tree(
     step: Step | Beams, state: State, limit: Array, length: int, **options
 ) -> tuple[Hypotheses, Tree | None]:
-    """The n best of each sentence and, with `record`, the tree of all that was looked at."""
+    """The n best of each sentence and, with `record`, the tree of all continuations that were ranked."""
     return run_loop(beam_loop(step, state, limit, length, **options))
 
 
@@ -353,7 +353,7 @@ def top_k_of_rows(ranked: Array, count: int) -> Array:
 
 
 def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
-    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
+    """The attention weights while the model writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
     beams = as_beams(step)
 
     def body(carry, token):
@@ -362,5 +362,5 @@ def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array |
         return (state, token), None if attention is None else attention[:, 0]
 
     start = (beams.tile(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    looked = lax.scan(body, start, tokens.T)[1]
-    return None if looked is None else looked.swapaxes(0, 1)
+    weights = lax.scan(body, start, tokens.T)[1]
+    return None if weights is None else weights.swapaxes(0, 1)
