@@ -15,7 +15,8 @@ Specification
   was written before: it changes ranks and scores, and never the log-probability that is reported.
 - The beam holds K live prefixes. Each step ranks all K * V continuations by log-probability. Those among the best K
   that end with <eos> are finished, and kept if they are among the K best finished ones by score; the best K of the
-  others live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis ends.
+  others live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis
+  ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
       bound  no live prefix can still enter its n best: a prefix of log-probability s reaches at most s / penalty(l)
              for a length l from the next to `limit`, whichever is larger, for s only falls and coverage is at most 0

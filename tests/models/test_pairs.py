@@ -10,6 +10,7 @@ import zoo
 
 from s2sjax import config, models
 from s2sjax.config import Carries, DecoderSpec, EncoderSpec
+from s2sjax.errors import UserError
 from s2sjax.models.contract import Bridge, Memory
 
 ROWS, TIME = 3, 4
@@ -107,6 +108,26 @@ def test_every_encoder_joins_every_decoder(decoder):
 
 def unshared(name: str) -> dict:
     return {"share": False} if zoo.MODELS[name].share else {}
+
+
+# --------------------------------------------------------------------------- facts of both sides
+
+
+def test_the_longest_sequence_is_that_of_the_side_with_fewer_positions():
+    learned = config.Transformer(width=8, heads=2, positions="learned", max_length=12)
+    assert models.build(learned, 7, 7).longest == 12
+    assert models.build(zoo.CONVS2S, 7, 7).longest == 16
+    assert models.build(config.Pair(zoo.CONVS2S, learned), 7, 7).longest == 12
+    assert models.build(config.Luong(), 7, 7).longest is None
+
+
+def test_packed_rows_are_refused_where_a_side_does_not_keep_their_examples_apart():
+    ids = jnp.ones((1, 4), jnp.int32)
+    pair = config.Pair(zoo.MODELS["transformer-post"], zoo.MODELS["luong"])
+    for model in (zoo.MODELS["luong"], pair, zoo.MODELS["transformer-window"]):
+        module = models.build(model, 7, 7)
+        with pytest.raises(UserError, match=r"does not keep the examples of a packed row apart: unset data.packing"):
+            jax.eval_shape(module.init, jax.random.key(0), ids, ids, False, (ids, ids))
 
 
 # ------------------------------------------------------------------------------------ tensor meshes
