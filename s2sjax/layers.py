@@ -33,7 +33,7 @@ def remat_block(policy: str, module: nn.Module, function: Callable, *arrays: Arr
 
 
 class Weights(nn.Module):
-    """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
+    """The weights that a row of the core's tables names, as a dict of arrays in the computing type.
 
     Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
     state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all other

@@ -126,18 +126,18 @@ def attend(
 
 
 def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
-    """A batch of states asks: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    """One query a sentence: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
     return jax.vmap(partial(attend, score, weights))(score.query(weights, state), keys, values, mask, **options)
 
 
 def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options):
-    """All states of a batch ask: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
+    """All queries of each sentence: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
     return jax.vmap(per_query)(score.query(weights, states), keys, values, mask, **options)
 
 
 def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
-    """Learned queries ask every memory alike: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
+    """Learned queries, the same for every memory: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
 
     Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty one gives zeros.
     """
@@ -169,7 +169,7 @@ def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Ar
 def fused_multi_head(
     queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False, bias: Array | None = None
 ) -> Array:
-    """The same as `multi_head` in one fused kernel, for a memory whose padding stands at its end.
+    """The same as `multi_head` in one fused kernel, for a memory with its padding at the end.
 
     lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t; bias [B or 1, N, T, S].
     Rows that hold several sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
@@ -184,7 +184,7 @@ def fused_multi_head(
     attended = jax.nn.dot_product_attention(
         queries, keys, values, bias,
         is_causal=causal,
-        # An empty row must stay finite: it looks at one position, and is zeroed below.
+        # An empty row must stay finite: it attends to one position, and is zeroed below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
         # With a bias, cuDNN's gradient refuses odd lengths.
         implementation=device.attention_kernel(queries) if bias is None else "xla",
@@ -212,16 +212,16 @@ def _masked_multi_head(
 def attend_heads(
     queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """Some queries that tell their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
+    """A few queries, with their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
 
-    Heads stand before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
+    Heads come before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
     Where each query has keys and values of its own, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
     """
     own = "k" if keys.ndim == 5 else ""
-    # Keys first: XLA's CPU compiler would copy what stands second, to have D in front.
+    # Keys first: XLA's CPU compiler would copy the second operand, to have D in front.
     scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
-    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are asked for
+    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are used
         return fused.attend(queries, keys, values, mask), alpha
     return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

@@ -10,7 +10,7 @@ at once as one large product; `step` is what must wait for the carry, and is all
 
 A carry is a tuple of arrays `[..., H]` whose first member is the cell's output h.
 
-Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not look at h', the
+Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not depend on h', the
 recurrence is linear in it and runs in parallel over time: see `recurrence.run`.
 """
 
@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]  # (D, H) -> shape of each weight
     update: Update  # weights, carry', projected, h' as the products see it -> carry
     blend: Blend | None = None  # weights, projected, h' -> u, h~, where h = u h' + (1 - u) h~
-    parallel: bool = False  # `blend` does not look at h'
+    parallel: bool = False  # `blend` does not depend on h'
 
 
 class Noise(NamedTuple):

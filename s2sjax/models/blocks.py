@@ -1,4 +1,4 @@
-"""Blocks of attention that stand alone, for models of a memory that is no sentence.
+"""Attention blocks for memories of any kind: pooling, and the non-local block.
 
 Letters: B batch, S places of the memory.
 """
@@ -33,7 +33,7 @@ class Pooling(nn.Module):
 
 
 class NonLocal(nn.Module):
-    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
+    """The non-local block, embedded Gaussian: every place of an image or a video attends to every other one.
 
         z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
 

@@ -1,6 +1,6 @@
 """Dense decoders: token t of the target is read off state t of the source, all of them at once.
 
-Letters: B batch, S source positions, T target positions, N positions asked for, M memory width, V vocabulary.
+Letters: B batch, S source positions, T target positions, N positions, M memory width, V vocabulary.
 
 No token waits for another: decoding takes as long as one position, and there is no language model of the output. That
 serves where source and target match in length. Beyond its end the source has one learned state, which all further

@@ -25,7 +25,7 @@ Pairs = dict[str, losses.Total]
 def choose(
     module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
 ) -> Callable[[Any, dict, Array, Array], Pairs]:
-    """The loss that `train` asks for. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
+    """The loss that `train` selects. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
     if train.softmax.subset:
         assert words is not None
         return partial(subset_loss, module, words)

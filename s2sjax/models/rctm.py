@@ -33,7 +33,7 @@ POOLS = {"mean": masked_mean, "max": masked_max}
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Convolutions over the source; all positions pooled stand for its last carry."""
+    """Convolutions over the source; the pooled positions are its last carry."""
 
     config: config.RCTM
     inputs: int

@@ -219,7 +219,7 @@ class LuongWeights(NamedTuple):
 class LuongState(NamedTuple):
     carry: tuple[cells.Carry, ...]  # one a layer
     fed: Array  # [B, H] the attentional vector of the step before; zeros at first
-    position: Array  # [B] how many tokens are written: where a monotonic window stands
+    position: Array  # [B] how many tokens are written: the centre of a monotonic window
 
 
 def luong_step(

@@ -17,7 +17,7 @@ Carries = tuple[cells.Carry, ...]
 class SutskeverDecoder(nn.Module):
     """A stack of cells that begins where the encoder's stack ends: h_t = stack(h_{t-1}, y_{t-1}); logits = W_o h_t.
 
-    With `share` the encoder's own stack goes on: one network reads a sentence and writes its translation.
+    With `share` it is the encoder's own stack: one network encodes a sentence and decodes its translation.
     """
 
     config: config.Sutskever

@@ -358,7 +358,7 @@ class TransformerDecoder(nn.Module):
 
     @staticmethod
     def reorder(state: State, origin: Array) -> State:
-        """Prefix k goes on from what was prefix origin[k]. The cache stays where it is."""
+        """Prefix k continues what was prefix origin[k]. The cache stays where it is."""
         return state._replace(beam_index=jax.vmap(lambda index, at: index[at])(state.beam_index, origin))
 
     def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
