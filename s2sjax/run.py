@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from s2sjax import config, folder
+from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
@@ -25,7 +26,7 @@ from s2sjax.tasks.task import Predictor, Task, shapes_of
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.loop import Result, Scores, compiler_options, fit
+from s2sjax.train.loop import Result, Scores, fit
 from s2sjax.train.progress import Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step

@@ -39,13 +39,13 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
+from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
 from s2sjax.tasks.task import Task
 from s2sjax.train import mesh as meshes
-from s2sjax.train.loop import compiler_options
 from s2sjax.train.memory import shard_bytes
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import make_train_step

@@ -12,20 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.config import (
-    RCTM,
-    ConvS2S,
-    DenseDense,
-    LSTMDense,
-    Luong,
-    Mixture,
-    Prepared,
-    Transformer,
-    family,
-    require,
-    settings,
-    sides,
-)
+from s2sjax.config import Mixture, Prepared, Transformer, family, require, settings, sides
 from s2sjax.core import sampled
 from s2sjax.data import Example, pairs, sources, text
 from s2sjax.data.batches import Plan
@@ -77,63 +64,65 @@ class Translation(config.Experiment):
         return TranslationTask(self)
 
     def __post_init__(self):
-        require(
-            self.model.tie != "all" or self.data.shared,
-            "model.tie 'all' needs one vocabulary for both sides: set data.shared",
-        )
-        require(
-            self.model.tie == "none" or not self.data.target.spelling.on,
-            f"model.tie {self.model.tie!r} makes the output layer of the target's table, which "
-            "data.target.spelling.on replaces: set model.tie none",
-        )
-        require(
-            self.train.scheduled_sampling.schedule == "none" or not getattr(sides(self.model)[1], "variational", False),
-            "train.scheduled_sampling takes one step at a time, which model.variational's one mask a sentence does not "
-            "reach: set one of them off",
-        )
-        require(
-            self.search.coverage == 0 or self.model.writer.states is not None,
-            f"search.coverage {self.search.coverage} is made of attention, and model {family(self.model)} has none: "
-            "set it to 0",
-        )
         self.check_name()
+        encoder, decoder = sides(self.model)
+        require(
+            decoder.tie != "all" or self.data.shared,
+            "model.tie 'all' requires one vocabulary for both sides: set data.shared",
+        )
+        require(
+            decoder.tie == "none" or not self.data.target.spelling.on,
+            f"model.tie {decoder.tie!r} uses the target's embedding table as output layer, and "
+            "data.target.spelling.on replaces that table: set model.tie none",
+        )
+        require(
+            self.search.coverage == 0 or decoder.decoder_spec.states is not None,
+            f"search.coverage {self.search.coverage} requires a model with attention, and {family(self.model)} has "
+            "none: set it to 0",
+        )
+        for name, side in zip(SIDES, (encoder, decoder)):
+            require(
+                side.embedding > 0 or not getattr(self.data, name).spelling.on,
+                f"data.{name}.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
+            )
+            self._check_lengths(side)
         self._check_packing()
         self._check_softmax()
-        self._check_remat()
-        longest = max(max(pair) for pair in self.data.buckets)
-        for side, part in zip(("source", "target"), sides(self.model)):
+        self._check_objective()
+
+    def _check_lengths(self, side: config.ModelSettings) -> None:
+        """What a model can address, and what it attends to, against the longest bucket."""
+        longest = max(max(bucket) for bucket in self.data.buckets)
+        places, window = side.max_positions, side.attention_window
+        require(
+            places is None or places >= longest,
+            f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+        )
+        if window is not None:
+            reached = max(source for source, _ in self.data.buckets) if window.source_only else longest
             require(
-                part.embedding > 0 or not getattr(self.data, side).spelling.on,
-                f"data.{side}.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+                window.radius < reached,
+                f"model.{window.field} {window.radius} reaches across the longest of data.buckets, {reached}: "
+                f"lower it, or set it to {window.remedy}, to attend to everything",
             )
-            if isinstance(part, ConvS2S) or (isinstance(part, Transformer) and part.positions == "learned"):
-                places = part.max_length
-                require(
-                    places >= longest,
-                    f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
-                )
-            if isinstance(part, Transformer):
-                self._check_window("window", part.window, longest, "0")
-            if isinstance(part, Luong):
-                sources = max(source for source, _ in self.data.buckets)
-                self._check_window("radius", part.radius, sources, "0, and model.window global")
 
     def _check_packing(self) -> None:
         if not self.data.packing:
             return
-        require(
-            isinstance(self.model, Transformer),
-            f"data.packing needs a Transformer, which keeps the examples of a row apart; {family(self.model)} would "
-            "run from one into the next: unset it",
-        )
-        require(
-            getattr(self.model, "window", 0) == 0,
-            "data.packing keeps the examples of a row apart, model.window does not: set one of them off",
-        )
+        for side in sides(self.model):
+            windowed = side.attention_window is not None and side.attention_window.radius > 0
+            require(
+                not windowed, "data.packing keeps the examples of a row apart, model.window does not: use one of them"
+            )
+            require(
+                side.takes_segments,
+                f"data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
+                f"{type(side).__name__} does not: unset it",
+            )
         require(
             self.train.scheduled_sampling.schedule == "none",
             "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: "
-            "set one of them off",
+            "use one of them",
         )
 
     def _check_softmax(self) -> None:
@@ -148,8 +137,8 @@ class Translation(config.Experiment):
             return
         require(
             data.target.sampling == 0,
-            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones: "
-            "set one of them to 0",
+            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new "
+            "ones: set one of them to 0",
         )
         for there, name in (
             (prepared, "the prepared folder of data.corpus"),
@@ -158,23 +147,17 @@ class Translation(config.Experiment):
         ):
             require(not there, f"train.softmax.subset plans by parts, which {name} does not: set it to 0")
 
-    def _check_remat(self) -> None:
-        reads, writes = sides(self.model)
-        plain_reading = isinstance(reads, DenseDense) or (isinstance(reads, RCTM) and reads.activation != "gated")
-        dense_writing = isinstance(writes, DenseDense | LSTMDense)
-        plain_writing = dense_writing or (isinstance(writes, RCTM) and writes.cell == "rnn")
+    def _check_objective(self) -> None:
+        encoder, decoder = sides(self.model)
         require(
-            self.train.remat != "products" or not (plain_reading and plain_writing),
-            f"train.remat products frees nothing of {family(self.model)}, where only a curve lies between one matrix "
-            "product and the next: set layers, or none",
+            self.train.scheduled_sampling.schedule == "none" or not decoder.variational,
+            "train.scheduled_sampling runs one step at a time, and model.variational uses one mask for all steps: "
+            "use one of them",
         )
-
-    @staticmethod
-    def _check_window(field: str, reach: int, longest: int, everywhere: str) -> None:
         require(
-            reach < longest,
-            f"model.{field} {reach} reaches across the longest of data.buckets, {longest}: "
-            f"lower it, or set it to {everywhere}, to see everything",
+            self.train.remat != "products" or not (encoder.encoder_is_products and decoder.decoder_is_products),
+            f"train.remat products frees nothing of {family(self.model)}, which has only an elementwise function "
+            "between one matrix product and the next: set layers, or none",
         )
 
 

@@ -196,18 +196,6 @@ def _examples(batch: Batch) -> list[int]:
     return [int(number) for number in numbers.ravel() if number >= 0]
 
 
-def compiler_options() -> dict[str, Any] | None:
-    """How a train step is best compiled for the devices at hand."""
-    if jax.default_backend() != "cpu":
-        return None
-    return {
-        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
-        "xla_cpu_experimental_ynn_fusion_type": "",
-        # A CPU alone drops the barriers that hold back what is computed again until the backward pass asks for it.
-        "xla_disable_hlo_passes": "cse_barrier_expander",
-    }
-
-
 class Programs:
     """The train step, compiled ahead of time once for each shape of batch; `seconds` proves there are no others."""
 

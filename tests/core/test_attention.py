@@ -96,7 +96,7 @@ FORMULAS = {
 @every_score
 def test_a_score_is_its_formula(name):
     score, weights, queries, memory = score_example(name)
-    ask, prepare = partial(score.ask, weights), partial(score.prepare, weights)
+    ask, prepare = partial(score.query, weights), partial(score.prepare, weights)
     one = jax.jit(lambda state, memory: score.score(weights, ask(state), prepare(memory)))
     expected = [FORMULAS[name](weights, queries[0, 0], h) for h in memory[0]]
     np.testing.assert_allclose(one(queries[0, 0], memory[0]), expected, atol=BAR)
@@ -131,7 +131,7 @@ def test_many_queries_are_a_loop_over_one(name):
 def test_cosine_equals_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
     score, _, queries, memory = score_example("cosine")
-    ours = jax.jit(lambda q, h: score.score({}, score.ask({}, q), score.prepare({}, h)))(queries[0, 0], memory[0])
+    ours = jax.jit(lambda q, h: score.score({}, score.query({}, q), score.prepare({}, h)))(queries[0, 0], memory[0])
     theirs = torch.nn.functional.cosine_similarity(torch.tensor(queries[0, 0])[None], torch.tensor(memory[0]), dim=1)
     np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
 
@@ -166,8 +166,8 @@ def test_coverage_enters_the_additive_score():
     """e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i)."""
     score, weights, queries, memory = score_example("additive")
     weights["coverage"], coverage = draw(16, HIDDEN), np.abs(draw(17, ROWS, MEMORY))
-    keys = attention.covered(weights, score.prepare(weights, memory), coverage)
-    found = score.score(weights, score.ask(weights, queries[0, 0]), keys[0])
+    keys = attention.add_coverage(weights, score.prepare(weights, memory), coverage)
+    found = score.score(weights, score.query(weights, queries[0, 0]), keys[0])
     hidden = (
         memory[0] @ weights["memory"] + queries[0, 0] @ weights["query"] + coverage[0][:, None] * weights["coverage"]
     )

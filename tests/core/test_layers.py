@@ -152,7 +152,7 @@ def test_two_directions_are_joined_as_asked(join):
 def drawn_noise(rate: float, zoneout: float, train: bool, shape=(TIME, 20, 300)) -> cells.Noise:
     class Draw(nn.Module):
         def __call__(self):
-            return layers.noise(self, cells.CELLS["lstm"], shape, rate, zoneout, np.float32, train)
+            return layers.draw_noise(self, cells.CELLS["lstm"], shape, rate, zoneout, np.float32, train)
 
     return Draw().apply({}, rngs={"dropout": jax.random.key(3)})
 
@@ -183,8 +183,8 @@ def test_zoneout_draws_at_every_step_and_later_is_its_mean():
 
 
 def test_without_rates_there_is_no_noise():
-    assert drawn_noise(0.0, 0.0, train=True) == cells.QUIET
-    assert drawn_noise(0.3, 0.0, train=False) == cells.QUIET
+    assert drawn_noise(0.0, 0.0, train=True) == cells.NO_NOISE
+    assert drawn_noise(0.3, 0.0, train=False) == cells.NO_NOISE
 
 
 def test_a_stack_hides_and_zones_out_while_it_learns():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax.core import cells, recurrence
+from s2sjax.core import cells, device, recurrence
 
 ROWS, TIME, INPUTS, WIDTH = 4, 6, 2, 3
 LENGTHS = np.array([6, 4, 1, 0])  # whole, padded, nearly and wholly empty
@@ -158,7 +158,7 @@ def test_in_parallel_is_step_by_step(name, reverse, zoned):
     rng = np.random.default_rng(4)
     xs = rng.normal(size=(ROWS, 11, INPUTS)).astype(np.float32)
     mask = rng.random((ROWS, 11)) < 0.7
-    noise = cells.Noise(zone=rng.random((11, 1, ROWS, WIDTH)).astype(np.float32)) if zoned else cells.QUIET
+    noise = cells.Noise(zone=rng.random((11, 1, ROWS, WIDTH)).astype(np.float32)) if zoned else cells.NO_NOISE
 
     @partial(jax.jit, static_argnums=0)
     def with_gradients(parallel, *arguments):
@@ -271,7 +271,7 @@ def test_unrolled_scans_are_the_same_scan(monkeypatch):
     weights, xs, carry = example("lstm")
     arguments = weights, xs, HOLES, carry, cotangents_like(xs, carry)
     rolled = late_gradients("lstm", True, *arguments)
-    monkeypatch.setattr(recurrence, "unroll", lambda: 4)
+    monkeypatch.setattr(device, "scan_unroll", lambda: 4)
     unrolled = jax.jit(partial(gradients, recurrence.run, "lstm", True))(*arguments)
     assert_close(unrolled, rolled, atol=1e-5)
 
@@ -297,8 +297,10 @@ def test_what_is_shared_between_steps_has_its_gradient():
 def test_turned_rows_keep_their_padding_at_the_end():
     """a b c _ -> c b a _, of ids and of vectors; turned twice, a row is as it was."""
     ids = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
-    there = recurrence.turned(ids, ids != 0)
+    there = recurrence.reverse_sequences(ids, ids != 0)
     np.testing.assert_array_equal(there, [[3, 2, 1, 0], [4, 0, 0, 0], [0, 0, 0, 0], [8, 7, 6, 5]])
-    np.testing.assert_array_equal(recurrence.turned(there, ids != 0), ids)
+    np.testing.assert_array_equal(recurrence.reverse_sequences(there, ids != 0), ids)
     vectors = np.stack([ids, 10 * ids], axis=-1)
-    np.testing.assert_array_equal(recurrence.turned(vectors, ids != 0), np.stack([there, 10 * there], axis=-1))
+    np.testing.assert_array_equal(
+        recurrence.reverse_sequences(vectors, ids != 0), np.stack([there, 10 * there], axis=-1)
+    )

@@ -33,7 +33,7 @@ from s2sjax.core.tokens import EOS, PAD, SOS, UNK
 
 @partial(jax.jit, static_argnames=("width", "nbest", "penalty"))
 def _beam(models, limit, alpha, **options):
-    return search.beam(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
+    return search.beam_search(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
 
 
 @partial(jax.jit, static_argnames="penalty")
@@ -146,7 +146,7 @@ def test_a_search_stops_when_nothing_better_can_come(penalty, steps):
         jax.debug.callback(lambda position: seen.append(position.max()), state.position)
         return step(chain(), state, token)
 
-    decode = lambda limit: search.beam(watched, start(1), limit, LENGTH, width=2, penalty=penalty)
+    decode = lambda limit: search.beam_search(watched, start(1), limit, LENGTH, width=2, penalty=penalty)
     jax.block_until_ready(jax.jit(decode)(LIMIT))
     jax.effects_barrier()
     assert max(seen) + 1 == steps

@@ -47,7 +47,7 @@ def run(models: Models, limit, constraint=lambda limit: (), **options):
         walked = partial(step, models), start(len(limit)), limit, LENGTH
         if "width" not in options:
             return search.greedy(*walked, constraint=rules, **options), None
-        return search.explore(*walked, constraint=rules, **options)
+        return search.beam_search_with_tree(*walked, constraint=rules, **options)
 
     return jax.tree.map(np.asarray, compiled(models, limit))
 
@@ -82,7 +82,7 @@ def enumerated(models: Models) -> tuple[np.ndarray, np.ndarray]:
 def wide_beam(models, limit, alpha, penalty, stop):
     # 40 sentences exist, and 41 places: the first of the stop rules never has enough.
     options = dict(width=41, nbest=41, penalty=penalty, alpha=alpha, stop=stop)
-    return search.beam(partial(step, models), start(len(limit)), limit, MOST, **options)
+    return search.beam_search(partial(step, models), start(len(limit)), limit, MOST, **options)
 
 
 def mismatches(found: search.Hypotheses, limit: np.ndarray, scores: np.ndarray) -> int:
@@ -134,7 +134,7 @@ def test_coverage_rewards_hypotheses_that_looked_at_all_of_the_source(beta):
     @jax.jit
     def decode(models):
         options = dict(width=41, nbest=41, penalty="mean", coverage=beta, source_mask=mask)
-        return search.beam(partial(looking, models), start(MODELS), limit, MOST, **options)
+        return search.beam_search(partial(looking, models), start(MODELS), limit, MOST, **options)
 
     found = jax.tree.map(np.asarray, decode(models))
     log_probs, each = enumerated(models)
@@ -308,7 +308,9 @@ def test_a_wide_beam_with_required_words_finds_the_best_that_has_them(words):
     @jax.jit
     def decode(models):
         rule = constraints.with_all(words, jnp.asarray(limit))
-        return search.beam(partial(step, models), start(MODELS), limit, MOST, width=41, nbest=41, constraint=rule)
+        return search.beam_search(
+            partial(step, models), start(MODELS), limit, MOST, width=41, nbest=41, constraint=rule
+        )
 
     found = jax.tree.map(np.asarray, decode(models))
     holds = lambda tokens: all(any(tokens[i : i + len(w)] == w for i in range(len(tokens))) for w in words)

@@ -51,17 +51,17 @@ def by_hand(params, source, target):
     encoder, decoder = params["encoder"], params["decoder"]
     half = 0.5**0.5
 
-    def embed(side, placed, ids):
+    def embed(side, positions, ids):
         table = params[f"{side}_embedding"]["table"]
-        return 0.1 * table.shape[1] ** 0.5 * table[ids] + placed["table"][: len(ids)]
+        return 0.1 * table.shape[1] ** 0.5 * table[ids] + positions["table"][: len(ids)]
 
-    e = embed("source", encoder["placed"], source)
+    e = embed("source", encoder["positions"], source)
     x = affine(encoder["enter"], e)
     for layer, (_, kernel) in enumerate(CONFIG.encoder_layers):
         x = block(encoder[f"blocks_{layer}"], x, (kernel - 1) // 2)
     z = affine(encoder["leave"], x)
 
-    g = embed("target", decoder["placed"], np.array([SOS, *target[:-1]]))
+    g = embed("target", decoder["positions"], np.array([SOS, *target[:-1]]))
     x = affine(decoder["enter"], g)
     for layer, (_, kernel) in enumerate(CONFIG.decoder_layers):
 
@@ -113,7 +113,7 @@ def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
     assert deviation("encoder", "enter", "kernel") == near((0.8 / 64) ** 0.5)
     assert deviation("decoder", "attentions_0", "ask", "kernel") == near((1 / 72) ** 0.5)
     assert deviation("decoder", "output", "kernel") == near((0.8 / 64) ** 0.5)
-    assert deviation("decoder", "placed", "table") == near(0.1)
+    assert deviation("decoder", "positions", "table") == near(0.1)
 
 
 def path_of(tree, *names):
@@ -169,10 +169,10 @@ def test_a_token_depends_on_no_later_one_and_no_further_back_than_its_kernels_re
     mixture = np.random.default_rng(1).normal(size=zoo.VOCABULARY)
 
     def logits(table):
-        decoder = {**params["params"]["decoder"], "placed": {"table": table}}
+        decoder = {**params["params"]["decoder"], "positions": {"table": table}}
         return module.apply({"params": {**params["params"], "decoder": decoder}}, SOURCE, TARGET)[0] @ mixture
 
-    slopes = jax.jit(jax.jacrev(logits))(params["params"]["decoder"]["placed"]["table"])
+    slopes = jax.jit(jax.jacrev(logits))(params["params"]["decoder"]["positions"]["table"])
     seen = np.abs(slopes).sum(-1)[:, :length] > 0  # [T of the logit, T of the input]
     back = np.arange(length)[:, None] - np.arange(length)
     assert reach < length

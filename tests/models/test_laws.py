@@ -103,7 +103,7 @@ def decode(module, params, source, limit, **options):
     memory = apply(source, method="encode")
     state = apply(memory, limit, method="start")
     limits = jnp.full(len(source), limit)
-    search_with = search.beam if options else search.greedy
+    search_with = search.beam_search if options else search.greedy
     return search_with(module.beams(params["params"], memory), state, limits, limit, **options)
 
 

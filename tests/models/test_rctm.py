@@ -75,7 +75,7 @@ def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
 def test_residual_and_gated_convolutions_by_hand():
     """x + a sigmoid(b): the first layer changes the width, so only the second one adds."""
     module, params = model(config.RCTM(width=4, embedding=3, kernels=(1, 1), activation="gated", residual=True))
-    read = lambda module, source: module.encoder(source, source > 0, False)
+    read = lambda module, source: module.encoder(*module.frontend(source), False)
     states, _, ((sentence,),), _ = module.apply(params, np.array([[5]]), method=read)
     weights, (x,) = params["params"]["encoder"]["stack"], params["params"]["source_embedding"]["table"][5:6] * 3**0.5
     for layer in range(2):

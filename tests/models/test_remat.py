@@ -9,10 +9,10 @@ import pytest
 import zoo
 
 from s2sjax import config, models
+from s2sjax.core.device import compiler_options
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.tasks import Translation
-from s2sjax.train.loop import compiler_options
 
 FORCED = config.Train()
 QUICK = ("convs2s",)

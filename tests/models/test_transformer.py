@@ -53,7 +53,7 @@ def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal)
     weights = {
         name: {"kernel": draw(size, WIDTH, size) / 2, "bias": draw(size + 1, size)} for name, size in parts.items()
     }
-    run = jax.jit(partial(module.apply, method="to_itself"), static_argnums=3)
+    run = jax.jit(partial(module.apply, method="self_attention"), static_argnums=3)
     ours = run({"params": weights}, x, np.full(2, length), causal)
 
     distance = np.arange(length) - np.arange(length)[:, None]
@@ -139,7 +139,7 @@ def test_a_stack_has_one_table_of_relative_positions_shared_by_its_blocks():
         for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
         if leaf.shape == (32, HEADS)
     ]
-    assert tables == ["decoder/positioned/relative", "encoder/positioned/relative"]
+    assert tables == ["decoder/positions/relative", "encoder/positions/relative"]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
@@ -196,7 +196,7 @@ def test_a_cache_that_stays_where_it_lies_finds_what_a_cache_that_moves_does(opt
         memory = apply(source, method="encode")
         step = partial(apply, memory, method="step") if moving else module.beams(params["params"], memory)
         limits = jnp.array([7, 6, 3])
-        return search.beam(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
+        return search.beam_search(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
 
     moved, stayed = jax.jit(beam, static_argnums=0)(True), jax.jit(beam, static_argnums=0)(False)
     np.testing.assert_array_equal(moved.tokens, stayed.tokens)
