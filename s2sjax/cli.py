@@ -218,7 +218,7 @@ def _train(known: argparse.Namespace, rest: list[str]) -> None:
         _start_jax(known.distributed)
         trained, result = run.train(experiment, Path(known.out or Path("runs") / experiment.name))
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
-            hosts.leave()
+            hosts.shutdown()
             sys.stdout.flush()
             os._exit(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
@@ -482,8 +482,8 @@ def _start_jax(distributed: bool = False) -> Path:
     if distributed:
         from s2sjax.train import hosts
 
-        hosts.join()
-        if not hosts.leads():
+        hosts.initialize()
+        if not hosts.is_leader():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first

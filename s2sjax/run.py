@@ -76,7 +76,7 @@ class Run(NamedTuple):
                         "an ensemble needs runs of one vocabulary"
                     )
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
-        ways = meshes.ways(mesh) if mesh else 1
+        ways = meshes.data_parallel_size(mesh) if mesh else 1
         options = options or e.search
         # What is stored in bfloat16 is computed in it, too; int8 is computed as it was trained.
         named = options.precision in ("float32", "bfloat16")
@@ -188,7 +188,7 @@ def start_run(experiment: config.Experiment, folder: str | Path, train: training
         _check_softmax(experiment.train.softmax, run.target.size)
         for name in ("source", "target"):
             getattr(run, name).save(folder / "vocabulary", name)
-    if not hosts.leads():
+    if not hosts.is_leader():
         return run
     # Last, so that a folder with a config.json has all that it names.
     page = {
@@ -288,7 +288,7 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
     for line in e.show:
         text.with_tag(run.source, line, None, f"show: {line!r}")
     pairs = training.make_pairs(e.data, examples, run.source, run.target, e.seed)
-    multiple = meshes.ways(mesh) * e.train.micro_batches
+    multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
     parts = training.make_parts(e.data, pairs, e.train.softmax.subset)
     plan = training.make_plan(e.data, pairs, e.seed, multiple, parts.of if parts else None)
     stream = partial(
@@ -328,7 +328,7 @@ def _objective(run: Run, pairs: batches.AnyPairs, parts: Parts | None) -> Loss:
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
     """The state before the first step, each device computing only what it will hold."""
     e = run.experiment
-    return meshes.born_sharded(beginning(run.module, e.train), mesh, run.rules(mesh), jax.random.key(e.seed))
+    return meshes.init_sharded(beginning(run.module, e.train), mesh, run.rules(mesh), jax.random.key(e.seed))
 
 
 def beginning(module: EncoderDecoder, train: config.Train) -> Callable[[jax.Array], TrainState]:
@@ -364,7 +364,7 @@ def _describe(run: Run, state: TrainState, pairs: batches.AnyPairs, plan: batche
         longest = e.data.buckets[-1]
         lines.append(f"{pairs.too_long:,} pairs are longer than the last of data.buckets, {longest}, and are left out")
     if plan.idle > 0.1:
-        multiple = meshes.ways(mesh) * e.train.micro_batches
+        multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
         lines.append(
             f"{plan.idle:.0%} of the rows are padding, for the pairs of a batch do not divide among {multiple} parts "
             "(devices x micro-batches): raise data.tokens"
@@ -452,7 +452,7 @@ def evaluate(
         print(f"{label}:\n{metrics.summary(part, judge.line)}", flush=True)
     corpora = {label: {name: result.value for name, result in part.items()} for label, part in parts.items()}
     extra: dict[str, Any] = {"corpora": corpora} if corpora else {}
-    if hosts.leads():
+    if hosts.is_leader():
         metrics.write_results(run.folder / "results.json", results, split=split, step=step, search=options, **extra)
     return results
 
@@ -479,6 +479,6 @@ def show(run: Run) -> list[Path]:
         return []
     maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
     path = run.folder / "attention.png"
-    if hosts.leads():
+    if hosts.is_leader():
         figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
     return [path]

@@ -74,7 +74,7 @@ def test_memory_against_the_compiled_program(name, mesh):
     deep = config.replace(TINY["transformer"], encoder_layers=8, decoder_layers=8)
     planned, rows = program(TINY.get(name, deep)), 4
     state, where = placed(planned, mesh)
-    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.ways))
+    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.data_parallel_size))
     truth = compiled.memory_analysis()
     batch = sum(leaf.size * leaf.dtype.itemsize for leaf in planned.batch(rows).values())
     assert planned.held(mesh).state == truth.argument_size_in_bytes - batch

@@ -212,7 +212,7 @@ from s2sjax.data import training
 from s2sjax.train import hosts
 
 def slowly(data, read=training.read):
-    time.sleep(40 if hosts.leads() else 0)
+    time.sleep(40 if hosts.is_leader() else 0)
     return read(data)
 
 training.read = slowly
@@ -257,8 +257,8 @@ def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
 
     monkeypatch.setenv("JAX_PROCESS_ID", "first")
     with pytest.raises(Exception, match="JAX_PROCESS_ID is 'first': it must be a whole number"):
-        hosts.join()
+        hosts.initialize()
     monkeypatch.delenv("JAX_PROCESS_ID")
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: (_ for _ in ()).throw(ValueError("no one")))
     with pytest.raises(Exception, match=r"--distributed cannot meet the other processes \(no one\): set JAX_COORD"):
-        hosts.join()
+        hosts.initialize()

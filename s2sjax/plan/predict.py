@@ -79,7 +79,7 @@ class Mesh(NamedTuple):
     tensor: int
 
     @property
-    def ways(self) -> int:
+    def data_parallel_size(self) -> int:
         """parts that the rows are cut into"""
         return self.data * self.fsdp
 
@@ -278,8 +278,8 @@ class Program:
     # -------------------------------------------------------------------------------- together
 
     def predict(self, mesh: Mesh, chip: Chip) -> Prediction:
-        rows = self.rows(mesh.ways)
-        own = rows // mesh.ways
+        rows = self.rows(mesh.data_parallel_size)
+        own = rows // mesh.data_parallel_size
         computing = self.computing(mesh, chip, own)
         hidden, waited = self.exchanging(mesh, chip, own)
         exchanging = hidden - min(OVERLAP * hidden, computing) + waited

@@ -37,7 +37,7 @@ def plan(
     name, found = chips.find(chip)
     program = Program(experiment, _module(experiment, sizes))
     meshes = list(candidates(program, devices))
-    program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
+    program.compile(max(program.rows(mesh.data_parallel_size) // mesh.data_parallel_size for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
     best = ranked[0]
     if not fits(best, found):
@@ -136,7 +136,7 @@ def _cells(each: Prediction) -> tuple[str, ...]:
     sizes = (f"{size / GIB:.2f}" for size in (each.held, each.memory))
     return (
         _shape(each.mesh),
-        f"{each.rows // each.mesh.ways:,}",
+        f"{each.rows // each.mesh.data_parallel_size:,}",
         *times,
         f"{each.tokens:,.0f}",
         f"{each.mfu:.1%}",
@@ -161,7 +161,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
     yield f"take {_shape(best.mesh)}: {_why(ranked, chip)}"
     if best.rows > 1.05 * pairs:
-        parts = best.mesh.ways * program.experiment.train.micro_batches
+        parts = best.mesh.data_parallel_size * program.experiment.train.micro_batches
         yield (
             f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding, for {pairs:,} do not divide "
             f"among {parts:,} parts (devices x micro-batches): raise data.tokens"

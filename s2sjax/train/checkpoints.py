@@ -181,7 +181,7 @@ class Checkpoints:
 
     def _rewrite(self, step: int, sealed: dict) -> None:
         """The notes alone, whole or not at all: to save the state anew would be to delete it first."""
-        if hosts.leads():
+        if hosts.is_leader():
             draft = self.folder / str(step) / "notes" / "partial"
             draft.write_text(json.dumps(sealed), encoding="utf-8")
             os.replace(draft, draft.with_name("metadata"))

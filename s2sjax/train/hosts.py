@@ -22,7 +22,7 @@ PATIENCE = 24 * 3600
 """seconds for which the others wait for what process 0 alone does first: it may have a corpus to fetch"""
 
 
-def join() -> None:
+def initialize() -> None:
     """Before anything else of JAX: meets the other processes.
 
     Slurm, Open MPI, Kubernetes and Cloud TPU tell JAX who they are; elsewhere JAX_COORDINATOR_ADDRESS (host:port of
@@ -39,7 +39,7 @@ def join() -> None:
         ) from None
 
 
-def leave() -> None:
+def shutdown() -> None:
     """Before a process ends on its own: waits for the others, who would take it for dead."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
@@ -52,18 +52,18 @@ def _number(name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def leads() -> bool:
+def is_leader() -> bool:
     """Whether this process is the one that speaks and writes."""
     return jax.process_index() == 0
 
 
-def several() -> bool:
+def is_multiprocess() -> bool:
     return jax.process_count() > 1
 
 
-def gathered(rows: np.ndarray) -> np.ndarray:
+def all_gather(rows: np.ndarray) -> np.ndarray:
     """This process's rows, [rows, ...], and those of all others, one process behind the other; all of them must ask."""
-    return multihost_utils.process_allgather(rows, tiled=True) if several() else rows
+    return multihost_utils.process_allgather(rows, tiled=True) if is_multiprocess() else rows
 
 
 @contextlib.contextmanager
@@ -71,8 +71,8 @@ def leader_first(what: str) -> Iterator[None]:
     """Process 0 goes through the block alone, then the others do, and find what it has written."""
     # Not a collective of the devices: those give a process that comes late half a minute.
     wait = multihost.get_barrier_sync_fn()
-    if not leads():
+    if not is_leader():
         wait(key=what, timeout_ms=PATIENCE * 1000)
     yield
-    if leads():
+    if is_leader():
         wait(key=what, timeout_ms=PATIENCE * 1000)

@@ -96,7 +96,7 @@ def fit(
             if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
                 _flush(pending, train, log)
                 pending = None
-                with log.aside("evaluate"), preemption.at_once() as evaluation:
+                with log.timed("evaluate"), preemption.at_once() as evaluation:
                     scores = evaluate(state, step)
                 interrupted = evaluation.cut_short
                 if not interrupted and scores is not None:
@@ -110,7 +110,7 @@ def fit(
             if checkpoints is not None and (due or noted):
                 _flush(pending, train, log)
                 pending = None
-                with log.aside("save"):
+                with log.timed("save"):
                     checkpoints.save(state, step, score, {"best": best._asdict()})
                 saved = step
             if finished or interrupted:
@@ -119,7 +119,7 @@ def fit(
 
             if stream is None:  # nothing is read or compiled for a run that has ended
                 stream = batches(step)
-                with log.aside("compile"), preemption.at_once() as compilation:
+                with log.timed("compile"), preemption.at_once() as compilation:
                     programs.prepare(shapes, log)
                 if compilation.cut_short:
                     continue
@@ -192,7 +192,7 @@ def _examples(batch: Batch) -> list[int]:
     """The examples of a global batch that carries their numbers as `example`, -1 in a row of padding."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = hosts.gathered(batch["example"])  # all come here, for all have seen the same loss
+    numbers = hosts.all_gather(batch["example"])  # all come here, for all have seen the same loss
     return [int(number) for number in numbers.ravel() if number >= 0]
 
 
@@ -230,7 +230,7 @@ class Programs:
 
     def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
         if _shapes(batch) not in self._programs:
-            with log.aside("compile"):
+            with log.timed("compile"):
                 self.prepare([batch], log)
         return self._programs[_shapes(batch)](state, batch)
 

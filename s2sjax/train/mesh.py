@@ -57,7 +57,7 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
-def ways(mesh: AnyMesh) -> int:
+def data_parallel_size(mesh: AnyMesh) -> int:
     """The parts that the rows of a batch are cut into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
@@ -68,10 +68,10 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
 
     def put(leaf):
         rows = leaf.shape[0] * jax.process_count()
-        if rows % ways(mesh):
+        if rows % data_parallel_size(mesh):
             raise UserError(
-                f"a batch of {rows} rows cannot be spread over {ways(mesh)} devices: "
-                f"make its rows a multiple of train.mesh data x fsdp = {ways(mesh)}"
+                f"a batch of {rows} rows cannot be spread over {data_parallel_size(mesh)} devices: "
+                f"make its rows a multiple of train.mesh data x fsdp = {data_parallel_size(mesh)}"
             )
         return jax.make_array_from_process_local_data(sharding, leaf)
 
@@ -119,7 +119,7 @@ def place(tree: Tree, where: Tree) -> Tree:
     return jax.device_put(tree, where)
 
 
-def born_sharded(
+def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
     """init(*arguments), each device computing only what it will hold: shapes, then shardings, then values."""

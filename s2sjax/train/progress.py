@@ -30,7 +30,7 @@ class Log:
     """Averages the numbers of `every` steps and tells them once. Without a folder it only speaks."""
 
     def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
-        self._speaks = hosts.leads()
+        self._speaks = hosts.is_leader()
         self._run = None if folder is None else Path(folder)
         self._folder = self._run if self._speaks else None
         self._steps, self._every, self._tensorboard = steps, every, tensorboard
@@ -88,7 +88,7 @@ class Log:
             else:
                 self._scalars[name] = float(value)
         if step % self._every == 0 or step == self._steps:
-            self._tell(step)
+            self._write_means(step)
         if self._live is not None:
             self._live.update(self._task, completed=step)
 
@@ -119,18 +119,18 @@ class Log:
         return path
 
     @contextlib.contextmanager
-    def aside(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> Iterator[None]:
         """Time that is not spent on steps (compiling, evaluating, saving); told as NAME_seconds with the next steps."""
         begin = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin
-        self._aside[f"{name}_seconds"] = self._aside.get(f"{name}_seconds", 0.0) + seconds
+        self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
 
-    def _tell(self, step: int) -> None:
-        seconds = time.perf_counter() - self._begin - sum(self._aside.values())
+    def _write_means(self, step: int) -> None:
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
         means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
         rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
-        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._aside}
+        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
         self._write(line)
         text = f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
         if self._live is not None:
@@ -142,7 +142,7 @@ class Log:
     def _clear(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
         self._scalars: dict[str, float] = {}
-        self._aside: dict[str, float] = {}
+        self._timed: dict[str, float] = {}
         self._begin = time.perf_counter()
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -17,9 +17,9 @@ from s2sjax.errors import UserError
 from s2sjax.train.schedules import schedule
 
 Tree = Any
-Pairs = dict[str, tuple[jax.Array, jax.Array]]
+WeightedSums = dict[str, tuple[jax.Array, jax.Array]]
 """Metrics as (sum, weight): added over micro-batches and devices, divided once."""
-Loss = Callable[[Tree, Tree, jax.Array, jax.Array], Pairs]
+Loss = Callable[[Tree, Tree, jax.Array, jax.Array], WeightedSums]
 """loss(params, batch, key, step) -> pairs; the quotient of pairs["loss"] is minimised."""
 TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
 
@@ -90,8 +90,8 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
 
 def _summed(
-    loss: Callable[[Tree, Tree, jax.Array], Pairs], params: Tree, batch: Tree, key: jax.Array, parts: int
-) -> tuple[Pairs, Tree]:
+    loss: Callable[[Tree, Tree, jax.Array], WeightedSums], params: Tree, batch: Tree, key: jax.Array, parts: int
+) -> tuple[WeightedSums, Tree]:
     """The pairs of the batch and the gradient of the *sum* of its loss, added up over micro-batches."""
 
     def sum_and_pairs(params, batch, key):

@@ -190,7 +190,7 @@ def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_don
         train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)
         optimizer = schedules.optimizer(train)
         where = mesh.make_mesh(shape, jax.devices()[:devices])
-        start = mesh.born_sharded(lambda: state.create({"w": jnp.zeros(4)}, optimizer), where, min_size=1)
+        start = mesh.init_sharded(lambda: state.create({"w": jnp.zeros(4)}, optimizer), where, min_size=1)
         step = state.make_train_step(loss, optimizer, train, seed=7)
         checkpoints = Checkpoints(lab.folder)
         result = loop.fit(start, step, batches, train, checkpoints, mesh=where, shapes=[make_batch(0)])

@@ -41,7 +41,7 @@ def batch(index):
 
 def train(devices, shape, rules, micro_batches=1):
     where = mesh.make_mesh(shape, devices)
-    current = mesh.born_sharded(init, where, rules, min_size=1)
+    current = mesh.init_sharded(init, where, rules, min_size=1)
     options = config.replace(TRAIN, micro_batches=micro_batches)
     step = jax.jit(state.make_train_step(loss, OPTIMIZER, options, seed=3))
     for index in range(3):
@@ -107,7 +107,7 @@ def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_paramete
 def test_state_can_be_donated_from_the_first_step_on():
     where = mesh.make_mesh(config.Mesh())
     step = jax.jit(state.make_train_step(loss, OPTIMIZER, TRAIN, seed=3), donate_argnums=0)
-    current, _ = step(mesh.born_sharded(init, where), mesh.global_batch(batch(0), where))
+    current, _ = step(mesh.init_sharded(init, where), mesh.global_batch(batch(0), where))
     assert int(current.step) == 1
 
 

@@ -32,7 +32,7 @@ def test_time_set_aside_does_not_slow_the_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     log = Log(tmp_path, steps=9, every=1, tensorboard=False)
     log.start(0)
-    with log.aside("compile"):
+    with log.timed("compile"):
         clock[0] += 50
     clock[0] += 2
     log.step(1, numbers(1.0, 10.0))
