@@ -252,10 +252,6 @@ class Checkpoints:
         rest = {name: items["rest"][name] for name in ("step", "optimizer", "skipped", "skipped_total")}
         return TrainState(params=items["params"], ema=items.get("ema"), **rest), step
 
-    def restore_best(self, template: TrainState) -> tuple[TrainState, int] | None:
-        """(state, step) with the best score; the newest where no score was kept."""
-        return self.restore(template, self.best_step())
-
     def restore_params(self, template: Tree | None = None, step: int | None = None) -> tuple[Tree, int]:
         """(the parameters to decode with, step): the average where one was kept. The optimizer need not be known.
 

@@ -114,11 +114,6 @@ def shapes(tree: Tree, mesh: AnyMesh, rules: Rules = ()) -> Tree:
     return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, where)
 
 
-def place(tree: Tree, where: Tree) -> Tree:
-    """The tree, moved to its shardings. Arrays that already lie there are not copied."""
-    return jax.device_put(tree, where)
-
-
 def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:

@@ -129,6 +129,5 @@ def _split(leaf: jax.Array, parts: int) -> jax.Array:
 
 
 def _average(ema: Tree, params: Tree, step: jax.Array, decay: float) -> Tree:
-    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)): early on it forgets quickly."""
-    d = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return jax.tree.map(lambda e, p: d * e + (1 - d) * p, ema, params)
+    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly."""
+    return optax.incremental_update(params, ema, 1 - jnp.minimum(decay, (1.0 + step) / (10.0 + step)))

@@ -86,14 +86,14 @@ def test_the_newest_and_the_best_are_kept(open_folder):
     assert checkpoints.steps() == [20, 50, 60] and checkpoints.best_step() == 20
     again = open_folder(keep=2, best="max")
     assert again.best_step() == 20
-    assert_same(again.restore_best(state_at(0))[0], state_at(20))
+    assert_same(again.restore(state_at(0), again.best_step())[0], state_at(20))
     assert again.restore_params()[1] == 20 and again.restore(state_at(0))[1] == 60
     assert open_folder(keep=2, best="min").best_step() == 60
 
 
 def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwise(open_folder):
     where = mesh.make_mesh(config.Mesh(data=1, fsdp=8))
-    saved = mesh.place(state_at(5), mesh.shardings(state_at(5), where, min_size=1))
+    saved = jax.device_put(state_at(5), mesh.shardings(state_at(5), where, min_size=1))
     assert len(saved.params["net"]["kernel"].sharding.device_set) == 8
     checkpoints = open_folder()
     checkpoints.save(saved, 5)
@@ -101,8 +101,8 @@ def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwi
     four = mesh.make_mesh(config.Mesh(data=2, tensor=2), jax.devices()[:4])
     templates = [
         state_at(0),
-        mesh.place(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))),
-        mesh.place(state_at(0), mesh.shardings(state_at(0), mesh.make_mesh(config.Mesh()))),
+        jax.device_put(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))),
+        jax.device_put(state_at(0), mesh.shardings(state_at(0), mesh.make_mesh(config.Mesh()))),
     ]
     for template in templates:
         restored, _ = checkpoints.restore(template)
