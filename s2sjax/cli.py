@@ -453,7 +453,7 @@ def _ends_at_sigterm() -> Iterator[None]:
     """A SIGTERM before or after the loop, which handles its own, loses nothing: all steps made are saved."""
 
     def end(*_) -> None:
-        print("interrupted: run the same command again to go on", flush=True)
+        print("interrupted: run the same command again to continue", flush=True)
         sys.exit(0)
 
     if threading.current_thread() is not threading.main_thread():

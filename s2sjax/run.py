@@ -112,7 +112,7 @@ class Run(NamedTuple):
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         template = jax.eval_shape(self.module.init, jax.random.key(0), one, one)["params"]
         if mesh:
-            template = meshes.shapes(template, mesh, self.rules(mesh))
+            template = meshes.with_shardings(template, mesh, self.rules(mesh))
         checkpoints = self.checkpoints(read_only=True)
         return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
 
@@ -296,10 +296,12 @@ def train(experiment: config.Experiment, folder: str | Path) -> tuple[Run, Resul
         process_index=jax.process_index(), process_count=jax.process_count(),
     )  # fmt: skip
 
-    state = initial_state(run, mesh)
-    log.say(_describe(run, state, pairs, plan, mesh))
+    init = partial(initial_state, run, mesh)
+    template = abstract_state(run, mesh)
+    log.print(_describe(run, template, pairs, plan, mesh))
     result = fit(
-        state,
+        template,
+        init,
         make_train_step(_objective(run, pairs, parts), optimizer(e.train), e.train, e.seed),
         stream,
         e.train,
@@ -323,6 +325,12 @@ def _objective(run: Run, pairs: batches.AnyPairs, parts: Parts | None) -> Loss:
         proposal = sampled.proposal(batches.counts(training.target_side(pairs), run.target.size) + 1)
     words = None if parts is None else jnp.asarray(parts.words)
     return objectives.choose(run.module, run.experiment.train, proposal, words)
+
+
+def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
+    """The shapes and shardings of the initial state."""
+    e = run.experiment
+    return meshes.abstract_state(beginning(run.module, e.train), mesh, run.rules(mesh), jax.random.key(e.seed))
 
 
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:

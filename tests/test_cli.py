@@ -290,7 +290,7 @@ def test_the_same_command_again_says_that_it_is_done(call, page, copy):
     code, out, err = call("train", page, "--out", copy)
     assert (code, err) == (0, "")
     assert "already done: 4 steps\n" in out
-    assert "compiled train step" not in out
+    assert "compiled the train step" not in out
 
 
 def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page, copy):
@@ -496,7 +496,7 @@ def test_ctrl_c_is_one_line(call, page, monkeypatch):
 def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
     monkeypatch.setattr(run, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     former = signal.getsignal(signal.SIGTERM)
-    assert call("train", page) == (0, "interrupted: run the same command again to go on\n", "")
+    assert call("train", page) == (0, "interrupted: run the same command again to continue\n", "")
     assert signal.getsignal(signal.SIGTERM) is former
 
 
@@ -544,7 +544,7 @@ def test_a_kill_loses_only_the_steps_since_the_last_save_and_a_sigterm_loses_non
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
     assert time.monotonic() - begin < 15
-    last = int(re.search(r"interrupted after step (\d+): run the same command again to go on\n$", out)[1])
+    last = int(re.search(r"interrupted after step (\d+): run the same command again to continue\n$", out)[1])
     assert (copy / "checkpoints" / str(last)).is_dir()
 
 

@@ -505,4 +505,4 @@ def test_a_signal_a_lost_launcher_too_saves_on_all_hosts(place, number):
     assert err == ""
     if number != signal.SIGKILL:
         assert child.returncode == 0
-        assert "interrupted: run the same command again to go on\n" in out
+        assert "interrupted: run the same command again to continue\n" in out

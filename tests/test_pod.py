@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
     wild = ["--train.learning_rate", "1e30", "--train.clip", "0", "--train.max_skipped", "1"]
     code, _, err = pod.finish(2, 1, "wild", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
-    assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"look at the examples in {file}" in err
+    assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"check the examples in {file}" in err
     (skipped,) = map(json.loads, file.read_text().splitlines())
     seen = [number for _, step, ids in pod.notes(pod.life) if step == skipped["step"] - 1 for number in ids]
     assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6): those of both

@@ -105,7 +105,7 @@ stop() {
   [ "$stopped" = yes ] || exec 3>&-
   stopped=yes
 }
-trap 'stop; echo "interrupted: run the same command again to go on"' INT TERM HUP
+trap 'stop; echo "interrupted: run the same command again to continue"' INT TERM HUP
 
 processes=()
 for i in "${!hosts[@]}"; do

@@ -170,7 +170,7 @@ class Program:
         """Refused where the mesh does not divide what a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
-            state = meshes.shapes(self.state, mesh.abstract(), rules)
+            state = meshes.with_shardings(self.state, mesh.abstract(), rules)
 
             def missing(path, leaf) -> tuple[int, float]:
                 absent = shard_bytes(leaf) * (mesh.fsdp - 1) if "fsdp" in leaf.sharding.spec else 0

@@ -108,16 +108,23 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     return jax.tree_util.tree_map_with_path(follow, tree)
 
 
-def shapes(tree: Tree, mesh: AnyMesh, rules: Rules = ()) -> Tree:
-    """The shapes of a tree, each with its sharding: what would lie where, without any array."""
-    where = shardings(tree, mesh, rules)
+def with_shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
+    """The abstract arrays (shape, dtype, sharding) of a tree of arrays or of their shapes."""
+    where = shardings(tree, mesh, rules, min_size)
     return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, where)
+
+
+def abstract_state(
+    init: Callable[..., Tree], mesh: AnyMesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
+) -> Tree:
+    """The abstract arrays of init(*arguments): what `init_sharded` would create, without creating it."""
+    return with_shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
 
 
 def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
-    """init(*arguments), each device computing only what it will hold: shapes, then shardings, then values."""
+    """init(*arguments), where each device computes only its own shards: shapes, then shardings, then values."""
     where = shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
     return jax.jit(init, out_shardings=where)(*arguments)
 

@@ -72,7 +72,7 @@ class Log:
 
     # ----------------------------------------------------------------------------------- tell
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """One line of text."""
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
@@ -98,12 +98,12 @@ class Log:
         """An evaluation."""
         self._write({"step": step, "score": name, name: value, **details})
         rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
-        self.say(f"step {step}  {name} {_short(value)}{rest}")
+        self.print(f"step {step}  {name} {_short(value)}{rest}")
 
     def samples(self, step: int, lines: Sequence[str]) -> None:
         """A few decoded lines, told and kept under "step N" in samples.txt."""
         for line in lines:
-            self.say(line)
+            self.print(line)
         if self._folder is not None:
             _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
 
@@ -136,7 +136,7 @@ class Log:
         if self._live is not None:
             self._live.update(self._task, description=text)
         else:
-            self.say(f"step {step}/{self._steps}  {text}")
+            self.print(f"step {step}/{self._steps}  {text}")
         self._clear()
 
     def _clear(self) -> None:

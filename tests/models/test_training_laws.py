@@ -166,7 +166,8 @@ def restarted_is_straight(name, learning, tmp_path):
             state, step = setting(name, train, one_device(), dropout=True)
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
-            state = fit(state, step, batches, train, checkpoints, mesh=one_device()).state
+            init = lambda state=state: state
+            state = fit(state, init, step, batches, train, checkpoints, mesh=one_device()).state
             checkpoints.close()
         return jax.device_get(state)
 

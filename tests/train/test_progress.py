@@ -86,7 +86,7 @@ def test_on_a_terminal_one_line_lives(tmp_path, monkeypatch, capsys):
     log = Log(None, steps=4, every=1)
     log.start(2)
     log.step(3, numbers(3.0, 2.0))
-    log.say("hello [there]")
+    log.print("hello [there]")
     log.step(4, numbers(2.0, 2.0))
     log.close()
     told = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
     log = Log(tmp_path, steps=1, every=1)
     log.start(0)
     log.step(1, numbers(1.0, 1.0))
-    log.say("hello")
+    log.print("hello")
     log.scores(1, "per", 1.0)
     log.samples(1, ["  a  ->  b"])
     assert log.nonfinite(1, float("nan"), 1.0, [3]) == tmp_path / "nonfinite.jsonl"  # process 0 writes it
