@@ -321,7 +321,7 @@ def test_a_file_in_the_way(refused, page, tmp_path):
         f"{tmp_path / 'file'} is a file, not a folder: give another --out"
     )
     message = refused("train", page, "--out", tmp_path / "file" / "run")
-    assert message.endswith("Not a directory: mend it, or name another folder, and run the same command again")
+    assert message.endswith("Not a directory: fix it, or choose another folder, and run the same command again")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -552,7 +552,7 @@ def test_a_full_disk_is_one_line_and_harms_no_older_checkpoint(page, copy):
     more = ["train", page, "--out", copy, "--train.steps", 5, "--train.evaluate_every", 0]
     child = process(*more, before="ulimit -f 6; export JAX_ENABLE_COMPILATION_CACHE=0;")  # no file beyond 6 kB
     assert child.communicate()[1] == (
-        f"error: could not save checkpoint of step 5 in {copy / 'checkpoints'}: File too large: "
+        f"error: could not save the checkpoint of step 5 in {copy / 'checkpoints'}: File too large: "
         "free some space and run the same command again\n"
     )
     assert child.returncode == 2

@@ -165,7 +165,7 @@ def cut_after(path: Path, step: int) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-    _replace(path, kept)
+    replace_file(path, "".join(line + "\n" for line in kept))
 
 
 def cut_samples_after(path: Path, step: int) -> None:
@@ -179,7 +179,7 @@ def cut_samples_after(path: Path, step: int) -> None:
             at = int(line.removeprefix("step "))
         if at <= step:
             kept.append(line)
-    _replace(path, kept)
+    replace_file(path, "".join(line + "\n" for line in kept))
 
 
 def _append(path: Path, line: str) -> None:
@@ -187,11 +187,11 @@ def _append(path: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def _replace(path: Path, lines: Sequence[str]) -> None:
-    """Whole or not at all."""
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(fresh, path)
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file completely or not at all."""
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
 
 
 def _plain(value: Any) -> Any:

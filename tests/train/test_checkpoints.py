@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.train import mesh
-from s2sjax.train.checkpoints import Checkpoints, fingerprint
+from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.train.fingerprints import fingerprint
 from s2sjax.train.state import TrainState, create
 
 
@@ -206,6 +207,7 @@ def test_a_torn_or_lost_file_means_an_older_checkpoint_which_training_then_goes_
     checkpoints.close()
     again = open_folder()
     assert again.steps() == [25, 30]
+    assert (again.folder / "30.damaged" / "rest").is_dir(), "set aside, not deleted"
     assert_same(again.restore(state_at(0))[0], state_at(30))
 
 
@@ -233,7 +235,7 @@ def test_too_few_to_average_is_refused_and_a_damaged_one_does_not_count(open_fol
     with pytest.raises(UserError) as caught:
         checkpoints.restore_average(4)
     assert str(caught.value) == (
-        f"there are 3 whole checkpoints in {checkpoints.folder}, too few to average 4: "
+        f"there are 3 readable checkpoints in {checkpoints.folder}, but 4 are to be averaged: "
         "average fewer, or train with a higher train.keep"
     )
     shutil.rmtree(checkpoints.folder / "3" / "params")
