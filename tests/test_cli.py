@@ -623,7 +623,7 @@ def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
     code, out, _ = call("decode", trained[0], "--average", 1, **lines)
     assert code == 0 and out.count("\n") == 2
     assert call("evaluate", trained[0], "--average", 1)[1].startswith("test, mean of 1 checkpoints to step ")
-    assert "too few to average 9: average fewer, or train with a higher train.keep" in refused(
+    assert "but 9 are to be averaged: average fewer, or train with a higher train.keep" in refused(
         "decode", trained[0], "--average", 9, **lines
     )
     assert refused("score", trained[0], "--average", 0, **lines) == (
