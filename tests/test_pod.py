@@ -260,5 +260,5 @@ def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
         hosts.initialize()
     monkeypatch.delenv("JAX_PROCESS_ID")
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: (_ for _ in ()).throw(ValueError("no one")))
-    with pytest.raises(Exception, match=r"--distributed cannot meet the other processes \(no one\): set JAX_COORD"):
+    with pytest.raises(Exception, match=r"--distributed cannot reach the other processes \(no one\): set JAX_COORD"):
         hosts.initialize()

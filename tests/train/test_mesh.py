@@ -114,7 +114,7 @@ def test_state_can_be_donated_from_the_first_step_on():
 @pytest.mark.parametrize(
     "shape, words",
     [
-        (config.Mesh(fsdp=3), "fsdp 3 x tensor 1 = 3 ways, but there are 8 devices: .* 1, 2, 4, 8"),
+        (config.Mesh(fsdp=3), "fsdp 3 x tensor 1 = 3, but there are 8 devices: .* 1, 2, 4, 8"),
         (config.Mesh(data=2, tensor=2), "= 4 devices, but there are 8: set train.mesh.data to 4"),
         (config.Mesh(data=0), "train.mesh.data is 0"),
         (config.Mesh(tensor=-1), "train.mesh.tensor is -1"),
@@ -146,5 +146,5 @@ def test_a_dimension_that_does_not_divide_is_named():
 
 
 def test_rows_that_do_not_divide_are_an_error():
-    with pytest.raises(UserError, match="12 rows cannot be spread over 8 devices"):
+    with pytest.raises(UserError, match="12 rows cannot be split over 8 devices"):
         mesh.global_batch({"x": np.zeros((12, 3))}, mesh.make_mesh(config.Mesh()))
