@@ -393,7 +393,7 @@ def _doctor(known: argparse.Namespace, rest: list[str]) -> None:
         raise UserError(f"doctor takes no {rest[0]}: see s2sjax doctor --help")
     from s2sjax import doctor
 
-    doctor.tell(_start_jax)
+    doctor.report(_start_jax)
     return None
 
 

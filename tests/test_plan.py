@@ -206,9 +206,9 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     )
     assert "8 rows of the bucket 6 + 6" in lines[1]  # 96 // 12
     assert sum(" x " in line and line[0] == " " for line in lines) == report.LINES
-    data, fsdp, tensor = re.findall(r"^take (\d+) x (\d+) x (\d+): ", out, re.M)[0]
+    data, fsdp, tensor = re.findall(r"^recommended: (\d+) x (\d+) x (\d+): ", out, re.M)[0]
     assert int(data) * int(fsdp) * int(tensor) == 16
-    wasted = "8 of the 16 rows of a batch are padding, for 8 do not divide among 16 parts (devices x micro-batches)"
+    wasted = "8 of the 16 rows of a batch are padding because 8 do not divide into 16 parts (devices x micro-batches)"
     assert (wasted in out) == (tensor == "1")
     assert "weak scaling: " in out and "% MFU" in out
     flags = f"--train.dtype bfloat16 --train.mesh.data {data} --train.mesh.fsdp {fsdp} --train.mesh.tensor {tensor}"
@@ -218,7 +218,7 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     monkeypatch.setitem(chips.CHIPS, "H200", H200._replace(memory=1000.0))
     code, out, err = call("plan", page, "--devices", 16, "--train.dtype", "bfloat16")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "none of the 14 meshes of 16 H200 fits: the least, " in err
+    assert "none of the 14 meshes of 16 H200 fits: the smallest, " in err
     assert "fsdp, raise train.micro_batches, or lower data.tokens" in err
 
 
