@@ -216,7 +216,7 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("slurm.sh", [*SLURM, "--", "train"], "train what? Write -- train FILE --out DIR, or -- evaluate RUN"),
         ("slurm_job.sh", ["a", "b", "srun"], "do not run slurm_job.sh directly: submit with slurm.sh (see slu"),
         ("multi_gpu.sh", ["--hosts", "a,b"], "there is nothing to run: end the command with -- train FILE --out DIR"),
-        ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; what s2sjax "),
+        ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; the s2sjax c"),
         ("multi_gpu.sh", ["--hosts", "a,b,a", *TRAIN], "--hosts names a twice: one process drives all GPUs of a host"),
         ("multi_gpu.sh", ["--hosts", "a,,b", *TRAIN], "--hosts has an empty name: write --hosts node1,node2"),
         ("multi_gpu.sh", ["--hosts", "localhost,b", *TRAIN], "--hosts begins with localhost, which others cannot re"),

@@ -49,7 +49,7 @@ run() {
 
 # needs PROGRAM SOLUTION: the program must be installed, except in a dry run.
 needs() {
-  [ "$dry_run" = yes ] || command -v "$1" >/dev/null || error "$1 is not installed: $2, or add --dry-run to see the commands"
+  [ "$dry_run" = yes ] || command -v "$1" >/dev/null || error "$1 is not installed: $2, or use --dry-run"
 }
 
 # takes OPTION VALUE...: an option must have a value.
