@@ -148,10 +148,10 @@ def test_each_axis_exchanges_what_it_must():
 
 
 def test_an_axis_beyond_a_node_goes_by_the_network():
-    assert H200.axis(stride=1, ways=8) == 450e9
-    assert H200.axis(stride=1, ways=64) == 400e9  # the eight of a node have a way each
-    assert H200.axis(stride=8, ways=8) == 50e9
-    assert chips.CHIPS["v5p"].axis(stride=16, ways=256) == 200e9
+    assert H200.axis(stride=1, size=8) == 450e9
+    assert H200.axis(stride=1, size=64) == 400e9  # the eight of a node have a way each
+    assert H200.axis(stride=8, size=8) == 50e9
+    assert chips.CHIPS["v5p"].axis(stride=16, size=256) == 200e9
 
 
 # ------------------------------------------------------------------------------------ choosing
