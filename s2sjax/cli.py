@@ -6,6 +6,7 @@ A user's mistake is one line on standard error and exit code 2.
 import argparse
 import errno
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from s2sjax.fields import nearest
 
 def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
-        _hush()
+        _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
         if isinstance(stream, io.TextIOWrapper):
@@ -34,14 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.stdout.flush()
     except UserError as error:
-        _end(_fail(str(error)))
+        _end(2, f"error: {error}")
     except BrokenPipeError:  # `s2sjax decode RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        _end(_fail(_explain(error)))
+        _end(2, f"error: {_explain(error)}")
     except KeyboardInterrupt:
-        print("interrupted: run the same command again; training goes on from its last checkpoint", file=sys.stderr)
-        _end(130)
+        _end(130, "interrupted: run the same command again; training continues from its last checkpoint")
 
 
 def _run(options: argparse.Namespace, fields: list[str]) -> None:
@@ -52,14 +52,19 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
     return options.command(options, fields)
 
 
-def _hush() -> None:
-    """A checkpoint that failed to save leaves tasks behind that complain as they end, after the error was told."""
-    former = sys.unraisablehook
-    sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else former(late)
+def _quiet_libraries() -> None:
+    """A failed save is reported in one line; Orbax and asyncio, whose tasks end later, would add many."""
+    import absl.logging
+
+    absl.logging.set_verbosity(absl.logging.FATAL)
+    logging.getLogger("asyncio").addFilter(lambda log: "exception was never retrieved" not in log.getMessage())
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else hook(late)
 
 
-def _end(code: int) -> None:
-    """Of several processes, one that fails does not wait for the others: JAX ends them when they hear no more of it."""
+def _end(code: int, message: str) -> None:
+    """Of several processes, one that fails does not wait for the others: JAX ends them when it is gone."""
+    print(message, file=sys.stderr)
     if launch.WATCHED in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -67,15 +72,10 @@ def _end(code: int) -> None:
     sys.exit(code)
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
-
-
 def _explain(error: OSError) -> str:
     """A file that cannot be read or written: which, why, and what to do."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    remedy = "free some space" if full else "mend it, or name another folder"
+    remedy = "free some space" if full else "fix it, or choose another folder"
     what = f"{error.filename}: " if error.filename else ""
     return f"{what}{error.strerror or error}: {remedy}, and run the same command again"
 

@@ -31,7 +31,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         start_jax(options.distributed)
         trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
         if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
-            hosts.leave()
+            hosts.shutdown()
             sys.stdout.flush()
             os._exit(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
@@ -171,7 +171,7 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
 def doctor(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import doctor as health
 
-    health.tell(start_jax)
+    health.report(start_jax)
 
 
 # --------------------------------------------------------------------------------------- helpers

@@ -1,4 +1,4 @@
-"""Fields of a configuration, set on the command line by their dotted names: --train.steps 500."""
+"""Set fields of a configuration on the command line by their dotted names: --train.steps 500."""
 
 import argparse
 import contextlib
@@ -69,5 +69,5 @@ def _one_line(box: str) -> str:
         if re.match("[─-]+$", line):
             break
         message.append(line)
-    text = " ".join(message) or "the fields given cannot be read"
+    text = " ".join(message) or "the fields cannot be parsed"
     return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)

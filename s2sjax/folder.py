@@ -60,7 +60,7 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         task = task.replace(assets=task.learn_assets(data))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
-    if not hosts.leads():
+    if not hosts.is_leader():
         return task
     for path in files_of(experiment, file):
         (folder / CODE).mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ class Run(NamedTuple):
         """
         template = jax.eval_shape(self.task.init, jax.random.key(0))
         if mesh:
-            template = meshes.shapes(template, mesh, self.rules(mesh))
+            template = meshes.with_shardings(template, mesh, self.rules(mesh))
         checkpoints = self.checkpoints(read_only=True)
         return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
 
@@ -112,17 +112,18 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
     columns = task.columns(data)
-    multiple = meshes.ways(mesh) * e.train.micro_batches
+    multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
     plan = task.plan(columns, multiple)
     stream = partial(
         batches.stream, columns, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         process_index=jax.process_index(), process_count=jax.process_count(),
     )  # fmt: skip
 
-    state = initial_state(run, mesh)
-    log.say("\n".join(_describe(run, state, columns, plan, mesh)))
+    template = abstract_state(run, mesh)
+    log.print("\n".join(_describe(run, template, columns, plan, mesh)))
     result = fit(
-        state,
+        template,
+        partial(initial_state, run, mesh),
         make_train_step(task.loss(columns), optimizer(e.train), e.train, e.seed),
         stream,
         e.train,
@@ -136,9 +137,14 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
     return run, result
 
 
+def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
+    """The shapes and shardings of the initial state."""
+    return meshes.abstract_state(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
+
+
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
     """The state before the first step, each device computing only what it will hold."""
-    return meshes.born_sharded(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
+    return meshes.init_sharded(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
 
 
 def beginning(task: Task):
@@ -163,7 +169,7 @@ def _describe(
     lines = [f"{e.name}: {run.task.model_name} with {weights:,} weights, on {devices}"]
     lines += run.task.describe(columns, plan)
     if plan.idle > 0.1:
-        multiple = meshes.ways(mesh) * e.train.micro_batches
+        multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
         lines.append(
             f"{plan.idle:.0%} of the rows are padding, because the rows of a batch do not divide among {multiple} "
             "parts (devices x micro-batches): raise data.tokens"
@@ -228,7 +234,7 @@ def evaluate(run: Run, split: str | None = None, others: Sequence[Run] = (), ave
     extra: dict[str, Any] = {name: getattr(run.experiment, name) for name in run.experiment.evaluate_fields}
     if groups:
         extra["corpora"] = {label: {name: r.value for name, r in part.items()} for label, part in groups.items()}
-    if hosts.leads():
+    if hosts.is_leader():
         metrics.write_results(run.folder / "results.json", results, split=split, step=step, **extra)
     return results
 

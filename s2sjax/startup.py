@@ -19,7 +19,7 @@ def ends_at_sigterm() -> Iterator[None]:
     """A SIGTERM before or after the loop, which handles its own, loses nothing: all steps made are saved."""
 
     def end(*_) -> None:
-        print("interrupted: run the same command again to go on", flush=True)
+        print("interrupted: run the same command again to continue", flush=True)
         sys.exit(0)
 
     if threading.current_thread() is not threading.main_thread():
@@ -48,8 +48,8 @@ def start_jax(distributed: bool = False) -> Path:
     if distributed:
         from s2sjax.train import hosts
 
-        hosts.join()
-        if not hosts.leads():
+        hosts.initialize()
+        if not hosts.is_leader():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first

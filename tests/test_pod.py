@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
     wild = ["--train.learning_rate", "1e30", "--train.clip", "0", "--train.max_skipped", "1"]
     code, _, err = pod.finish(2, 1, "wild", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
-    assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"look at the examples in {file}" in err
+    assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"check the examples in {file}" in err
     (skipped,) = map(json.loads, file.read_text().splitlines())
     seen = [number for _, step, ids in pod.notes(pod.life) if step == skipped["step"] - 1 for number in ids]
     assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6): those of both
@@ -213,7 +213,7 @@ from s2sjax.data import pairs
 from s2sjax.train import hosts
 
 def slowly(data, read=pairs.read):
-    time.sleep(40 if hosts.leads() else 0)
+    time.sleep(40 if hosts.is_leader() else 0)
     return read(data)
 
 pairs.read = slowly
@@ -258,8 +258,8 @@ def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
 
     monkeypatch.setenv("JAX_PROCESS_ID", "first")
     with pytest.raises(Exception, match="JAX_PROCESS_ID is 'first': it must be a whole number"):
-        hosts.join()
+        hosts.initialize()
     monkeypatch.delenv("JAX_PROCESS_ID")
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: (_ for _ in ()).throw(ValueError("no one")))
-    with pytest.raises(Exception, match=r"--distributed cannot meet the other processes \(no one\): set JAX_COORD"):
-        hosts.join()
+    with pytest.raises(Exception, match=r"--distributed cannot reach the other processes \(no one\): set JAX_COORD"):
+        hosts.initialize()

@@ -1,4 +1,4 @@
-"""All meshes of N devices side by side, and which of them to take."""
+"""All meshes of N devices side by side, and the recommended one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
 from s2sjax.tasks.task import Task
 
 LINES = 8
-"""meshes that are shown"""
+"""number of meshes shown"""
 WIDEST = 16
-"""the largest tensor axis: beyond a few chips its exchange outweighs what it saves"""
+"""the largest tensor axis: beyond a few chips its communication costs more than it saves"""
 TIE = 0.95
-"""of the fastest: what is nearer than that, a prediction cannot tell apart"""
+"""fraction of the fastest: smaller differences are within the error of a prediction"""
 GIB = 2**30
 
 
@@ -28,20 +28,20 @@ def plan(
     sizes: tuple[int, int] | None = None,
     command: str = "s2sjax train FILE",
 ) -> str:
-    """The report. `sizes` of the vocabularies stand for the data, which then is not read."""
+    """The report. With `sizes`, those of the vocabularies, no data is read."""
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
     name, found = chips.find(chip)
     program = Program(_task(experiment, sizes))
     meshes = list(candidates(program, devices))
-    program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
+    program.compile(max(program.rows(mesh.data_parallel_size) // mesh.data_parallel_size for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
     best = ranked[0]
     if not fits(best, found):
         least = min(ranked, key=lambda each: each.memory)
         raise UserError(
-            f"none of the {len(ranked)} meshes of {devices} {name} fits: the least, {_shape(least.mesh)}, takes "
-            f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: take more "
+            f"none of the {len(ranked)} meshes of {devices} {name} fits: the smallest, {_shape(least.mesh)}, needs "
+            f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: use more "
             "devices and split further by fsdp, raise train.micro_batches, or lower data.tokens"
         )
     head = [
@@ -62,11 +62,11 @@ def _task(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
     try:
         return task.replace(assets=task.learn_assets(task.read()))
     except UserError as error:
-        raise UserError(f"{error}; or give --source-size and --target-size, and no data is read") from error
+        raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 
 
 def candidates(program: Program, devices: int) -> Iterator[Mesh]:
-    """Every data x fsdp x tensor of so many devices, but for those that training would refuse."""
+    """Every data x fsdp x tensor of `devices` devices, except those that training would refuse."""
     for tensor in (n for n in _divisors(devices) if n <= WIDEST):
         try:
             program.held(Mesh(1, 1, tensor))
@@ -87,9 +87,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def rank(predictions: Sequence[Prediction], chip: chips.Chip) -> list[Prediction]:
-    """Best first: those that fit, of these the fastest.
+    """Best first: meshes that fit before those that do not, fast before slow.
 
-    The very first is the one to take: of those nearly as fast as the fastest, the one that splits the least.
+    The first one is the recommended one: among those nearly as fast as the fastest, the one that splits the least.
     """
     order = lambda each: (not fits(each, chip), -each.tokens)
     ranked = sorted(predictions, key=order)
@@ -128,7 +128,7 @@ def _cells(each: Prediction) -> tuple[str, ...]:
     sizes = (f"{size / GIB:.2f}" for size in (each.held, each.memory))
     return (
         _shape(each.mesh),
-        f"{each.rows // each.mesh.ways:,}",
+        f"{each.rows // each.mesh.data_parallel_size:,}",
         *times,
         f"{each.tokens:,.0f}",
         f"{each.mfu:.1%}",
@@ -151,12 +151,12 @@ def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
 def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, name: str, command: str) -> Iterator[str]:
     best, pairs = ranked[0], program.pairs
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
-    yield f"take {_shape(best.mesh)}: {_why(ranked, chip)}"
+    yield f"recommended: {_shape(best.mesh)}: {_why(ranked, chip)}"
     if best.rows > 1.05 * pairs:
-        parts = best.mesh.ways * program.experiment.train.micro_batches
+        parts = best.mesh.data_parallel_size * program.experiment.train.micro_batches
         yield (
-            f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding, for {pairs:,} do not divide "
-            f"among {parts:,} parts (devices x micro-batches): raise data.tokens"
+            f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding because {pairs:,} do not divide "
+            f"into {parts:,} parts (devices x micro-batches): raise data.tokens"
         )
     share = pairs / devices
     alone = share * sum(program.bucket) / program.computing(Mesh(1, 1, 1), chip, share)
@@ -164,7 +164,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
         f"weak scaling: {best.tokens:,.0f} tokens/s at {best.mfu:.1%} MFU, {best.tokens / (alone * devices):.0%} of "
         f"{devices:,} times the {alone:,.0f} of one {name} with its share of the batch, {share:,.3g} rows"
     )
-    yield f"a mesh fits that takes at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
+    yield f"a mesh fits if it needs at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
     flags = " ".join(f"--train.mesh.{axis} {getattr(best.mesh, axis)}" for axis in best.mesh._fields)
     yield f"{command} {flags}"
 
@@ -172,19 +172,19 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
 def _caution(program: Program) -> str:
     if jax.default_backend() != "cpu" or program.experiment.train.dtype != "bfloat16":
         return ""
-    return "; this CPU's compiler keeps bfloat16 in four bytes, so an accelerator likely needs less"
+    return "; the CPU compiler stores bfloat16 in four bytes, so an accelerator probably needs less"
 
 
 def _why(ranked: Sequence[Prediction], chip: chips.Chip) -> str:
     best, fitting = ranked[0], [each for each in ranked if fits(each, chip)]
     copies = next(each for each in ranked if each.mesh.fsdp == each.mesh.tensor == 1)
     if best.mesh.size == 1:
-        return "with one device nothing is exchanged"
+        return "one device needs no communication"
     if best is copies:
-        reason = "each device holds all parameters, and nothing but gradients is exchanged"
+        reason = "each device holds all parameters, and only gradients are communicated"
     elif not fits(copies, chip):
-        reason = f"a copy of everything on each device would take {copies.memory / GIB:.1f} GiB"
+        reason = f"a full copy on each device would need {copies.memory / GIB:.1f} GiB"
     else:
         gain = best.tokens / copies.tokens
-        reason = f"it makes {gain:.2f} times the tokens/s of {copies.mesh.data:,} copies"
-    return f"of {len(fitting)} that fit none is clearly faster; {reason}"
+        reason = f"it has {gain:.2f} times the tokens/s of {copies.mesh.data:,} full copies"
+    return f"none of the {len(fitting)} that fit is clearly faster; {reason}"

@@ -303,7 +303,7 @@ class TranslationTask(Task):
         """With `others`, tasks of the same vocabularies, an ensemble: params are a list then."""
         e = self.experiment
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
-        ways = meshes.ways(mesh) if mesh else 1
+        ways = meshes.data_parallel_size(mesh) if mesh else 1
         # Parameters stored in bfloat16 compute in it, too; int8 computes in the type of training.
         named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
         modules = [task._module(named or task.experiment.train.dtype) for task in (self, *others)]  # type: ignore[attr-defined]
@@ -369,7 +369,7 @@ class TranslationTask(Task):
             return []
         maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
         path = folder / "attention.png"
-        if hosts.leads():
+        if hosts.is_leader():
             figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
         return [path]
 

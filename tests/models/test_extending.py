@@ -207,7 +207,7 @@ def test_it_trains_on_a_tensor_mesh():
 
     def loss(mesh):
         init = lambda key: create(module.init(key, source, target)["params"], optimizer(train))
-        state = meshes.born_sharded(init, mesh, models.tensor_rules(Bag()), jax.random.key(0), min_size=1)
+        state = meshes.init_sharded(init, mesh, models.tensor_rules(Bag()), jax.random.key(0), min_size=1)
         step = make_train_step(objectives.choose(module, train), optimizer(train), train, seed=0)
         batch = meshes.global_batch({"source": source, "target": target}, mesh)
         with jax.set_mesh(mesh):

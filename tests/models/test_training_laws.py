@@ -41,7 +41,7 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
         return create(module.init(key, source, target)["params"], optimizer(train), ema=train.ema > 0)
 
     rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
-    state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
+    state = meshes.init_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
     loss = objectives.choose(module, train, sampled.log_uniform(VOCABULARY), PARTS)
     return state, make_train_step(loss, optimizer(train), train, seed=0)
 
@@ -166,7 +166,8 @@ def restarted_is_straight(name, learning, tmp_path):
             state, step = setting(name, train, one_device(), dropout=True)
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
-            state = fit(state, step, batches, train, checkpoints, mesh=one_device()).state
+            init = lambda state=state: state
+            state = fit(state, init, step, batches, train, checkpoints, mesh=one_device()).state
             checkpoints.close()
         return jax.device_get(state)
 

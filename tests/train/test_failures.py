@@ -1,5 +1,7 @@
 """Killed a hundred times, out of space, without rights, damaged: nothing is lost but the last moments, all is told."""
 
+import errno
+import logging
 import multiprocessing
 import os
 import random
@@ -8,9 +10,11 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from multiprocessing import forkserver
 from pathlib import Path
 
+import absl.logging
 import jax
 import jax.numpy as jnp
 import lives
@@ -148,7 +152,7 @@ def test_a_save_that_fails_behind_stops_the_run_at_the_next_step(tmp_path):
     child = Child(lives.run_out_of_space, tmp_path / "cache", tmp_path / "run")
     error, batch, steps = child.hear(120)
     assert error == (
-        f"could not save checkpoint of step 200 in {tmp_path / 'run/checkpoints'}: File too large: "
+        f"could not save the checkpoint of step 200 in {tmp_path / 'run/checkpoints'}: File too large: "
         "free some space and run the same command again"
     )
     assert batch == 200 and steps == [100]
@@ -177,7 +181,7 @@ def test_a_folder_of_another_user_is_told_before_the_first_step_and_can_be_decod
         training, decoding = child.hear(60)
         assert training == (
             f"cannot write checkpoints in {folder} ([Errno 13] Permission denied: '{path}'): "
-            "mend it, or name another folder"
+            "fix it, or choose another folder"
         )
         assert decoding == 20
     for path in closed:
@@ -187,7 +191,7 @@ def test_a_folder_of_another_user_is_told_before_the_first_step_and_can_be_decod
 def test_a_file_where_the_folder_should_be_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
-        with pytest.raises(UserError, match=rf"cannot write checkpoints in {folder} \(.*\): mend it, or name another"):
+        with pytest.raises(UserError, match=rf"cannot write checkpoints in {folder} \(.*\): fix it, or choose another"):
             Checkpoints(folder)
     with pytest.raises(UserError, match=r"cannot read checkpoints in .*file \(.*Not a directory"):
         Checkpoints(tmp_path / "file", read_only=True)
@@ -251,7 +255,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_taken_for_it(folder,
     shutil.copytree(folder / "10", folder / "30")
     assert Checkpoints(folder, read_only=True).restore(state_at(0))[1] == 20
     assert capfd.readouterr().out == (
-        "checkpoint of step 30 is damaged (it is that of step 10): falling back to step 20\n"
+        "checkpoint of step 30 is damaged (it is the checkpoint of step 10): falling back to step 20\n"
     )
 
 
@@ -268,8 +272,8 @@ def test_what_others_left_in_the_folder_is_neither_taken_nor_touched(folder):
 
 
 def test_a_state_saved_twice_is_never_absent_in_between(folder):
-    """To note a score that came later, only the notes are written anew: deleting the state first would risk it."""
-    arrays = {path: path.stat().st_mtime_ns for path in (folder / "20").rglob("*") if "notes" not in path.parts}
+    """A score that comes later goes to notes.json: no file of Orbax changes, and the state is never deleted."""
+    files = {path: path.stat().st_mtime_ns for path in (folder / "20").rglob("*")}
     checkpoints = Checkpoints(folder, KEEP, "max")
     state, _ = checkpoints.restore(state_at(0))
     checkpoints.save(state, 20, score=0.5, notes={"late": True})
@@ -277,7 +281,76 @@ def test_a_state_saved_twice_is_never_absent_in_between(folder):
     checkpoints.close()
     again = Checkpoints(folder, KEEP, "max", read_only=True)
     assert again.best_step() == 10 and again.notes(20) == {"late": True} and again.restore(state_at(0))[1] == 20
-    assert {path: path.stat().st_mtime_ns for path in arrays} == arrays
+    assert {path: path.stat().st_mtime_ns for path in (folder / "20").rglob("*")} == files
+
+
+def test_a_damaged_notes_file_is_reported_and_not_used(folder, capsys):
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    checkpoints.save(state_at(20), 20, score=0.5, notes={"late": True})
+    checkpoints.close()
+    notes = folder / "notes.json"
+    for content in (notes.read_text().replace("0.5", "0.7"), notes.read_text()[:-20], "[]"):
+        notes.write_text(content)
+        again = Checkpoints(folder, KEEP, "max", read_only=True)
+        assert again.best_step() == 20 and again.notes(20) == {}
+        out = capsys.readouterr().out
+        assert out.startswith(f"{notes} is damaged (") and out.count("\n") == 1
+
+
+def test_changed_notes_go_with_their_state(folder):
+    """The notes of a state do not pass to another state that replaces it."""
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    checkpoints.save(state_at(20), 20, score=0.5, notes={"late": True})
+    checkpoints.save(state_at(21)._replace(step=jnp.int32(20)), 20, score=30, notes={"other": True})
+    checkpoints.close()
+    again = Checkpoints(folder, KEEP, "max", read_only=True)
+    assert again.notes(20) == {"other": True} and again.best_step() == 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("out of memory"),
+        PermissionError(errno.EACCES, "Permission denied", "params"),
+        OSError(errno.ESTALE, "Stale file handle", "params"),
+        ValueError("NOT_FOUND: Error reading local file: Stale file handle [os_error_code='116']"),
+        ValueError("UNAVAILABLE: Error opening driver"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"),
+    ],
+    ids=["memory", "permission", "stale", "stale in TensorStore", "network", "device memory"],
+)
+def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
+    checkpoints = Checkpoints(folder, KEEP)
+
+    def restore(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(checkpoints._manager, "restore", restore)
+    with pytest.raises(type(error)) as caught:
+        checkpoints.restore(state_at(0))
+    assert caught.value is error
+    monkeypatch.undo()
+    assert checkpoints.restore(state_at(0))[1] == 20
+    checkpoints.save(state_at(21), 21)
+    checkpoints.close()
+    assert not list(folder.glob("*.damaged*"))
+
+
+def test_nobody_elses_logging_is_changed(folder):
+    """Orbax's log, asyncio's log, warnings and hooks are as before, whether the checkpoints are good or damaged."""
+
+    def settings():
+        asyncio_filters = list(logging.getLogger("asyncio").filters)
+        return absl.logging.get_verbosity(), asyncio_filters, sys.unraisablehook, list(warnings.filters)
+
+    before = settings()
+    largest(folder / "20" / "params").unlink()
+    checkpoints = Checkpoints(folder, KEEP)
+    assert checkpoints.restore(state_at(0))[1] == 10
+    checkpoints.save(state_at(11), 11)
+    assert settings() == before
+    checkpoints.close()
+    assert settings() == before
 
 
 def test_another_state_of_the_same_step_takes_the_place_of_the_former(folder):
