@@ -16,7 +16,7 @@ from orbax.checkpoint import multihost
 
 from s2sjax.errors import UserError
 
-HEARTBEAT = 30
+HEARTBEAT = int(os.environ.get("S2SJAX_HEARTBEAT", "30"))
 """seconds without a sign of life after which a process counts as dead, and the others end"""
 PATIENCE = 24 * 3600
 """seconds for which the others wait for what process 0 alone does first: it may have a corpus to fetch"""

@@ -25,11 +25,6 @@ PROPOSAL = sampled.log_uniform(zoo.VOCABULARY)
 ALL_WORDS = jnp.arange(zoo.VOCABULARY)[None]
 
 
-@cache
-def build(name: str) -> zoo.Pure:
-    return zoo.Pure(name, sharp=1.5)
-
-
 def without_dropout(name: str):
     return models.build(zoo.without_dropout(zoo.MODELS[name]), zoo.VOCABULARY, zoo.VOCABULARY)
 
@@ -51,13 +46,13 @@ def _scheduled(name: str):
 
 def scheduled_at(name: str, step: int, target=TARGET, key=KEY):
     batch = {"source": SOURCE, "target": target}
-    return _scheduled(name)(build(name).params["params"], batch, key, jnp.int32(step))
+    return _scheduled(name)(zoo.build(name).params["params"], batch, key, jnp.int32(step))
 
 
 def forced(name: str):
     """(gradient, loss) of teacher forcing, as all other tests know it."""
-    total, weight = losses.cross_entropy(build(name).logits(SOURCE, TARGET), TARGET, TARGET != PAD)
-    return build(name).gradient(SOURCE, TARGET)["params"], total / weight
+    total, weight = losses.cross_entropy(zoo.build(name).logits(SOURCE, TARGET), TARGET, TARGET != PAD)
+    return zoo.build(name).gradient(SOURCE, TARGET)["params"], total / weight
 
 
 def assert_close(found, expected):
@@ -85,7 +80,7 @@ def greedy(module, params, source):
 @every_model
 def test_reading_itself_alone_is_greedy_search_fed_back(name):
     """A parallel model reads the outputs of its first pass instead, which read the truth."""
-    model = build(name)
+    model = zoo.build(name)
     if model.module.decoder_type.parallel:
         target = TARGET
         own = np.asarray(scheduled.own_output(jnp.asarray(model.logits(SOURCE, target)), None))
@@ -112,7 +107,7 @@ def test_the_step_decides_and_the_same_step_gives_the_same_mixture(name):
 
 def several_losses(name: str, params, key):
     """Those of several objectives, from one program: teacher forced, scheduled, a part's, all words', samples'."""
-    quiet, noisy = without_dropout(name), build(name).module
+    quiet, noisy = without_dropout(name), zoo.build(name).module
     batch = {"source": SOURCE, "target": TARGET, "part": np.ones(len(SOURCE), np.int32)}
     fed = (0.0, config.ScheduledSampling("constant", k=1.0), params, batch, key, jnp.int32(0))
     part = jnp.array([[0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5, 6]])
@@ -127,7 +122,7 @@ def several_losses(name: str, params, key):
 
 @every_model
 def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
-    model = build(name)
+    model = zoo.build(name)
     program = jax.jit(partial(several_losses, name))
     found = [program(model.params["params"], jax.random.key(seed)) for seed in range(2)]
     one, other = ({which: float(pairs["loss"][0]) for which, pairs in each.items()} for each in found)
@@ -148,7 +143,7 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo.FAMILIES)
 def test_the_gradients_over_all_words_and_over_many_samples_are_those_of_the_softmax(name):
-    module, params = without_dropout(name), build(name).params["params"]
+    module, params = without_dropout(name), zoo.build(name).params["params"]
     batch = {"source": SOURCE, "target": TARGET, "part": np.zeros(len(SOURCE), np.int32)}
     over = lambda loss: compile_gradient(loss)(params, batch, KEY)
     assert_close(over(partial(objectives.subset_loss, module, ALL_WORDS)), forced(name))

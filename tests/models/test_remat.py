@@ -96,11 +96,8 @@ def temporary(program) -> int:
 def test_the_more_is_forgotten_the_less_memory_is_needed(name):
     """As users compile: an optimiser that finds two values equal may keep the first and drop the second."""
     given = start(DEEP[name], rows=32, length=32)
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
+    with zoo.optimized():
         sizes = [temporary(compiled(DEEP[name], kind, *given)) for kind in ("none", "products", "layers")]
-    finally:
-        jax.config.update("jax_disable_most_optimizations", True)
     everything, products, layers = sizes
     assert layers < 0.95 * products < 0.95 * 0.95 * everything, sizes
 

@@ -50,5 +50,5 @@ def test_every_cell_decodes_as_it_learnt(family, cell, monkeypatch):
     model = zoo.Pure("this", sharp=1.5)
     real = (TARGET != PAD)[..., None]
     np.testing.assert_allclose(
-        model.logits(SOURCE, TARGET) * real, zoo.step_by_step(model, SOURCE, TARGET) * real, atol=1e-5
+        model.forward(SOURCE, TARGET) * real, zoo.step_by_step(model, SOURCE, TARGET) * real, atol=1e-5
     )
