@@ -4,6 +4,7 @@ import gc
 import io
 import os
 import re
+import secrets
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +28,15 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 RANDOM = os.environ.get("S2SJAX_TEST_RANDOM") == "1"
 """Whether seeds are drawn: `make test-all` sets it. Everywhere else each run tests the same cases."""
+
+
+def seed_of(usual: int) -> int:
+    """The usual seed; with `make test-all` another one each time, which is shown when the test fails."""
+    seed = secrets.randbelow(2**31) if RANDOM else usual
+    print(f"seed {seed}")
+    return seed
+
+
 hypothesis.settings.register_profile("tests", derandomize=not RANDOM, deadline=None, database=None)
 hypothesis.settings.load_profile("tests")
 

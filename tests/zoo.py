@@ -89,9 +89,7 @@ class Pure:
 
     def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32"):
         self.module = models.build(MODELS[name], vocabulary, vocabulary, dtype)
-        ids = np.ones((2, 3), np.int32)
-        shapes = jax.eval_shape(self.module.init, jax.random.key(0), ids, ids)
-        self.params = jax.tree_util.tree_map_with_path(partial(draw, np.random.default_rng(0), sharp), shapes)
+        self.params = parameters(self.module, sharp)
         method = lambda name: partial(self.module.apply, method=name)
         self._gradient = jax.jit(jax.grad(self.loss, has_aux=True))
         self._forward = jax.jit(self.module.apply)
@@ -130,17 +128,22 @@ class Pure:
         return search_with(self.module.beams(params["params"], memory), state, limits, limit, **options)
 
 
-def draw(rng: np.random.Generator, sharp: float, path, leaf) -> np.ndarray:
-    """A random parameter, biases included; a model's own initial ones are slow to compile.
+def parameters(module, sharp: float = 1.0):
+    """Random ones, biases included; a model's own initial ones are slow to compile.
 
     An untrained model is nearly indifferent between tokens; `sharp` gives it opinions.
     """
-    values, name = rng.normal(size=leaf.shape), path[-1].key
-    if name.endswith(("bias", "shift", "scale", "length")):
-        values = values / 10 + name.endswith(("scale", "length"))
-    else:
-        values = values / np.sqrt(leaf.shape[-2:][0])
-    return (values * sharp).astype(leaf.dtype)
+    rng, ids = np.random.default_rng(0), np.ones((2, 3), np.int32)
+
+    def draw(path, leaf):
+        values, name = rng.normal(size=leaf.shape), path[-1].key
+        if name.endswith(("bias", "shift", "scale", "length")):
+            values = values / 10 + name.endswith(("scale", "length"))
+        else:
+            values = values / np.sqrt(leaf.shape[-2:][0])
+        return (values * sharp).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(module.init, jax.random.key(0), ids, ids))
 
 
 @cache

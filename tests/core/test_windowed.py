@@ -40,7 +40,9 @@ def test_what_a_block_sees():
 
 
 @both_ways
-@pytest.mark.parametrize("length, radius", [(7, 1), (7, 2), (5, 7)])
+@pytest.mark.parametrize(
+    "length, radius", [pytest.param(7, 1, marks=pytest.mark.slow), (7, 2), pytest.param(5, 7, marks=pytest.mark.slow)]
+)
 def test_it_equals_the_band_mask(length, radius, causal):
     """Values and gradients: lengths that are no multiple of the radius, padding, an empty row, relative positions."""
     lengths = np.array([length, (length + 1) // 2, 0])

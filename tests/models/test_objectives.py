@@ -16,8 +16,9 @@ from s2sjax.models import objectives
 BAR = 1e-5
 # Always tested: one that goes step by step under its own output layer, one of two passes under a tied one.
 QUICK = ("luong", "transformer-post")
-slow = lambda name: () if name in QUICK else pytest.mark.slow
-every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in zoo.FAMILIES])
+every_model = zoo.each(zoo.FAMILIES, quick=QUICK)
+# What costs most to compile: .ci/run takes one that goes step by step more, and one of convolutions.
+some_models = zoo.each(zoo.FAMILIES, quick=QUICK, rare=set(zoo.FAMILIES) - {"rnnsearch", "convs2s"})
 KEY = jax.random.key(3)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
 FALLING = config.ScheduledSampling("linear", k=10, feed="argmax")  # step 0 reads the truth alone, step 10 itself alone
@@ -120,7 +121,7 @@ def several_losses(name: str, params, key):
     }
 
 
-@every_model
+@some_models
 def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     model = zoo.build(name)
     program = jax.jit(partial(several_losses, name))
@@ -140,8 +141,7 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     assert one["samples"] == pytest.approx(float(full), rel=0.02)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", zoo.FAMILIES)
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(QUICK))
 def test_the_gradients_over_all_words_and_over_many_samples_are_those_of_the_softmax(name):
     module, params = without_dropout(name), zoo.build(name).params["params"]
     batch = {"source": SOURCE, "target": TARGET, "part": np.zeros(len(SOURCE), np.int32)}

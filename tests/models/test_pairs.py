@@ -84,13 +84,12 @@ SINGLE = [name for name in zoo.FAMILIES if not isinstance(zoo.MODELS[name], conf
 JOINING = [name for name in SINGLE if not zoo.MODELS[name].writer.alone]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", JOINING)
-def test_every_encoder_joins_every_decoder(decoder):
+@zoo.each(JOINING, quick=(), rare=set(JOINING) - {"rnnsearch", "transformer-post", "convs2s"})
+def test_every_encoder_joins_every_decoder(name):
     """By shapes alone."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
     for encoder in SINGLE:
-        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[decoder])
+        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[name])
         module = models.build(pair, 7, 9)
         logits, params = jax.eval_shape(module.init_with_output, jax.random.key(0), ids, ids)
         assert logits.shape == (2, 5, 9)
