@@ -60,15 +60,18 @@ def test_what_a_device_holds_is_what_is_put_there(name, mesh):
     assert planned.held(mesh)[:2] == (held(state), held(state.params))
 
 
-def slow_but_for_one(name: str, mesh: Mesh):
-    quick = (name, mesh) == ("dense", Mesh(2, 4, 1))
-    return pytest.param(name, mesh, marks=() if quick else pytest.mark.slow, id=f"{name}-{mesh}")
+SOME = [("dense", Mesh(2, 4, 1)), ("transformer", Mesh(4, 1, 2)), ("recurrent", Mesh(8, 1, 1)), ("deep", Mesh(1, 8, 1))]
 
 
-CASES = [slow_but_for_one(name, mesh) for name in TINY for mesh in MESHES] + [slow_but_for_one("deep", Mesh(1, 8, 1))]
+def slow_or_exhaustive(name: str, mesh: Mesh):
+    marks = pytest.mark.slow if (name, mesh) in SOME else pytest.mark.exhaustive
+    return pytest.param(name, mesh, marks=marks, id=f"{name}-{mesh}")
 
 
-@pytest.mark.parametrize("name, mesh", CASES)
+CASES = [(name, mesh) for name in TINY for mesh in MESHES] + [("deep", Mesh(1, 8, 1))]
+
+
+@pytest.mark.parametrize("name, mesh", [slow_or_exhaustive(*case) for case in CASES])
 def test_memory_against_the_compiled_program(name, mesh):
     """The state to the byte, all of it within 25 %; of many layers only one is gathered at a time."""
     deep = config.replace(TINY["transformer"], encoder_layers=8, decoder_layers=8)
@@ -197,6 +200,7 @@ def page(tmp_path) -> str:
     return str(tmp_path / "tiny.py")
 
 
+@pytest.mark.slow
 def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = call("plan", page, "--devices", 16, "--chip", "v5E", "--train.dtype", "bfloat16")

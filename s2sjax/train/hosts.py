@@ -16,7 +16,7 @@ from orbax.checkpoint import multihost
 
 from s2sjax.errors import UserError
 
-HEARTBEAT = 30
+HEARTBEAT = int(os.environ.get("S2SJAX_HEARTBEAT", "30"))
 """seconds without a heartbeat after which a process counts as dead, and the others exit"""
 LEADER_TIMEOUT = 24 * 3600
 """seconds that the other processes wait for the leader, which may have to download a corpus"""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+import zoo
 from tables import LENGTH, Models, limits, natural_models, start, step
 
 from s2sjax.core import continuous_batching, sampling, search
@@ -38,7 +38,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@zoo.each(SEARCHES, quick=("greedy", "beam"))
 def test_slots_change_nothing(name):
     """23 sentences in 16 slots, where two change at once, and through 3; limits from 0 tokens to 6."""
     models, limit = natural_models(5)[:COUNT], limits(6)[:COUNT]

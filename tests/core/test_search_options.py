@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import (
@@ -102,14 +103,19 @@ def mismatches(found: search.Hypotheses, limit: np.ndarray, scores: np.ndarray) 
     return wrong
 
 
-@pytest.mark.parametrize("stop", STOPS)
+@zoo.each(STOPS, quick=("bound",))
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, stop):
+def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, name):
     """n-best order included: 1,024 models, all sentences of up to three words, limits of 0 to 4 tokens."""
     models, limit = many_models(100), np.random.default_rng(101).integers(0, MOST + 1, MODELS).astype(np.int32)
-    found = jax.tree.map(np.asarray, wide_beam(models, limit, 0.7, penalty, stop))
     log_probs, _ = enumerated(models)
-    assert mismatches(found, limit, log_probs / divisors(penalty, 0.7)[LENGTHS]) == 0
+    for alpha in (0.6, 3.7, -1.5) if penalty == "gnmt" else (0.0,):
+        found = jax.tree.map(np.asarray, wide_beam(models, limit, alpha, penalty, stop=name))
+        assert_well_formed(found, limit)
+        assert mismatches(found, limit, log_probs / divisors(penalty, alpha)[LENGTHS]) == 0
+        real = found.lengths > 0
+        sums = (found.scores * divisors(penalty, alpha)[found.lengths])[real]
+        np.testing.assert_allclose(found.log_probs[real], sums, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None, database=None)

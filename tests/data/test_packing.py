@@ -153,7 +153,9 @@ def test_attention_by_segments_is_the_definition(causal):
 
 
 transformers = zoo.each(
-    {name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer) and not model.window}
+    {name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer) and not model.window},
+    quick=(),
+    rare=("transformer-pre-learned", "transformer-shared"),
 )
 
 
@@ -168,8 +170,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     assert packed.most >= 3
     module = models.build(zoo.MODELS[name], words.size, words.size)
     plain = pairs.batch(np.arange(10), ROW)
-    params = jax.jit(module.init)(jax.random.key(1), plain["source"], plain["target"])["params"]
-    params = jax.tree.map(lambda leaf: 1.5 * leaf, params)
+    params = zoo.parameters(module, sharp=1.5)["params"]
 
     @jax.jit
     def loss_and_gradients(params, batch):

@@ -100,6 +100,7 @@ def test_eight_blocks_keep_the_variance_of_the_embeddings(dropout):
     assert 0.8 < x.var() / before < 1.25
 
 
+@pytest.mark.slow
 def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
     """N(0, 4 (1 - p) / (k D)) before a gate, N(0, (1 - p) / D) behind dropout, N(0, 1 / D) elsewhere."""
     shapes = dict(embedding=64, encoder_layers=((96, 3), (64, 5)), decoder_layers=((72, 1),), max_length=99)
@@ -140,6 +141,7 @@ def test_weight_norm_begins_with_the_weights_as_they_were_drawn(layer):
     np.testing.assert_allclose(output(length=3 * params["length"]), 3 * unnormed, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_encoders_gradient_is_divided_by_twice_the_number_of_attentions():
     """Of the blocks; embeddings, which attention reaches past them, and the decoder keep theirs."""
 

@@ -85,13 +85,12 @@ def test_states_are_mapped_where_the_widths_differ_and_no_carry_is_made_for_who_
 SINGLE = [name for name in zoo.FAMILIES if not isinstance(zoo.MODELS[name], config.Pair)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", SINGLE)
-def test_every_encoder_joins_every_decoder(decoder):
+@zoo.each(SINGLE, quick=(), rare=set(SINGLE) - {"rnnsearch", "transformer-post", "convs2s"})
+def test_every_encoder_joins_every_decoder(name):
     """By shapes alone."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
     for encoder in SINGLE:
-        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[decoder])
+        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[name])
         module = models.build(pair, 7, 9)
         logits, params = jax.eval_shape(module.init_with_output, jax.random.key(0), ids, ids)
         assert logits.shape == (2, 5, 9)

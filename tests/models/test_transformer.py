@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 
 from s2sjax import config, models
 from s2sjax.core import search
@@ -46,30 +47,22 @@ def fast_first(count: int, cases: list[tuple]):
 @pytest.mark.parametrize("window, causal", fast_first(2, [(0, False), (2, True), (0, True), (2, False)]))
 def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal):
     """Theirs under the mask of the band; ours without."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    length, x = 6, draw(0, 2, 6, WIDTH)
-    module = transformer.Attention(config.Transformer(**SMALL, window=window), jnp.float32)
-    parts = {"query": WIDTH, "key_value": 2 * WIDTH, "output": WIDTH}
+    torch = references.of_pytorch("self_attention")
+    kernels, biases, x = torch["in_proj_weight"].T, torch["in_proj_bias"], torch["x"]  # [W, 3W]
+    split = lambda array: np.split(array, [WIDTH], axis=-1)
     weights = {
-        name: {"kernel": draw(size, WIDTH, size) / 2, "bias": draw(size + 1, size)} for name, size in parts.items()
+        name: {"kernel": kernel, "bias": bias}
+        for name, kernel, bias in zip(("query", "key_value"), split(kernels), split(biases))
     }
+    weights["output"] = {"kernel": torch["out_proj.weight"].T, "bias": torch["out_proj.bias"]}
+    module = transformer.Attention(config.Transformer(**SMALL, window=window), jnp.float32)
     run = jax.jit(partial(module.apply, method="self_attention"), static_argnums=3)
+    length = x.shape[1]
     ours = run({"params": weights}, x, np.full(2, length), causal)
+    np.testing.assert_allclose(ours, references.of_pytorch(f"self_attention-{window}-{causal}")["ys"], atol=BAR)
 
     distance = np.arange(length) - np.arange(length)[:, None]
     seen = (np.abs(distance) <= (window or length)) & ((distance <= 0) | (not causal))
-
-    kernels = np.concatenate([weights["query"]["kernel"], weights["key_value"]["kernel"]], axis=1)  # [W, 3W]
-    biases = np.concatenate([weights["query"]["bias"], weights["key_value"]["bias"]])
-    peer = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    with torch.no_grad():
-        peer.in_proj_weight.copy_(torch.tensor(kernels.T))
-        peer.in_proj_bias.copy_(torch.tensor(biases))
-        peer.out_proj.weight.copy_(torch.tensor(weights["output"]["kernel"].T))
-        peer.out_proj.bias.copy_(torch.tensor(weights["output"]["bias"]))
-        theirs = peer(*[torch.tensor(x)] * 3, attn_mask=torch.tensor(~seen))[0]
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
-
     by_head = {
         name: {"kernel": kernel.reshape(WIDTH, HEADS, -1), "bias": bias.reshape(HEADS, -1)}
         for name, kernel, bias in zip(("query", "key", "value"), np.split(kernels, 3, 1), np.split(biases, 3))

@@ -159,6 +159,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_any_file_is_never_loaded(open_folder, tmp_path, capsys):
     checkpoints = open_folder(keep=2)
     for step in (20, 30):

@@ -200,6 +200,7 @@ def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
     assert len(programs.seconds) == 2 and all(seconds > 0 for seconds in programs.seconds.values())
 
 
+@pytest.mark.slow
 def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_done(lab, other):
     def fit(lab, devices, steps, shape):
         train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)

@@ -54,7 +54,7 @@ def one_device(micro_batches):
     return train(jax.devices()[:1], config.Mesh(), (), micro_batches)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "shape, rules",
     [
