@@ -125,7 +125,7 @@ class Pure:
         memory = apply(source, method="encode")
         state = apply(memory, limit, method="start")
         limits = jnp.full(len(source), limit)
-        search_with = search.beam if options else search.greedy
+        search_with = search.beam_search if options else search.greedy
         return search_with(self.module.beams(params["params"], memory), state, limits, limit, **options)
 
 
