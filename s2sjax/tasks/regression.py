@@ -27,6 +27,7 @@ from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.metrics import Result
+from s2sjax.models.frontends import Frames
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.train.state import Loss
 
@@ -137,6 +138,12 @@ class Regression(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
+        plain = config.Train()
+        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
+            require(
+                getattr(self.train, name) == getattr(plain, name),
+                f"train.{name} applies to tasks that write text, and a regression does not: leave it out",
+            )
 
     def task(self) -> RegressionTask:
         return RegressionTask(self)
@@ -151,17 +158,21 @@ class Regressor(nn.Module):
     config: SeriesModel
     steps: int
     dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
-        self.stack = layers.Recurrent(c.cell, c.width, layers=1, inputs=1, dtype=self.dtype)
+        self.frontend = Frames(1, dtype=self.dtype)
+        self.stack = layers.Recurrent(
+            c.cell, c.width, layers=1, inputs=1, dtype=self.dtype, remat_policy=self.remat_policy
+        )
         if c.attention:
             self.attention = layers.Weights({"kernel": (c.width,), "bias": (self.steps,)}, self.dtype)
         self.output = layers.Dense(c.width, 1, self.dtype)
 
     def __call__(self, values: Array, lengths: Array) -> Array:
-        mask = jnp.arange(values.shape[1]) < lengths[:, None]
-        states, final = self.stack(values.astype(self.dtype), mask)
+        xs, mask = self.frontend(values, lengths)
+        states, final = self.stack(xs, mask)
         pooled = attention_pool(self.attention(), states, mask)[0] if self.config.attention else final[-1][0]
         return jnp.tanh(self.output(pooled)).astype(jnp.float32)
 
@@ -266,7 +277,7 @@ class RegressionTask(Task):
     @property
     def module(self) -> Regressor:
         e = self.experiment
-        return Regressor(e.model, e.data.steps, jnp.dtype(e.train.dtype))
+        return Regressor(e.model, e.data.steps, jnp.dtype(e.train.dtype), e.train.remat)
 
     def init(self, key: Array) -> Any:
         return self.module.init(key, jnp.zeros((1, self.experiment.data.steps, 1)), jnp.ones(1, jnp.int32))["params"]
