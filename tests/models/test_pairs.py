@@ -84,7 +84,7 @@ SINGLE = [name for name in zoo.FAMILIES if not isinstance(zoo.MODELS[name], conf
 JOINING = [name for name in SINGLE if not zoo.MODELS[name].writer.alone]
 
 
-@zoo.each(JOINING, quick=(), rare=set(JOINING) - {"rnnsearch", "transformer-post", "convs2s"})
+@zoo.each(JOINING, quick=())
 def test_every_encoder_joins_every_decoder(name):
     """By shapes alone."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
