@@ -169,14 +169,14 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
             ["train", "PAGE", "--search.nbest", "3"],
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower",
         ),
-        (["decode", "nowhere"], "nowhere is no run folder (it has no config.json): train first, or name another"),
+        (["decode", "nowhere"], "nowhere is not a run folder (it has no config.json): train first, or name another"),
         (["score", "nowhere", "--search.beam", "2"], "score takes no --search.beam"),
         (["doctor", "--all"], "doctor takes no --all"),
         (["models", "--all"], "models takes no --all"),
         (["models", "--source-size", "0"], "--source-size is 0: it must be at least 1"),
         (
             ["train", "PAGE", "--model", "cho", "--search.coverage", "0.2"],
-            "search.coverage 0.2 is made of attention, and model Cho has none: set it to 0",
+            "search.coverage 0.2 requires a model with attention, and Cho has none: set it to 0",
         ),
         (["evaluate", "nowhere", "--split", "tset"], "argument --split: invalid choice: 'tset'"),
     ],
@@ -193,7 +193,7 @@ def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(pa
     class Stop(Exception):
         pass
 
-    def train(experiment, folder):
+    def train(experiment, folder, file):
         seen.append((experiment, folder))
         raise Stop
 
@@ -211,7 +211,7 @@ def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(pa
 @pytest.mark.parametrize("name", models.NAMED)
 def test_every_named_model_fits_and_its_fields_can_be_set(page, monkeypatch, name):
     seen = []
-    monkeypatch.setattr(run, "train", lambda experiment, folder: seen.append(experiment) or 1 / 0)
+    monkeypatch.setattr(run, "train", lambda experiment, folder, file: seen.append(experiment) or 1 / 0)
     part = "model.encoder.dropout" if "encoder" in vars(models.NAMED[name].config) else "model.dropout"
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", page, "--model", name, f"--{part}", "0.25", "--data.buckets", "24", "24"])
@@ -279,6 +279,7 @@ def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
     assert {path.name for path in folder.iterdir()} == {
         "attention.png", "checkpoints", "config.json", "metrics.jsonl", "results.json", "samples.txt", "tensorboard",
         "assets",
+        "code",
     }  # fmt: skip
     results = json.loads((folder / "results.json").read_text())
     assert set(results) == {"exact", "cer", "split", "step", "search"}
@@ -297,7 +298,7 @@ def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page,
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     for field, was, now in (("--model.width", 8, 16), ("--train.learning_rate", 0.001, 1.0), ("--seed", 0, 3)):
         assert refused("train", page, "--out", copy, field, now) == (
-            f"{copy} holds another experiment: its {field[2:]} is {was}, not {now}: give another --out"
+            f"{copy} contains another experiment: its {field[2:]} is {was}, not {now}: give another --out"
         )
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     code, out, _ = call("train", page, "--out", copy, "--train.steps", 6)
@@ -330,9 +331,7 @@ def test_a_folder_that_may_not_be_written(refused, page, tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    assert refused("train", page, "--out", tmp_path / "run").startswith(
-        f"{tmp_path}/run/vocabulary: Permission denied: "
-    )
+    assert refused("train", page, "--out", tmp_path / "run").startswith(f"{tmp_path}/run/assets: Permission denied: ")
 
 
 def test_a_disk_full_of_other_files_is_one_line_too(refused, page, tmp_path, monkeypatch):
@@ -411,7 +410,7 @@ def test_score_agrees_with_the_search(call, refused, trained):
     assert abs(float(out[0].split("\t")[0]) - float(score)) <= 1e-4
     assert out[1].endswith("\t5")
     assert refused("score", folder, stdin=b"a\tb\nabcd\n") == (
-        "standard input, line 2 has no tab: give source<tab>target on each line"
+        "standard input, line 2 has no tab: write source<tab>target on each line"
     )
 
 
@@ -477,7 +476,7 @@ def test_a_vocabulary_of_another_run_is_refused(refused, copy):
     vocabulary = json.loads((copy / "assets/target.json").read_text())
     vocabulary["pieces"].reverse()
     (copy / "assets/target.json").write_text(json.dumps(vocabulary))
-    assert "the target vocabulary in" in refused("decode", copy)
+    assert "target in " in refused("decode", copy)
 
 
 # -------------------------------------------------------------------------------- interruptions
@@ -635,6 +634,6 @@ def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
 
 def test_a_named_model_that_does_not_fit_is_refused_unless_its_fields_make_it_fit(page, refused, monkeypatch):
     assert "model.radius 10 reaches across" in refused("train", page, "--model", "luong_local")
-    monkeypatch.setattr(run, "train", lambda experiment, folder: 1 / 0)
+    monkeypatch.setattr(run, "train", lambda experiment, folder, file: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", page, "--model", "luong_local", "--model.radius", "2"])

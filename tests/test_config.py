@@ -181,7 +181,7 @@ def subset(**data) -> Translation:
             lambda: Translation(
                 "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
             ),
-            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones",
+            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new ones",
         ),
         (
             lambda: subset(corpus=config.Mixture((Synthetic(),))),
@@ -208,19 +208,19 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Translation("x", Data(packing=True), Transformer(window=4)),
-            "data.packing keeps the examples of a row apart, model.window does not: set one of them off",
+            "data.packing keeps the examples of a row apart, model.window does not: use one of them",
         ),
         (
             lambda: Translation(
                 "x", Data(packing=True), train=Train(scheduled_sampling=config.ScheduledSampling("constant", k=0.5))
             ),
-            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: set",
+            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: use",
         ),
         (
             lambda: Translation(
                 "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
             ),
-            "data.source.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+            "data.source.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
         ),
         (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
@@ -242,7 +242,7 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Translation("x", model=RCTM(), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
+            "search.coverage 0.2 requires a model with attention, and RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
@@ -252,10 +252,10 @@ def subset(**data) -> Translation:
         (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train names 3 files"),
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
-        (lambda: Translation("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (lambda: Translation("x", model=Transformer(tie="all")), "model.tie 'all' requires one vocabulary"),
         (
             lambda: Translation("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
-            "model.tie 'all' needs one vocabulary",
+            "model.tie 'all' requires one vocabulary",
         ),
         (
             lambda: Luong(width=8, embedding=6, tie="output"),
@@ -296,7 +296,7 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Translation("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is made of attention, and model Transformer + Cho has none: set it to 0",
+            "search.coverage 0.2 requires a model with attention, and Transformer + Cho has none: set it to 0",
         ),
         (lambda: Translation("a/b"), "name is 'a/b': it must be the name of a folder"),
         (lambda: Translation(".."), "name is '..': it must be the name of a folder"),

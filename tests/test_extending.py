@@ -38,9 +38,7 @@ cli.main(["decode", {run!r}])
 """
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("cell", "task") else pytest.mark.slow) for n in FILES]
-)
+@zoo.each(FILES, quick=("cell", "task"))
 def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeypatch):
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()

@@ -28,7 +28,7 @@ def start(model: config.ModelConfig, rows: int = 3, length: int = 5):
 
 def learning(model: config.ModelConfig, remat: str, train: config.Train = FORCED):
     """(params, batch) -> the loss and its gradient, dropout on."""
-    module = models.build(model, zoo.VOCABULARY, zoo.VOCABULARY, remat=remat)
+    module = models.build(model, zoo.VOCABULARY, zoo.VOCABULARY, remat_policy=remat)
     learn = objectives.choose(module, train)
     total = lambda params, batch: learn(params, batch, jax.random.key(1), jnp.int32(1))["loss"][0]
     return jax.jit(jax.value_and_grad(total))
