@@ -3,16 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: run test test-slow lint format clean
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 --durations=20
+
+.PHONY: run test test-ci test-all lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
 
+# Three tiers: minutes; what a change must pass (.ci/run); and what is too long for every change, with random seeds.
 test: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	@$(PYTEST) -m "not slow and not exhaustive"
 
-test-slow: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+test-ci: .venv/dev
+	@$(PYTEST) -m "not exhaustive"
+
+test-all: .venv/dev
+	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
 
 lint: .venv/dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

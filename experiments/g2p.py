@@ -8,9 +8,10 @@ Time      6 min 13 s with installation: 222 s of steps, 28 s of compiling, 15 s 
 Score     PER 7.86%, WER 32.64% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks)
 """
 
-from s2sjax.config import Cmudict, Data, Evaluate, Experiment, RNNsearch, Search, Text, Train
+from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train
+from s2sjax.tasks import Translation
 
-experiment = Experiment(
+experiment = Translation(
     name="g2p",
     data=Data(
         corpus=Cmudict(),

@@ -3,9 +3,10 @@
 Command:  s2sjax train experiments/reverse.py
 """
 
-from s2sjax.config import Data, Evaluate, Experiment, Luong, Search, Synthetic, Train
+from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
+from s2sjax.tasks import Translation
 
-experiment = Experiment(
+experiment = Translation(
     name="reverse",
     data=Data(corpus=Synthetic("reverse", alphabet=26), buckets=((11, 11),), tokens=1408),
     model=Luong(width=64, embedding=32, layers=1, bidirectional=True, dropout=0.0),

@@ -7,10 +7,11 @@ Commands  s2sjax plan experiments/wmt.py --devices 16 --chip v6e --source-size 3
 Score     none yet: whoever trains it writes hardware, time and the score with its signature here.
 """
 
-from s2sjax.config import Data, Evaluate, Experiment, Prepared, Search, Text, Tfds, Train, Transformer
+from s2sjax.config import Data, Evaluate, Prepared, Search, Text, Tfds, Train, Transformer
+from s2sjax.tasks import Translation
 
 subwords = Text("subwords", size=37_000)
-experiment = Experiment(
+experiment = Translation(
     name="wmt",
     data=Data(
         corpus=Prepared("prepared/wmt", Tfds("wmt14_translate/de-en", source="en", target="de")),

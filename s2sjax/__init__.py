@@ -1,3 +1,23 @@
-"""s2sjax: sequence-to-sequence research in JAX, from the plain recurrent cell to the Transformer."""
+"""s2sjax: sequence-to-sequence research in JAX, from the plain recurrent cell to the Transformer.
+
+run = s2sjax.load("runs/g2p")                a run that was trained before
+s2sjax.train(experiment, "runs/mine")        trains an experiment
+"""
+
+from typing import Any
 
 __version__ = "0.1.0"
+
+
+def load(folder: Any) -> Any:
+    """The run in a folder: see s2sjax/run.py."""
+    from s2sjax import run  # imports JAX
+
+    return run.load(folder)
+
+
+def train(experiment: Any, folder: Any) -> Any:
+    """Trains an experiment in a folder, from its newest checkpoint if there is one: (run, result)."""
+    from s2sjax import run
+
+    return run.train(experiment, folder)

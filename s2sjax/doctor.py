@@ -1,4 +1,4 @@
-"""Versions, devices, and what is missing with its remedy."""
+"""Versions, devices, and how to install what is missing."""
 
 import importlib.metadata
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 from s2sjax import __version__
 
 
-def tell(start_jax: Callable[[], Path]) -> None:
-    """Prints it; `start_jax` says where compiled programs are kept."""
+def report(start_jax: Callable[[], Path]) -> None:
+    """Prints the report. `start_jax` returns the compilation cache directory."""
     print(f"s2sjax {__version__}, Python {platform.python_version()} on {platform.machine()}")
     for name, extra in _requirements():
         version = _version(name)
@@ -19,7 +19,7 @@ def tell(start_jax: Callable[[], Path]) -> None:
             print(f"{name} {version}" if version else f"{name} is MISSING: pip install {name}")
         elif extra == "g2p":
             print(
-                f"{name} {version}" if version else f'{name} is not here; if you need it: pip install "s2sjax[{extra}]"'
+                f"{name} {version}" if version else f'{name} is not installed (optional): pip install "s2sjax[{extra}]"'
             )
     try:
         import jax
@@ -33,12 +33,12 @@ def tell(start_jax: Callable[[], Path]) -> None:
     print(f"{len(devices)} {devices[0].platform} device(s): {devices[0].device_kind}, {os.cpu_count()} CPU cores")
     if devices[0].platform == "cpu":
         print('no accelerator is used: for an NVIDIA GPU pip install "s2sjax[gpu]", on a TPU pip install "s2sjax[tpu]"')
-    print("compiled programs are kept in", start_jax())
+    print("compilation cache:", start_jax())
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
-    """(package, extra that asks for it or "") for all that s2sjax names in its metadata."""
-    named = importlib.metadata.requires("s2sjax") if _version("s2sjax") else None  # None: run without installing it
+    """(package, the extra that requires it or "") from the metadata of s2sjax."""
+    named = importlib.metadata.requires("s2sjax") if _version("s2sjax") else None  # None: s2sjax is not installed
     for line in named or ():
         extra = re.search(r"extra == ['\"](\w+)", line)
         yield re.split(r"[^\w.-]", line)[0], extra[1] if extra else ""

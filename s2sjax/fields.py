@@ -1,4 +1,4 @@
-"""Fields of a configuration, set on the command line by their dotted names: --train.steps 500."""
+"""Set fields of a configuration on the command line by their dotted names: --train.steps 500."""
 
 import argparse
 import contextlib
@@ -12,6 +12,9 @@ from typing import Any
 
 from s2sjax.errors import UserError
 
+INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields")
+"""what the parser keeps for itself"""
+
 
 def nearest(name: str, names: Sequence[str]) -> str:
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
@@ -22,7 +25,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     import tyro
 
     names = list(_field_names(settings))
-    options = [name for name in vars(known) if name not in ("command", "parser", "subject", "help")]
+    options = [name for name in vars(known) if name not in INTERNAL]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
@@ -66,5 +69,5 @@ def _one_line(box: str) -> str:
         if re.match("[─-]+$", line):
             break
         message.append(line)
-    text = " ".join(message) or "the fields given cannot be read"
+    text = " ".join(message) or "the fields cannot be parsed"
     return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)

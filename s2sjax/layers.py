@@ -1,4 +1,4 @@
-"""The shared Flax rim: modules that declare and name parameters, then call the core.
+"""The shared Flax layers: modules that declare and name parameters, then call the core.
 
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.config.models import Initial, Join
-from s2sjax.core import cells, convolution, recurrence, spelling
+from s2sjax.config.specs import Initial, Join
+from s2sjax.core import cells, convolution, device, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.norms import layer_norm
 from s2sjax.core.remat import POLICIES, remat
@@ -24,24 +24,16 @@ from s2sjax.core.remat import POLICIES, remat
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def kept(module: nn.Module) -> str:
-    """What the model that a module is part of keeps for the backward pass, see s2sjax/core/remat.py.
+def remat_block(policy: str, module: nn.Module, function: Callable, *arrays: Array) -> Any:
+    """function(module, *arrays) as one of the module's layers; of what is inside, `policy` says what is saved.
 
-    The model says it once, and its parts look up; a part that stands alone keeps everything.
+    See s2sjax/core/remat.py.
     """
-    while isinstance(module.parent, nn.Module):
-        module = module.parent
-    return getattr(module, "remat", "none")
-
-
-def block(module: nn.Module, function: Callable, *arrays: Array) -> Any:
-    """function(module, *arrays) as one of the module's layers: of what is inside, only what `kept` says is kept."""
-    choice = kept(module)
-    return (function if choice == "none" else nn.remat(function, policy=POLICIES[choice]))(module, *arrays)
+    return (function if policy == "none" else nn.remat(function, policy=POLICIES[policy]))(module, *arrays)
 
 
 class Weights(nn.Module):
-    """The weights that a row of the core's tables asks for, as a dict of arrays in the computing type.
+    """The weights that a row of the core's tables names, as a dict of arrays in the computing type.
 
     Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
     state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all other
@@ -126,6 +118,7 @@ class Recurrent(nn.Module):
     variational: bool = False
     """one mask of dropout a sentence, which hides the recurrent state too"""
     zoneout: float = 0.0
+    remat_policy: str = "none"
 
     def setup(self):
         self.forward = [self._weights(i) for i in range(self.layers)]
@@ -137,7 +130,7 @@ class Recurrent(nn.Module):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of what each layer hands on."""
+        """Of the output of each layer."""
         return (self.width,) * self.layers if isinstance(self.width, int) else self.width
 
     def _one_way(self, layer: int) -> int:
@@ -154,7 +147,7 @@ class Recurrent(nn.Module):
         for layer in range(self.layers):
             directions = (self.forward[layer], *self.backward[layer : layer + 1])
             passes = [
-                self._read(layer, weights(), xs, mask, reverse, train)
+                self._run(layer, weights(), xs, mask, reverse, train)
                 for weights, reverse in zip(directions, (False, True))
             ]
             ys = self._joined(layer, 0, [ys for ys, _ in passes])
@@ -165,13 +158,13 @@ class Recurrent(nn.Module):
                 xs = dropout(self, xs, self.dropout, train, self.variational)
         return xs, tuple(final)
 
-    def _read(self, layer: int, weights: cells.Weights, xs: Array, mask: Array, reverse: bool, train: bool):
+    def _run(self, layer: int, weights: cells.Weights, xs: Array, mask: Array, reverse: bool, train: bool):
         cell, width = cells.CELLS[self.cell], self._one_way(layer)
         rows, steps, _ = xs.shape
         begin = cells.start(cell, width, (rows,), self.dtype)
         rate = self.dropout if self.variational else 0.0
-        disturbed = noise(self, cell, (steps, rows, width), rate, self.zoneout, self.dtype, train)
-        return recurrence.run(cell, weights, xs, mask, begin, reverse, disturbed, kept(self))
+        noise = draw_noise(self, cell, (steps, rows, width), rate, self.zoneout, self.dtype, train)
+        return recurrence.run(cell, weights, xs, mask, begin, reverse, noise, self.remat_policy)
 
     def _joined(self, layer: int, member: int, parts: Sequence[Array]) -> Array:
         """One or two directions of a member of the carry (the outputs are of its first): [..., H]."""
@@ -183,7 +176,7 @@ class Recurrent(nn.Module):
         return self.joins[layer][member](both) if self.join == "project" else both
 
 
-def noise(
+def draw_noise(
     module: nn.Module,
     cell: cells.Cell,
     shape: tuple[int, ...],
@@ -192,7 +185,7 @@ def noise(
     dtype,
     train: bool,
 ) -> cells.Noise:
-    """What disturbs the steps of one layer, [T, B, H], the time in front; nothing where both rates are zero.
+    """The noise of all steps of one layer, [T, B, H], the time in front; none where both rates are zero.
 
     `rate` is that of the recurrent state's dropout, one mask a sentence (Gal and Ghahramani 2016). `zoneout` draws at
     every step, and is its expectation where nothing is learnt (Krueger et al. 2017).
@@ -227,6 +220,7 @@ class Convolutional(nn.Module):
     residual: bool = False
     dropout: float = 0.0
     dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
 
     def setup(self):
         outputs = 2 * self.width if self.activation == "gated" else self.width
@@ -236,7 +230,7 @@ class Convolutional(nn.Module):
     def __call__(self, xs: Array, mask: Array, train: bool = False) -> Array:
         for layer in range(len(self.kernels)):
             xs = dropout(self, xs, self.dropout, train) if layer > 0 else xs
-            ys = block(self, lambda self, xs, at=layer: self._layer(at, xs, mask), xs)
+            ys = remat_block(self.remat_policy, self, lambda self, xs, at=layer: self._layer(at, xs, mask), xs)
             xs = xs + ys if self.residual and xs.shape == ys.shape else ys
         return xs
 
@@ -257,6 +251,7 @@ class Stacked(nn.Module):
     depth: int
     widths: tuple[int, ...]
     dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
 
     def setup(self):
         arrays = [jnp.zeros((1, 1, width), self.dtype) for width in self.widths]
@@ -271,22 +266,22 @@ class Stacked(nn.Module):
             rngs = None if key is None else {"dropout": key}
             return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
 
-        unroll = 1 if jax.default_backend() == "cpu" else self.depth
-        body = remat(kept(self), body, looped=unroll == 1)
+        unroll = device.block_unroll(self.depth)
+        body = remat(self.remat_policy, body, looped=unroll == 1)
         return jax.lax.scan(body, x, (self.stack, keys), unroll=unroll)[0]
 
     def unstacked(self) -> tuple[dict, ...]:
         """The parameters of each block, for one position at a time.
 
-        A loop over positions takes them from outside: inside, it would copy them out of the stack at every turn.
+        A loop over positions takes them from outside: inside, it would copy them out of the stack at every step.
         """
         return tuple(
             jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack) for layer in range(self.depth)
         )
 
-    def one(self, params: dict, *arguments, method: str):
-        """One block by itself."""
-        return self.block.apply({"params": params}, *arguments, method=method)
+    def bind_block(self, params: dict) -> Any:
+        """One block by itself, with parameters of `unstacked`."""
+        return self.block.bind({"params": params})
 
 
 def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = False) -> Array:
@@ -303,10 +298,6 @@ def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = 
 
 def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
     return jax.random.bits(key, shape, jnp.uint16) >= round(rate * 2**16)
-
-
-FEW = 128
-"""rows of a product that count as few: those of a search"""
 
 
 class Embedding(nn.Module):
@@ -327,11 +318,11 @@ class Embedding(nn.Module):
     def logits(self, x: Array) -> Array:
         table = self.table.astype(self.dtype)
         rows = x.reshape(-1, self.width)
-        if jax.default_backend() != "cpu" or len(rows) > FEW:
+        if not device.reads_table_as_stored(len(rows)):
             return product_in_float32(x, table.T)
-        # A CPU reads the table as it lies, unless XLA turns the product round, which the barrier forbids.
-        turned = jax.lax.optimization_barrier(product_in_float32(table, rows.T))
-        return turned.T.reshape(*x.shape[:-1], self.size)
+        # The barrier keeps XLA from transposing the product back.
+        transposed = jax.lax.optimization_barrier(product_in_float32(table, rows.T))
+        return transposed.T.reshape(*x.shape[:-1], self.size)
 
     def rows(self, ids: Array) -> tuple[Array, None]:
         """As an output layer: the weights [..., width] of these words, and no biases."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from s2sjax.errors import UserError
 
 CHUNK = 4096
-"""lines that `decode` and `score` read before they write: sorting them by length saves time"""
+"""lines that `decode` and `score` read at a time, to sort them by length"""
 
 
 def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     source, tab, second = line.partition("\t")
     if not tab:
-        raise UserError(f"standard input, line {index + 1} has no tab: give source<tab>{name} on each line")
+        raise UserError(f"standard input, line {index + 1} has no tab: write source<tab>{name} on each line")
     return source, second
 
 
@@ -26,7 +26,7 @@ def input_lines() -> Iterator[str]:
 
 
 def chunks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Many lines at once from a file or pipe, one by one from a person who types them."""
+    """CHUNK lines at a time from a file or pipe, one at a time from a terminal."""
     size = 1 if sys.stdin.isatty() else CHUNK
     chunk: list[str] = []
     for line in lines:

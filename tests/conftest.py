@@ -4,6 +4,7 @@ import gc
 import io
 import os
 import re
+import secrets
 import sys
 import tempfile
 from pathlib import Path
@@ -13,15 +14,49 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 patience = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
 os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli gives
+# In the environment, so that the processes that tests start use the same cache.
+CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
+import hypothesis
 import jax
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
-CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")
-jax.config.update("jax_compilation_cache_dir", str(CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+RANDOM = os.environ.get("S2SJAX_TEST_RANDOM") == "1"
+"""Whether seeds are drawn: `make test-all` sets it. Everywhere else each run tests the same cases."""
+
+
+def seed_of(usual: int) -> int:
+    """The usual seed; with `make test-all` another one each time, which is shown when the test fails."""
+    seed = secrets.randbelow(2**31) if RANDOM else usual
+    print(f"seed {seed}")
+    return seed
+
+
+hypothesis.settings.register_profile("tests", derandomize=not RANDOM, deadline=None, database=None)
+hypothesis.settings.load_profile("tests")
+
+LONGEST = ("test_pod.py", "test_docs.py", "test_cli.py", "test_failures.py", "test_loop.py")
+"""Files that take minutes: the workers begin with them, so that none ends long after the others."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests of one model, and other tests of one file, follow each other on one worker and share what is compiled."""
+    from zoo import MODELS
+
+    groups = {}
+    for item in items:
+        name = item.callspec.params.get("name") if hasattr(item, "callspec") else None
+        group = groups[item] = name if name in MODELS else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
+    first = {group: number for number, group in enumerate((*LONGEST, *MODELS))}
+    items.sort(key=lambda item: (first.get(groups[item], len(first)), groups[item]))
+
 
 MAPS = Path("/proc/self/maps")
 

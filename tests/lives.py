@@ -78,7 +78,7 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
     """A training of 300 steps, saved every 100, on a disk that is full from step 150 on."""
     train = config.Train(steps=300, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=100, log_every=100)
     optimizer = schedules.optimizer(train)
-    start = state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
+    init = lambda: state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
     loss = lambda params, batch, key, step: {"loss": (jnp.sum((params["w"] - batch["x"]) ** 2), jnp.float32(1))}
     checkpoints = Checkpoints(folder / "checkpoints")
     batch = 0
@@ -95,7 +95,8 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
     log = progress.Log(folder, train.steps, train.log_every, tensorboard=False)
     with contextlib.redirect_stdout(io.StringIO()):
         said = _attempt(lambda: loop.fit(
-            start, state.make_train_step(loss, optimizer, train, seed=0), batches, train, checkpoints, None, log
+            jax.eval_shape(init), init, state.make_train_step(loss, optimizer, train, seed=0), batches, train,
+            checkpoints, None, log
         ))  # fmt: skip
     mouth.send((said, batch, Checkpoints(folder / "checkpoints", read_only=True).steps()))
 

@@ -107,7 +107,7 @@ def written(found: search.Hypotheses, row: int, place: int) -> tuple[int, ...]:
 
 def assert_well_formed(found: search.Hypotheses, limit: np.ndarray):
     """<eos> at the end and nowhere else, <pad> behind it and nowhere else, no <sos>, best first, none twice."""
-    place = np.arange(LENGTH)
+    place = np.arange(found.tokens.shape[-1])
     inside, at_end = place < found.lengths[..., None] - 1, place == found.lengths[..., None] - 1
     assert np.isin(found.tokens[inside], WORDS).all()
     assert (found.tokens[at_end] == EOS).all()

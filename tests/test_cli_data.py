@@ -7,9 +7,10 @@ import pytest
 
 PAGE = """
 from s2sjax.config import *
+from s2sjax.tasks import *
 parts = tuple(Synthetic(task, train=40, dev=4, test=4, length=4, alphabet=3) for task in ("copy", "reverse"))
 mixture = Mixture(parts, temperature=2.0, tags=("<copy>", "<back>"))
-experiment = Experiment(
+experiment = Translation(
     name="both",
     data=Data({corpus}, buckets=((6, 6),), tokens=96),
     model=Luong(width=8, embedding=4, layers=1, dropout=0.0),

@@ -15,7 +15,6 @@ from s2sjax.config import (
     Data,
     DenseDense,
     Evaluate,
-    Experiment,
     LSTMDense,
     Luong,
     Pair,
@@ -28,6 +27,7 @@ from s2sjax.config import (
     Transformer,
 )
 from s2sjax.errors import UserError
+from s2sjax.tasks import Translation
 
 
 def refused(build) -> str:
@@ -49,14 +49,15 @@ def refused(build) -> str:
     ids=lambda c: type(c).__name__,
 )
 def test_an_experiment_survives_a_journey_through_json(model, corpus):
-    experiment = Experiment("one", Data(corpus, buckets=((8, 9), (10, 11))), model, show=("a", "b"))
+    experiment = Translation("one", Data(corpus, buckets=((8, 9), (10, 11))), model, show=("a", "b"))
     back = config.from_json(json.loads(json.dumps(config.to_json(experiment))))
     assert back == experiment
     assert hash(back) == hash(experiment)
 
 
 def test_json_of_another_program_is_refused_by_name():
-    assert "unknown kind 'Perceiver'" in refused(lambda: config.from_json({"kind": "Perceiver"}))
+    assert "there is no 'Perceiver'" in refused(lambda: config.from_json({"kind": "Perceiver"}))
+    assert "there is no 'nowhere:Model'" in refused(lambda: config.from_json({"kind": "nowhere:Model"}))
     assert "Train has no field 'stepz'" in refused(lambda: config.from_json({"kind": "Train", "stepz": 1}))
     assert "Train.steps is 'x'" in refused(lambda: config.from_json({"kind": "Train", "steps": "x"}))
 
@@ -86,12 +87,12 @@ def test_a_misspelt_field_names_the_nearest():
         ),
         (lambda: Luong(cell="elman"), "Luong.cell is 'elman': it must be one of 'rnn', 'lstm', 'gru'"),
         (lambda: Evaluate(metrics="bleu"), "Evaluate.metrics is 'bleu': it must be a tuple of one of 'per', 'wer', "),
-        (lambda: Experiment("x", show="abc"), "Experiment.show is 'abc': it must be a tuple of a text"),
+        (lambda: Translation("x", show="abc"), "Translation.show is 'abc': it must be a tuple of a text"),
         (
-            lambda: Experiment("x", model="luong"),
-            "Experiment.model is 'luong': it must be a config.",
+            lambda: Translation("x", model="luong"),
+            "Translation.model is 'luong': it must be a config.",
         ),
-        (lambda: Experiment(7), "Experiment.name is 7: it must be a text"),
+        (lambda: Translation(7), "Translation.name is 7: it must be a text"),
     ],
 )
 def test_a_value_of_another_type_is_refused(build, message):
@@ -103,8 +104,8 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
     assert Data(buckets=[[8, 8]]) == Data(buckets=((8, 8),))
 
 
-def subset(**data) -> Experiment:
-    return Experiment("x", Data(**data), train=Train(softmax=config.Softmax(subset=9)))
+def subset(**data) -> Translation:
+    return Translation("x", Data(**data), train=Train(softmax=config.Softmax(subset=9)))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,11 @@ def subset(**data) -> Experiment:
             "model.join_positions 'concat' needs a vector a position: set model.positions to sinusoidal or learned",
         ),
         (
-            lambda: Experiment("x", model=Transformer(window=64)),
+            lambda: Translation("x", model=Transformer(window=64)),
             "model.window 64 reaches across the longest of data.buckets, 64: lower it, or set it to 0",
         ),
         (
-            lambda: Experiment("x", Data(buckets=((8, 40),)), Luong(window="monotonic", radius=8)),
+            lambda: Translation("x", Data(buckets=((8, 40),)), Luong(window="monotonic", radius=8)),
             "model.radius 8 reaches across the longest of data.buckets, 8: lower it, or set it to 0, and model.window",
         ),
         (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
@@ -177,10 +178,10 @@ def subset(**data) -> Experiment:
             "train.scheduled_sampling needs the output of all words, which train.softmax.subset does not look at",
         ),
         (
-            lambda: Experiment(
+            lambda: Translation(
                 "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
             ),
-            "train.softmax.subset needs to know a part's target subwords, but data.target.sampling draws new ones",
+            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new",
         ),
         (
             lambda: subset(corpus=config.Mixture((Synthetic(),))),
@@ -192,7 +193,7 @@ def subset(**data) -> Experiment:
         ),
         (lambda: subset(packing=True), "train.softmax.subset plans by parts, which data.packing does not: set it to 0"),
         (
-            lambda: Experiment(
+            lambda: Translation(
                 "x", Data(config.Prepared("x")), train=Train(softmax=config.Softmax(9, distribution="unigram"))
             ),
             "train.softmax.distribution unigram counts the words of the training text, which a prepared folder does",
@@ -206,20 +207,20 @@ def subset(**data) -> Experiment:
             "data.target.sampling draws subwords of other lengths each epoch, but data.packing lays them out once: set",
         ),
         (
-            lambda: Experiment("x", Data(packing=True), Transformer(window=4)),
-            "data.packing keeps the examples of a row apart, model.window does not: set one of them off",
+            lambda: Translation("x", Data(packing=True), Transformer(window=4)),
+            "data.packing keeps the examples of a row apart, model.window does not: use one of them",
         ),
         (
-            lambda: Experiment(
+            lambda: Translation(
                 "x", Data(packing=True), train=Train(scheduled_sampling=config.ScheduledSampling("constant", k=0.5))
             ),
-            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: set",
+            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: use",
         ),
         (
-            lambda: Experiment(
+            lambda: Translation(
                 "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
             ),
-            "data.source.spelling.on makes vectors of words, but with model.embedding 0 there are none: raise it",
+            "data.source.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
         ),
         (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
@@ -236,12 +237,12 @@ def subset(**data) -> Experiment:
         (lambda: LSTMDense(width=7), "model.width is 7: it must be even to be halved between two directions"),
         (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
         (
-            lambda: Experiment("x", model=ConvS2S(max_length=32)),
+            lambda: Translation("x", model=ConvS2S(max_length=32)),
             "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
         ),
         (
-            lambda: Experiment("x", model=RCTM(), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is made of attention, and model RCTM has none: set it to 0",
+            lambda: Translation("x", model=RCTM(), search=Search(coverage=0.2)),
+            "search.coverage 0.2 requires a model with attention, and RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
@@ -251,10 +252,10 @@ def subset(**data) -> Experiment:
         (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train names 3 files"),
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
-        (lambda: Experiment("x", model=Transformer(tie="all")), "model.tie 'all' needs one vocabulary"),
+        (lambda: Translation("x", model=Transformer(tie="all")), "model.tie 'all' requires one vocabulary"),
         (
-            lambda: Experiment("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
-            "model.tie 'all' needs one vocabulary",
+            lambda: Translation("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
+            "model.tie 'all' requires one vocabulary",
         ),
         (
             lambda: Luong(width=8, embedding=6, tie="output"),
@@ -294,13 +295,13 @@ def subset(**data) -> Experiment:
             "Pair.encoder is Pair(",
         ),
         (
-            lambda: Experiment("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
-            "search.coverage 0.2 is made of attention, and model Transformer + Cho has none: set it to 0",
+            lambda: Translation("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
+            "search.coverage 0.2 requires a model with attention, and Transformer + Cho has none: set it to 0",
         ),
-        (lambda: Experiment("a/b"), "name is 'a/b': it must be the name of a folder"),
-        (lambda: Experiment(".."), "name is '..': it must be the name of a folder"),
+        (lambda: Translation("a/b"), "name is 'a/b': it must be the name of a folder"),
+        (lambda: Translation(".."), "name is '..': it must be the name of a folder"),
         (
-            lambda: Experiment("x", model=Transformer(positions="learned", max_length=32)),
+            lambda: Translation("x", model=Transformer(positions="learned", max_length=32)),
             "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
         ),
     ],

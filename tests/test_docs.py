@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import said_by_us
 
-from s2sjax import run
 from s2sjax.core import search
+from s2sjax.experiment_file import load_experiment
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -40,7 +40,7 @@ def test_every_link_of_a_page_leads_somewhere():
 def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
     text = file.read_text(encoding="utf-8")
     if text.startswith('"""') and "\nexperiment = " in text:
-        run.load_experiment(str(file))
+        load_experiment(str(file))
         assert f"s2sjax train {file.relative_to(DOCS.parent)}" in text or "make run" in text
 
 

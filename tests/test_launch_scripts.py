@@ -202,21 +202,21 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("tpu_pod.sh", ["delete", *TRAIN], "delete takes nothing after --: only run and resume do"),
         ("tpu_pod.sh", ["run"], "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out", "runs/a"], "--out runs/a lies on each worker's own "),
-        ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out=gs://a/b"], "--out gs://a/b is no folder: mount the b"),
+        ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out=gs://a/b"], "--out gs://a/b is not a folder: mount the b"),
         ("slurm.sh", SLURM, "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("slurm.sh", [*SLURM[2:], *TRAIN], "--nodes is missing: say how many machines, as in --nodes 2"),
         ("slurm.sh", [*SLURM[:2], *TRAIN], "--gpus is missing: say how many GPUs each machine has, as in --gpus 8"),
-        ("slurm.sh", [*SLURM[:4], *TRAIN], "--time is missing: say how long one stretch may take, as in --time 12"),
+        ("slurm.sh", [*SLURM[:4], *TRAIN], "--time is missing: say how long one job may take, as in --time 12"),
         ("slurm.sh", [*SLURM, "--nodes", "0", *TRAIN], "--nodes is 0: it must be at least 1"),
         ("slurm.sh", [*SLURM, "--gpus", "all", *TRAIN], "--gpus is 'all': it must be a whole number, at least 0"),
         ("slurm.sh", [*SLURM, "--gpus", "0", "--per-gpu", *TRAIN], "--per-gpu needs GPUs: give --gpus, or leave"),
         ("slurm.sh", [*SLURM, "--exclusive", *TRAIN], "there is no option --exclusive: see slurm.sh --help; write o"),
-        ("slurm.sh", [*SLURM, "--", "prepare", "a.py"], "'prepare' does not run on many hosts: write -- train FILE"),
-        ("slurm.sh", [*SLURM, "--", "train", "a.py"], "--out is missing after --: name a run folder that all hosts"),
+        ("slurm.sh", [*SLURM, "--", "prepare", "a.py"], "'prepare' does not run on several hosts: write -- train FILE"),
+        ("slurm.sh", [*SLURM, "--", "train", "a.py"], "--out is missing after --: give a run folder that all hosts"),
         ("slurm.sh", [*SLURM, "--", "train"], "train what? Write -- train FILE --out DIR, or -- evaluate RUN"),
-        ("slurm_job.sh", ["a", "b", "srun"], "slurm_job.sh is no command of its own: submit with slurm.sh (see slu"),
+        ("slurm_job.sh", ["a", "b", "srun"], "do not run slurm_job.sh directly: submit with slurm.sh (see slu"),
         ("multi_gpu.sh", ["--hosts", "a,b"], "there is nothing to run: end the command with -- train FILE --out DIR"),
-        ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; what s2sjax "),
+        ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; the s2sjax c"),
         ("multi_gpu.sh", ["--hosts", "a,b,a", *TRAIN], "--hosts names a twice: one process drives all GPUs of a host"),
         ("multi_gpu.sh", ["--hosts", "a,,b", *TRAIN], "--hosts has an empty name: write --hosts node1,node2"),
         ("multi_gpu.sh", ["--hosts", "localhost,b", *TRAIN], "--hosts begins with localhost, which others cannot re"),
@@ -249,7 +249,7 @@ def test_a_missing_program_is_named_and_a_dry_run_needs_none(place, tmp_path, sc
     assert place.dry(script, *arguments[script], **bare)
     code, _, err = place.call(script, *arguments[script], **bare)
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"error: {program} is not here: ")
+    assert err.startswith(f"error: {program} is not installed: ")
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh")))
@@ -432,7 +432,7 @@ def test_a_job_is_queued_again_until_it_is_done_unless_it_gets_nowhere(place, ha
 def test_the_word_that_a_job_waits_for_is_the_one_that_s2sjax_says():
     """An interrupted run and a finished one both exit with 0: the job tells them apart by the first word of a line."""
     assert "grep -q '^interrupted'" in (LAUNCH / "slurm_job.sh").read_text()
-    for file in ("s2sjax/train/loop.py", "s2sjax/cli.py"):
+    for file in ("s2sjax/train/loop.py", "s2sjax/startup.py"):
         assert re.search(r"""(say|print)\(f?"interrupted""", (ROOT / file).read_text()), file
 
 
@@ -490,7 +490,7 @@ def test_one_host_that_fails_stops_all(place):
     happens = {"FIRST": "wait", "OTHERS": "until_ready; exit 7"}
     code, _, err = place.call("multi_gpu.sh", "--hosts", "one,two", *TRAIN, **happens)
     assert code == 7
-    assert err == "error: two ended with exit code 7: all hosts are stopped; mend it and run the same command again\n"
+    assert err == "error: two ended with exit code 7: all hosts are stopped; fix it and run the same command again\n"
     assert saved(place) == {"saved-0"}
 
 
@@ -505,4 +505,4 @@ def test_a_signal_a_lost_launcher_too_saves_on_all_hosts(place, number):
     assert err == ""
     if number != signal.SIGKILL:
         assert child.returncode == 0
-        assert "interrupted: run the same command again to go on\n" in out
+        assert "interrupted: run the same command again to continue\n" in out

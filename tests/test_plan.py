@@ -13,6 +13,7 @@ from s2sjax.errors import UserError
 from s2sjax.plan import chips, report
 from s2sjax.plan.predict import Mesh, Program
 from s2sjax.plan.work import Kind, count
+from s2sjax.tasks import Translation
 from s2sjax.train import mesh as meshes
 from s2sjax.train.loop import Programs
 
@@ -30,9 +31,8 @@ MESHES = [Mesh(8, 1, 1), Mesh(1, 8, 1), Mesh(2, 4, 1), Mesh(4, 1, 2)]
 def program(model, vocabulary=200, length=16, rows=8, **train) -> Program:
     data = config.Data(shared=True, buckets=((length, length),), tokens=2 * length * rows)
     train = config.Train(label_smoothing=0.1, **train)
-    return Program(
-        config.Experiment("planned", data, model, train), models.build(model, vocabulary, vocabulary, train.dtype)
-    )
+    task = Translation("planned", data, model, train).task()
+    return Program(task.replace(assets=task.assumed_assets((vocabulary, vocabulary))))
 
 
 def named(name: str, **options) -> config.ModelConfig:
@@ -60,21 +60,24 @@ def test_what_a_device_holds_is_what_is_put_there(name, mesh):
     assert planned.held(mesh)[:2] == (held(state), held(state.params))
 
 
-def slow_but_for_one(name: str, mesh: Mesh):
-    quick = (name, mesh) == ("dense", Mesh(2, 4, 1))
-    return pytest.param(name, mesh, marks=() if quick else pytest.mark.slow, id=f"{name}-{mesh}")
+SOME = [("dense", Mesh(2, 4, 1)), ("transformer", Mesh(4, 1, 2)), ("recurrent", Mesh(8, 1, 1)), ("deep", Mesh(1, 8, 1))]
 
 
-CASES = [slow_but_for_one(name, mesh) for name in TINY for mesh in MESHES] + [slow_but_for_one("deep", Mesh(1, 8, 1))]
+def slow_or_exhaustive(name: str, mesh: Mesh):
+    marks = pytest.mark.slow if (name, mesh) in SOME else pytest.mark.exhaustive
+    return pytest.param(name, mesh, marks=marks, id=f"{name}-{mesh}")
 
 
-@pytest.mark.parametrize("name, mesh", CASES)
+CASES = [(name, mesh) for name in TINY for mesh in MESHES] + [("deep", Mesh(1, 8, 1))]
+
+
+@pytest.mark.parametrize("name, mesh", [slow_or_exhaustive(*case) for case in CASES])
 def test_memory_against_the_compiled_program(name, mesh):
     """The state to the byte, all of it within 25 %; of many layers only one is gathered at a time."""
     deep = config.replace(TINY["transformer"], encoder_layers=8, decoder_layers=8)
     planned, rows = program(TINY.get(name, deep)), 4
     state, where = placed(planned, mesh)
-    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.ways))
+    compiled, *_ = Programs(planned.step, state, where)._compile(planned.batch(rows * mesh.data_parallel_size))
     truth = compiled.memory_analysis()
     batch = sum(leaf.size * leaf.dtype.itemsize for leaf in planned.batch(rows).values())
     assert planned.held(mesh).state == truth.argument_size_in_bytes - batch
@@ -148,10 +151,10 @@ def test_each_axis_exchanges_what_it_must():
 
 
 def test_an_axis_beyond_a_node_goes_by_the_network():
-    assert H200.axis(stride=1, ways=8) == 450e9
-    assert H200.axis(stride=1, ways=64) == 400e9  # the eight of a node have a way each
-    assert H200.axis(stride=8, ways=8) == 50e9
-    assert chips.CHIPS["v5p"].axis(stride=16, ways=256) == 200e9
+    assert H200.axis(stride=1, size=8) == 450e9
+    assert H200.axis(stride=1, size=64) == 400e9  # the eight of a node have a way each
+    assert H200.axis(stride=8, size=8) == 50e9
+    assert chips.CHIPS["v5p"].axis(stride=16, size=256) == 200e9
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -180,8 +183,9 @@ def test_the_fastest_that_fits_is_taken_and_the_simplest_of_equals():
 # ------------------------------------------------------------------------------------- command
 
 PAGE = """
-from s2sjax.config import Data, DenseDense, Experiment, Synthetic, Train
-experiment = Experiment(
+from s2sjax.config import Data, DenseDense, Synthetic, Train
+from s2sjax.tasks import Translation
+experiment = Translation(
     name="tiny",
     data=Data(Synthetic("reverse", train=64, dev=0, test=0, length=5, alphabet=4), buckets=((4, 4), (6, 6)), tokens=96),
     model=DenseDense(width=8, embedding=4, dropout=0.0),
@@ -196,6 +200,7 @@ def page(tmp_path) -> str:
     return str(tmp_path / "tiny.py")
 
 
+@pytest.mark.slow
 def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = call("plan", page, "--devices", 16, "--chip", "v5E", "--train.dtype", "bfloat16")
@@ -206,9 +211,9 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     )
     assert "8 rows of the bucket 6 + 6" in lines[1]  # 96 // 12
     assert sum(" x " in line and line[0] == " " for line in lines) == report.LINES
-    data, fsdp, tensor = re.findall(r"^take (\d+) x (\d+) x (\d+): ", out, re.M)[0]
+    data, fsdp, tensor = re.findall(r"^recommended: (\d+) x (\d+) x (\d+): ", out, re.M)[0]
     assert int(data) * int(fsdp) * int(tensor) == 16
-    wasted = "8 of the 16 rows of a batch are padding, for 8 do not divide among 16 parts (devices x micro-batches)"
+    wasted = "8 of the 16 rows of a batch are padding because 8 do not divide into 16 parts (devices x micro-batches)"
     assert (wasted in out) == (tensor == "1")
     assert "weak scaling: " in out and "% MFU" in out
     flags = f"--train.dtype bfloat16 --train.mesh.data {data} --train.mesh.fsdp {fsdp} --train.mesh.tensor {tensor}"
@@ -218,7 +223,7 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     monkeypatch.setitem(chips.CHIPS, "H200", H200._replace(memory=1000.0))
     code, out, err = call("plan", page, "--devices", 16, "--train.dtype", "bfloat16")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "none of the 14 meshes of 16 H200 fits: the least, " in err
+    assert "none of the 14 meshes of 16 H200 fits: the smallest, " in err
     assert "fsdp, raise train.micro_batches, or lower data.tokens" in err
 
 
@@ -246,10 +251,10 @@ def test_mistakes_are_one_line(call, page, arguments, message):
 
 def test_planning_needs_no_data():
     data = config.Data(config.TextFiles(train=("nowhere.tsv",)), buckets=((6, 6),), tokens=96)
-    experiment = config.Experiment("absent", data, TINY["recurrent"])
+    experiment = Translation("absent", data, TINY["recurrent"])
     with pytest.raises(UserError, match=r"nowhere.tsv.*; or give --source-size and --target-size"):
         report.plan(experiment, 8)
     spelt = config.Text("words", spelling=config.Spelling(on=True))
     with pytest.raises(UserError, match=r"data.target.spelling.on .*: leave out --target-size"):
-        report._module(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
-    assert report._module(experiment, (11, 12)).target_size == 12
+        report._task(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
+    assert report._task(experiment, (11, 12)).module.target_size == 12

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from s2sjax import config, run
-from s2sjax.config import Data, Evaluate, Experiment, Luong, Synthetic, TextFiles, Train
-from s2sjax.data import Example, batches, sources, training
+from s2sjax import config, folder, run
+from s2sjax.config import Data, Evaluate, Luong, Synthetic, TextFiles, Train
+from s2sjax.data import Example, batches, sources
 from s2sjax.errors import UserError
+from s2sjax.tasks import Task, Translation
 
-TINY = Experiment(
+TINY = Translation(
     "tiny",
     Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
     Luong(width=8, embedding=4, layers=1),
@@ -39,7 +40,7 @@ def written(tmp_path, text: str) -> str:
 
 
 def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
-    text = "from s2sjax.config import Experiment\nexperiment = Experiment('{}')"
+    text = "from s2sjax.tasks import Translation\nexperiment = Translation('{}')"
     assert run.load_experiment(written(tmp_path, text.format("a"))).name == "a"
     assert run.load_experiment(written(tmp_path, text.format("b"))).name == "b"
     assert os.listdir(tmp_path) == ["page.py"]
@@ -48,7 +49,7 @@ def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("x = 1\n", " defines no `experiment`: it must build an s2sjax.config.Experiment of that name"),
+        ("x = 1\n", " defines no `experiment`: it must build one of that name"),
         ("experiment = 'g2p'", " defines no `experiment`"),
         ("x = 1\nx x", ", line 2: SyntaxError: invalid syntax: correct it"),
         ("\n\nraise ValueError('two\\nlines')", ", line 3: ValueError: two lines: correct it"),
@@ -61,7 +62,7 @@ def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
             "from s2sjax.config import *\nTransformer(width=10, heads=4)",
             ", line 2: model.width 10 does not divide into model.heads 4: try width 8",
         ),
-        ("from s2sjax.config import *\nExperiment()", ", line 2: TypeError: "),
+        ("from s2sjax.tasks import *\nTranslation()", ", line 2: TypeError: "),
     ],
 )
 def test_a_faulty_experiment_file_is_named_with_the_line(tmp_path, text, message):
@@ -77,11 +78,11 @@ def test_no_experiment_file(tmp_path):
 # -------------------------------------------------------------------------------- run folders
 
 
-def start(folder, experiment=TINY) -> run.Run:
-    return run.start_run(experiment, folder, sources.load(experiment.data.corpus, "train"))
+def start(path, experiment=TINY) -> Task:
+    return folder.start_task(experiment, path, sources.load(experiment.data.corpus, "train"))
 
 
-def changed(section: str, **fields) -> Experiment:
+def changed(section: str, **fields) -> Translation:
     return config.replace(TINY, **{section: config.replace(getattr(TINY, section), **fields)})
 
 
@@ -89,10 +90,10 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
     first = start(tmp_path / "run")
     again = start(tmp_path / "run")
     shutil.move(tmp_path / "run", tmp_path / "moved")
-    opened = run.open_run(tmp_path / "moved")
+    opened = run.load(tmp_path / "moved")
     assert opened.experiment == first.experiment == again.experiment == TINY
-    assert opened.source.fingerprint == first.source.fingerprint == again.source.fingerprint
-    assert opened.target.fingerprint == first.target.fingerprint
+    assert opened.task.source.fingerprint == first.source.fingerprint == again.source.fingerprint
+    assert opened.task.target.fingerprint == first.target.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
 def test_how_long_and_how_it_is_watched_may_change(tmp_path, experiment):
     start(tmp_path)
     start(tmp_path, experiment)
-    assert run.open_run(tmp_path).experiment == experiment
+    assert run.load(tmp_path).experiment == experiment
 
 
 def test_a_run_made_before_a_field_existed_goes_on(tmp_path):
@@ -136,7 +137,7 @@ def test_what_it_is_may_not(tmp_path, experiment, words):
     start(tmp_path)
     before = (tmp_path / "config.json").read_bytes()
     message = refused(lambda: start(tmp_path, experiment))
-    assert message.startswith(f"{tmp_path} holds another experiment: {words}")
+    assert message.startswith(f"{tmp_path} contains another experiment: {words}")
     assert message.endswith(": give another --out")
     assert (tmp_path / "config.json").read_bytes() == before
 
@@ -144,19 +145,19 @@ def test_what_it_is_may_not(tmp_path, experiment, words):
 def test_other_training_data_are_refused(tmp_path):
     start(tmp_path)
     other = [Example("abc", ("cba",))]
-    assert refused(lambda: run.start_run(TINY, tmp_path, other)).startswith("the training data has changed since")
+    assert refused(lambda: folder.start_task(TINY, tmp_path, other)).startswith("the training data has changed since")
 
 
 def test_a_start_that_was_killed_before_its_config_was_whole_starts_over(tmp_path):
     start(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / ".config.json.partial")
     start(tmp_path)
-    assert run.open_run(tmp_path).experiment == TINY
+    assert run.load(tmp_path).experiment == TINY
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("chapter 1")
-    assert "holds something that is not a run: give another --out" in refused(lambda: start(tmp_path))
+    assert "contains something that is not a run: give another --out" in refused(lambda: start(tmp_path))
     assert "is a file, not a folder: give another --out" in refused(lambda: start(tmp_path / "thesis.tex"))
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
@@ -168,18 +169,18 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         (b"\xff", "codec can't decode"),
         (b"[]", "list indices must be"),
         (b"{}", "it has no 'data'"),
-        (b'{"data": "", "vocabulary": {"source": ""}, "experiment": {}}', "it has no 'target'"),
-        (b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": 5}', "it holds no experiment"),
-        (b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": {"kind": "Nought"}}', "unknown kind"),
+        (b'{"data": "", "assets": 3, "experiment": {}}', "not iterable"),
+        (b'{"data": "", "assets": {}, "experiment": 5}', "it holds no experiment"),
+        (b'{"data": "", "assets": {}, "experiment": {"kind": "Nought"}}', "there is no 'Nought'"),
         (
-            b'{"data": "", "vocabulary": {"source": "", "target": ""}, "experiment": {"kind": "Experiment"}}',
+            b'{"data": "", "assets": {}, "experiment": {"kind": "s2sjax.tasks.translation:Translation"}}',
             "missing 1 required",
         ),
     ],
 )
 def test_a_damaged_config_is_told(tmp_path, content, reason):
     (tmp_path / "config.json").write_bytes(content)
-    message = refused(lambda: run.open_run(tmp_path))
+    message = refused(lambda: run.load(tmp_path))
     assert message.startswith(f"{tmp_path / 'config.json'} cannot be read (")
     assert reason in message
 
@@ -187,13 +188,13 @@ def test_a_damaged_config_is_told(tmp_path, content, reason):
 def test_a_vocabulary_that_does_not_match_is_refused(tmp_path):
     start(tmp_path)
     start(tmp_path / "other", changed("data", corpus=Synthetic("reverse", train=16, length=4, alphabet=5)))
-    shutil.copy(tmp_path / "other/vocabulary/source.json", tmp_path / "vocabulary/source.json")
-    assert refused(lambda: run.open_run(tmp_path)) == (
-        f"the source vocabulary in {tmp_path / 'vocabulary'} is not the one this run was trained with: "
+    shutil.copy(tmp_path / "other/assets/source.json", tmp_path / "assets/source.json")
+    assert refused(lambda: run.load(tmp_path)) == (
+        f"source in {tmp_path / 'assets'} is not the one that this run was trained with: "
         "copy it again from where the run was made"
     )
-    (tmp_path / "vocabulary/source.json").unlink()
-    assert "cannot be read (No such file or directory)" in refused(lambda: run.open_run(tmp_path))
+    (tmp_path / "assets/source.json").unlink()
+    assert "cannot be read (No such file or directory)" in refused(lambda: run.load(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_the_first_metric_says_which_checkpoint_is_best(tmp_path, monkeypatch, m
     asked = []
     monkeypatch.setattr(run, "Checkpoints", lambda *arguments: asked.append(arguments))
     judged = config.replace(TINY, evaluate=Evaluate(metrics=metrics))
-    run.Run(tmp_path, judged, None, None).checkpoints(read_only=True)
+    run.Run(tmp_path, judged.task()).checkpoints(read_only=True)
     assert asked == [(tmp_path / "checkpoints", 2, best, True)]
 
 
@@ -222,10 +223,11 @@ def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_
 
 
 def test_the_split_that_is_evaluated():
-    assert run.default_split(Synthetic(dev=1, test=1)) == "test"
-    assert run.default_split(TextFiles(train=("a",), dev=("b",))) == "dev"
-    assert run.default_split(TextFiles(train=("a",))) is None
-    assert run.default_split(config.Cmudict(test_percent=0.0)) == "dev"
+    default = lambda corpus: run.default_split(Translation("x", Data(corpus)).task())
+    assert default(Synthetic(dev=1, test=1)) == "test"
+    assert default(TextFiles(train=("a",), dev=("b",))) == "dev"
+    assert default(TextFiles(train=("a",))) is None
+    assert default(config.Cmudict(test_percent=0.0)) == "dev"
 
 
 def test_config_json_is_a_page_a_person_can_read(tmp_path):
@@ -233,7 +235,7 @@ def test_config_json_is_a_page_a_person_can_read(tmp_path):
     page = json.loads((tmp_path / "config.json").read_text())
     assert page["experiment"]["train"]["steps"] == 2
     assert page["experiment"]["model"]["kind"] == "Luong"
-    assert set(page) == {"s2sjax", "data", "vocabulary", "experiment"}
+    assert set(page) == {"s2sjax", "data", "assets", "experiment"}
 
 
 # ---------------------------------------------------------------------------- what is learnt from
@@ -243,7 +245,7 @@ def test_config_json_is_a_page_a_person_can_read(tmp_path):
 def test_more_samples_than_words_are_refused_before_any_work(tmp_path, field):
     greedy = changed("train", softmax=config.Softmax(**{field: 8}))
     assert refused(lambda: run.train(greedy, tmp_path / "run")) == (
-        f"train.softmax.{field} is 8, but the target vocabulary has 7 words: lower it, or set it to 0 to take all words"
+        f"train.softmax.{field} is 8, but the target vocabulary has 7 words: lower it, or set it to 0 to use all words"
     )
     assert not (tmp_path / "run").exists()
 
@@ -272,16 +274,13 @@ MIXED = config.Mixture((TINY.data.corpus, config.replace(TINY.data.corpus, task=
 def test_every_way_of_learning_has_its_batches_and_its_loss(tmp_path, experiment):
     """From the folder to the loss of the first batch, by shapes alone; the folder opens again as it was."""
     examples = sources.load(experiment.data.corpus, "train")
-    opened = start(tmp_path, experiment)
-    assert run.open_run(tmp_path).experiment == experiment
-    pairs = training.make_pairs(experiment.data, examples, opened.source, opened.target, seed=0)
-    parts = training.make_parts(experiment.data, pairs, experiment.train.softmax.subset)
-    plan = training.make_plan(experiment.data, pairs, 0, 1, parts.of if parts else None)
-    batch = batches.make_batch(pairs, plan, 0)
-    shapes = run._shapes(pairs, plan, plan.at(0)[0])
+    task = start(tmp_path, experiment)
+    assert run.load(tmp_path).experiment == experiment
+    columns = task.columns(examples)
+    plan = task.plan(columns, 1)
+    batch = batches.make_batch(columns, plan, 0)
+    shapes = run._shapes(columns, plan, plan.at(0)[0])
     assert {name: leaf.shape for name, leaf in batch.items()} == {name: leaf.shape for name, leaf in shapes.items()}
-    loss = run._objective(opened, pairs, parts)
-    one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    params = jax.eval_shape(opened.module.init, jax.random.key(0), one, one)["params"]
-    found = jax.eval_shape(loss, params, batch, jax.random.key(0), jnp.int32(0))
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    found = jax.eval_shape(task.loss(columns), params, batch, jax.random.key(0), jnp.int32(0))
     assert [leaf.shape for leaf in found["loss"]] == [(), ()]

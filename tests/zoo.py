@@ -1,6 +1,7 @@
 """The list that a model joins to be held to every law of the contract."""
 
-from functools import partial
+import contextlib
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
-from s2sjax.core import cells, losses
+from s2sjax.core import cells, losses, search
 from s2sjax.core.tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
@@ -86,15 +87,13 @@ VOCABULARY = 7  # the four specials and three words
 class Pure:
     """A model as the pure functions that everything else uses, compiled, with random parameters."""
 
-    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, seed: int = 0, dtype="float32"):
-        self.vocabulary = vocabulary
+    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32"):
         self.module = models.build(MODELS[name], vocabulary, vocabulary, dtype)
-        source, target = batch(np.random.default_rng(0), vocabulary=vocabulary)
-        self.params = jax.jit(self.module.init)(jax.random.key(seed), source, target)
-        # An untrained model is nearly indifferent between tokens; larger weights give it opinions.
-        self.params = jax.tree.map(lambda p: (p * sharp).astype(dtype), self.params)
+        self.params = parameters(self.module, sharp)
         method = lambda name: partial(self.module.apply, method=name)
         self._gradient = jax.jit(jax.grad(self.loss, has_aux=True))
+        self._forward = jax.jit(self.module.apply)
+        self._search = jax.jit(self._find, static_argnums=2, static_argnames=("width", "nbest", "penalty", "alpha"))
         self.encode = jax.jit(method("encode"))
         self.start = jax.jit(method("start"), static_argnums=2)
         self.step = jax.jit(method("step"))
@@ -113,8 +112,58 @@ class Pure:
     def logits(self, source, target):
         return np.asarray(self._gradient(self.params, source, target)[1])
 
+    def forward(self, source, target):
+        """The logits, where no gradient is needed: quicker to compile."""
+        return np.asarray(self._forward(self.params, source, target))
 
-def batch(rng: np.random.Generator, rows=3, source=5, target=4, vocabulary=VOCABULARY):
+    def decode(self, source, limit: int, **options) -> search.Hypotheses:
+        """Beam search, or greedy where no width is given."""
+        return jax.tree.map(np.asarray, self._search(self.params, source, limit, **options))
+
+    def _find(self, params, source, limit, **options):
+        apply = partial(self.module.apply, params)
+        memory = apply(source, method="encode")
+        state = apply(memory, limit, method="start")
+        limits = jnp.full(len(source), limit)
+        search_with = search.beam_search if options else search.greedy
+        return search_with(self.module.beams(params["params"], memory), state, limits, limit, **options)
+
+
+def parameters(module, sharp: float = 1.0):
+    """Random ones, biases included; a model's own initial ones are slow to compile.
+
+    An untrained model is nearly indifferent between tokens; `sharp` gives it opinions.
+    """
+    rng, ids = np.random.default_rng(0), np.ones((2, 3), np.int32)
+
+    def draw(path, leaf):
+        values, name = rng.normal(size=leaf.shape), path[-1].key
+        if name.endswith(("bias", "shift", "scale", "length")):
+            values = values / 10 + name.endswith(("scale", "length"))
+        else:
+            values = values / np.sqrt(leaf.shape[-2:][0])
+        return (values * sharp).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(module.init, jax.random.key(0), ids, ids))
+
+
+@cache
+def build(name: str) -> Pure:
+    """Models are built and compiled once a process: that is what takes the time."""
+    return Pure(name, sharp=1.5)
+
+
+@contextlib.contextmanager
+def optimized():
+    """What is compiled within is compiled as users compile it: see tests/conftest.py."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def batch(rng: np.random.Generator, rows=4, source=5, target=5, vocabulary=VOCABULARY):
     """Random ids [rows, source], [rows, target]: lengths differ, <eos> ends each row, <pad> fills the rest."""
 
     def side(length):
@@ -154,13 +203,15 @@ def check_shares(counts, expected) -> None:
 QUICK = ("rnnsearch", "luong", "transformer-post")
 
 
-def each(names, quick=QUICK):
-    """A test for each name; all but a few models wait for `make test-slow`, which .ci/run runs too."""
-    slow = lambda name: () if name in quick else pytest.mark.slow
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
+def each(names, quick=QUICK, rare=()):
+    """A test for each name: a few models in `make test`, the others in .ci/run, the rare ones in `make test-all`."""
+
+    def marks(name):
+        return () if name in quick else pytest.mark.exhaustive if name in rare else pytest.mark.slow
+
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
 
 
 def each_cell(names=tuple(cells.CELLS)):
-    """A test for each cell; the variants of the first ones wait likewise, where a test costs much to compile."""
-    slow = lambda name: () if name in ("rnn", "lstm", "gru", "minlstm") else pytest.mark.slow
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in names])
+    """A test for each cell; the variants of the first ones are slow, where a test costs much to compile."""
+    return each(names, quick=("rnn", "lstm", "gru", "minlstm"))

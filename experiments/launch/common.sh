@@ -1,29 +1,29 @@
 # shellcheck shell=bash disable=SC2034  # what is set here is read by the scripts
-# What the launch scripts share: how they speak, how they show or run a command, how they read the words of s2sjax.
-# Sourced, never run. Written for bash 3.2 and newer, so that the bash of any laptop will do.
+# Shared by the launch scripts: messages, showing or running a command, reading the s2sjax command.
+# To be sourced, not run. Works with bash 3.2 and newer.
 
 dry_run=no
-# Set by read_words: what each of many hosts runs after `s2sjax`; what one alone runs; the run folder in both.
+# Set by read_words: the s2sjax command for each of several hosts; that for a single host; the run folder.
 words=()
 alone=()
 out=
 
-# The comment page at the head of the script that was called.
+# Prints the comment at the top of the script.
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
-# A mistake of the user: one line that names the thing and the remedy.
+# A mistake of the user: one line that says what is wrong and what to do.
 error() {
   printf 'error: %s\n' "$*" >&2
   exit 2
 }
 
-# Something went wrong while it ran.
+# A failure while running.
 fail() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
 
-# Remarks are comments, so that all that a dry run prints can be pasted into a shell.
+# Notes are printed as comments, so that the output of a dry run can be pasted into a shell.
 note() { printf '# %s\n' "$*"; }
 
 # quote WORD...: the words on one line, as a shell reads them back.
@@ -47,9 +47,9 @@ run() {
   fi
 }
 
-# needs PROGRAM REMEDY: it must be here, unless nothing is run.
+# needs PROGRAM SOLUTION: the program must be installed, except in a dry run.
 needs() {
-  [ "$dry_run" = yes ] || command -v "$1" >/dev/null || error "$1 is not here: $2, or add --dry-run to see the commands"
+  [ "$dry_run" = yes ] || command -v "$1" >/dev/null || error "$1 is not installed: $2, or use --dry-run"
 }
 
 # takes OPTION VALUE...: an option must have a value.
@@ -67,13 +67,13 @@ number() {
   [ "$2" -ge "$3" ] || error "$1 is $2: it must be at least $3"
 }
 
-# read_words WORD...: what follows `--`, as `s2sjax launch` takes it. --distributed may be left out.
+# read_words WORD...: the s2sjax command after `--`, as for `s2sjax launch`. --distributed may be left out.
 read_words() {
   local word before=''
   [ $# -gt 0 ] || error "there is nothing to run: end the command with -- train FILE --out DIR"
   case $1 in
     train | evaluate) ;;
-    *) error "'$1' does not run on many hosts: write -- train FILE --out DIR, or -- evaluate RUN" ;;
+    *) error "'$1' does not run on several hosts: write -- train FILE --out DIR, or -- evaluate RUN" ;;
   esac
   [ $# -gt 1 ] || error "$1 what? Write -- train FILE --out DIR, or -- evaluate RUN"
   [ "$1" = train ] || out=$2
@@ -86,9 +86,9 @@ read_words() {
     alone+=("$word")
     before=$word
   done
-  [ -n "$out" ] || error "--out is missing after --: name a run folder that all hosts see"
+  [ -n "$out" ] || error "--out is missing after --: give a run folder that all hosts see"
   case $out in
-    gs://*) error "--out $out is no folder: mount the bucket on all hosts, and name the folder under the mount" ;;
+    gs://*) error "--out $out is not a folder: mount the bucket on all hosts, and give the folder under the mount" ;;
   esac
   words=("${alone[@]}" --distributed)
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Trains on several machines that you reach by ssh: one process a machine, which drives all of its GPUs.
+# Trains on several machines that you reach by ssh: one process per machine, which uses all of its GPUs.
 #
 #   experiments/launch/multi_gpu.sh --hosts node1,node2 -- train experiments/g2p.py --out /shared/runs/g2p
 #
 # Each host changes to the same folder (--dir), where s2sjax is installed:  .venv/bin/pip install -e ".[gpu,g2p]"
 # The run folder (--out) must lie on storage that all hosts see, such as NFS. ssh must not ask for a password.
-# Lines are printed behind the name of their host; only the first host has much to say.
+# Each line of output begins with the name of its host; the first host prints the progress.
 #
-# When one host fails or cannot be reached, all are stopped, and the exit is non-zero. Ctrl-C, SIGTERM and any other
-# end of this script are a SIGTERM for s2sjax on all hosts: it saves once. The same command again goes on.
+# When one host fails or cannot be reached, all are stopped, and the exit code is not 0. Ctrl-C, SIGTERM and any other
+# end of this script send SIGTERM to s2sjax on all hosts: it saves once. Run the same command again to resume.
 #
 # One machine with several GPUs needs none of this: a single process drives all of them. Without --hosts that is
 # what this script runs:
@@ -17,7 +17,7 @@
 #
 # Options
 #   --hosts A,B,...            as ssh knows them, user@host too; the first one coordinates
-#   --coordinator HOST:PORT    where the others find the first host (default: the first of --hosts, port 8476)
+#   --coordinator HOST:PORT    the address of the first host (default: the first of --hosts, port 8476)
 #   --dir DIR                  the repository, under this path on all hosts (default: the current folder)
 #   --s2sjax PATH              the command, seen from there (default: .venv/bin/s2sjax)
 #   --dry-run                  prints every command, runs none
@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     -h | --help) usage && exit ;;
     --) break ;;
-    *) error "there is no option $1: see $(basename "$0") --help; what s2sjax shall do comes after --" ;;
+    *) error "there is no option $1: see $(basename "$0") --help; the s2sjax command comes after --" ;;
   esac
   shift
 done
@@ -105,7 +105,7 @@ stop() {
   [ "$stopped" = yes ] || exec 3>&-
   stopped=yes
 }
-trap 'stop; echo "interrupted: run the same command again to go on"' INT TERM HUP
+trap 'stop; echo "interrupted: run the same command again to continue"' INT TERM HUP
 
 processes=()
 for i in "${!hosts[@]}"; do
@@ -128,7 +128,7 @@ while [ "$left" -gt 0 ]; do
     left=$((left - 1))
     if [ "$code" -gt "$worst" ]; then worst=$code; fi
     if [ "$code" -ne 0 ] && [ "$stopped" = no ]; then
-      printf 'error: %s ended with exit code %s: all hosts are stopped; mend it and run the same command again\n' \
+      printf 'error: %s ended with exit code %s: all hosts are stopped; fix it and run the same command again\n' \
         "${hosts[$i]}" "$code" >&2
       stop
     fi

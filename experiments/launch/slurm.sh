@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submits training to Slurm, and has it go on by itself until it is done.
+# Submits training to Slurm, as a job that is queued again until training is done.
 #
 #   experiments/launch/slurm.sh --nodes 4 --gpus 8 --time 12:00:00 --partition=a100 --cpus-per-task=32 \
 #       -- train experiments/g2p.py --out runs/g2p
@@ -7,18 +7,18 @@
 # Call it from the repository, on a file system that all nodes see, with s2sjax installed there:
 # .venv/bin/pip install -e ".[gpu,g2p]". The run folder (--out) must be seen by all nodes too.
 #
-# One task a node drives all of its GPUs; JAX finds the other nodes through Slurm. Two minutes before the time limit
-# Slurm sends SIGTERM to all tasks: s2sjax saves once and ends, the job is queued again and goes on from there. After
-# a failure it is queued again only if it had saved something new, so a mistake does not run in circles. One log a
-# task: LOGS/JOB-TASK.log; process 0, which tells the progress, is JOB-0.log. What the job did as a whole: JOB.log.
+# One task per node uses all of its GPUs; JAX finds the other nodes through Slurm. Two minutes before the time limit
+# Slurm sends SIGTERM to all tasks: s2sjax saves once and exits, the job is queued again and resumes. After a failure it
+# is queued again only if it has saved a new checkpoint, so a mistake does not loop forever. One log per task:
+# LOGS/JOB-TASK.log; process 0, which prints the progress, writes JOB-0.log. The log of the job itself: JOB.log.
 #
-#   tail -F runs/logs/JOB-0.log      scancel JOB  (stops for good; the same command again goes on)
+#   tail -F runs/logs/JOB-0.log      scancel JOB  (stops for good; run the same command again to resume)
 #
 # Options
 #   --nodes N         machines
 #   --gpus N          GPUs of each; 0 for machines without
-#   --time LIMIT      of one stretch, as sbatch takes it; many short stretches often start sooner than a long one
-#   --per-gpu         one task a GPU instead of one a node
+#   --time LIMIT      of one job, as for sbatch; several short jobs often start sooner than a long one
+#   --per-gpu         one task per GPU instead of one per node
 #   --warning N       seconds between SIGTERM and the time limit (default: 120; a save must fit in)
 #   --logs DIR        (default: runs/logs)
 #   --s2sjax PATH     the command (default: .venv/bin/s2sjax)
@@ -63,7 +63,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$nodes" ] || error "--nodes is missing: say how many machines, as in --nodes 2"
 [ -n "$gpus" ] || error "--gpus is missing: say how many GPUs each machine has, as in --gpus 8, or --gpus 0"
-[ -n "$time" ] || error "--time is missing: say how long one stretch may take, as in --time 12:00:00"
+[ -n "$time" ] || error "--time is missing: say how long one job may take, as in --time 12:00:00"
 number --nodes "$nodes" 1
 number --gpus "$gpus" 0
 number --warning "$warning" 1

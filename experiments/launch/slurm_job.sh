@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What Slurm runs on the first node of a job that slurm.sh submitted:  slurm_job.sh OUT LOGS srun ...
-# Runs the command, then has Slurm queue this job again if training is not done. Needs no other file: Slurm copies it.
+# Runs the command, then queues this job again if training is not done. Slurm copies this file, so it needs no other.
 
 set -euo pipefail
 if [ $# -lt 3 ] || [ -z "${SLURM_JOB_ID:-}" ]; then
-  echo "error: slurm_job.sh is no command of its own: submit with slurm.sh (see slurm.sh --help)" >&2
+  echo "error: do not run slurm_job.sh directly: submit with slurm.sh (see slurm.sh --help)" >&2
   exit 2
 fi
 out=$1
@@ -30,7 +30,7 @@ code=0
 after=$(newest_checkpoint || true)
 
 if [ "$code" -eq 0 ]; then
-  # s2sjax ends well both when it is done and when a SIGTERM came; process 0 tells which.
+  # s2sjax exits with 0 both when it is done and after a SIGTERM; the log of process 0 says which.
   if tail -n "+$((lines + 1))" "$log" | grep -q '^interrupted'; then again "interrupted after ${after:-no} steps"; fi
   echo "$(date): done"
 elif [ "$after" != "$before" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU pod: makes it, installs s2sjax on all workers, runs, follows the log, resumes, deletes.
+# Trains on a Cloud TPU pod: creates it, installs s2sjax on all workers, runs, follows the log, resumes, deletes.
 #
 #   export TPU_NAME=pod TPU_ZONE=us-east5-b TPU_TYPE=v6e-16 TPU_PROJECT=my-project
 #   experiments/launch/tpu_pod.sh create --spot
@@ -13,11 +13,11 @@
 # Commands
 #   create    asks for the pod (as a queued resource) and waits until it is there
 #   setup     copies this working tree to all workers, installs s2sjax[tpu] there, mounts the shared storage
-#   run       starts `s2sjax ... --distributed` on all workers; it goes on when you log out
-#   logs      the log of a worker; worker 0 tells the progress, the others speak only when something is wrong
+#   run       starts `s2sjax ... --distributed` on all workers; it continues when you log out
+#   logs      the log of a worker; worker 0 prints the progress, the others print only errors
 #   status    of the pod, and of training on each worker
 #   stop      SIGTERM to all workers: s2sjax saves once and ends
-#   resume    run again. A pod that was pre-empted is first made and set up anew: give what create and setup got
+#   resume    run again. A pre-empted pod is first created and set up again: give the options of create and setup
 #   delete    the pod; what lies on the shared storage stays
 #
 # Shared storage. All workers write one run folder (--out), so it must lie on storage that all of them see, mounted at
@@ -182,7 +182,7 @@ resume() {
     ACTIVE) ;;
     NONE) create && setup ;;
     UNKNOWN | FAILED | SUSPEND*)
-      note "a pod that was pre-empted is made anew; for one that is ACTIVE only the last command is run"
+      note "a pre-empted pod is created again; for one that is ACTIVE only the last command is run"
       delete --quiet
       create
       setup
@@ -231,7 +231,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     -h | --help) usage && exit ;;
     --) break ;;
-    -*) error "there is no option $1: see $(basename "$0") --help; what s2sjax shall do comes after --" ;;
+    -*) error "there is no option $1: see $(basename "$0") --help; the s2sjax command comes after --" ;;
     *) error "there is no command '$1': create, setup, run, logs, status, stop, resume or delete" ;;
   esac
   shift

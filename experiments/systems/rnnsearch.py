@@ -8,9 +8,10 @@ Command   s2sjax train experiments/systems/rnnsearch.py
 Table     docs/systems.md, made by: python experiments/systems/table.py
 """
 
-from s2sjax.config import Cmudict, Data, Evaluate, Experiment, RNNsearch, Search, Text, Train
+from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train
+from s2sjax.tasks import Translation
 
-experiment = Experiment(
+experiment = Translation(
     name="systems-rnnsearch",
     data=Data(
         corpus=Cmudict(),

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 
 from s2sjax import config, models
-from s2sjax.run import load_experiment, open_run
+from s2sjax.experiment_file import load_experiment
+from s2sjax.run import load
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 ORDER = ("rctm", "cho", "sutskever", "character", "rnnsearch", "luong", "luong_local", "luong_mingru", "gnmt",
@@ -37,9 +37,8 @@ def main(runs: Path) -> None:
     for name in ORDER:
         page = HERE / f"{name}.py"
         experiment = load_experiment(str(page))
-        run = open_run(runs / experiment.name)
-        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        shapes = jax.eval_shape(run.module.init, jax.random.key(0), one, one)
+        run = load(runs / experiment.name)
+        shapes = jax.eval_shape(run.task.init, jax.random.key(0))
         weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         scores = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
         cells = [
@@ -47,7 +46,7 @@ def main(runs: Path) -> None:
             paper(page),
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
-            "own place" if "dense" in name else "yes" if run.module.attends else "no",
+            "own place" if "dense" in name else "yes" if run.task.module.attends else "no",
             *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")

@@ -13,7 +13,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.bench import train
 from s2sjax.core.tokens import PAD
-from s2sjax.data import batches, prepare, training
+from s2sjax.data import batches, columns, pairs, prepare
 
 PAIRS = 50_000
 WORDS = 8_000
@@ -62,12 +62,12 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
     print(f"the slowest pipeline feeds {ratio:,.1f} such steps at once: {verdict}")
 
 
-def _watch(data: config.Data) -> tuple[tuple[float, float], float, batches.Batch]:
+def _watch(data: config.Data) -> tuple[tuple[float, float], float, columns.Batch]:
     """(pairs, tokens) a second, the share of padding, and a batch of the middle bucket."""
-    examples = training.read(data)
-    pairs = training.make_pairs(data, examples, *training.vocabularies(data, examples), seed=0)
-    plan = training.make_plan(data, pairs, seed=0, multiple=1)
-    stream = batches.stream(pairs, plan, 0, 10**9, prefetch=data.prefetch)
+    examples = pairs.read(data)
+    found = pairs.make_columns(data, examples, *pairs.vocabularies(data, examples), seed=0)
+    plan = pairs.make_plan(data, found, seed=0, multiple=1)
+    stream = batches.stream(found, plan, 0, 10**9, prefetch=data.prefetch)
     chosen = next(batch for _, batch in stream if batch["source"].shape[1] == 32 or data.packing)
     count = tokens = places = 0
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Decoding of ours beside the same model in `transformers` and in CTranslate2, turn by turn in one run.
+"""Decoding of ours beside the same model in `transformers` and in CTranslate2, alternating in one run.
 
 All of them write exactly `tokens` tokens for every sentence of random ids, with random weights of the same sizes:
 the work is the same, whatever the words. Tokens count once a sentence, not once a prefix of its beam.
@@ -95,7 +95,7 @@ def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
         arguments = module.beams(params, memory), apply(memory, s.tokens, method="start"), limit, s.tokens
         if beam == 1:
             return search.greedy(*arguments, **common)
-        return search.beam(*arguments, width=beam, **common)
+        return search.beam_search(*arguments, width=beam, **common)
 
     on_device = jnp.asarray(source)
 

@@ -1,4 +1,4 @@
-"""A training step of ours beside the same model in PyTorch, turn by turn in one run."""
+"""A training step of ours beside the same model in PyTorch, alternating in one run."""
 
 import statistics
 import time

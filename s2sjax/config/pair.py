@@ -1,16 +1,15 @@
-"""Any encoder with any decoder, where their facts allow it: see s2sjax/config/joints.py."""
+"""Any encoder with any decoder, where their specs allow it: see s2sjax/config/specs.py."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Literal
 
-from s2sjax.config import convolutional, models
-from s2sjax.config.joints import Reader, Writer
 from s2sjax.config.models import RNNsearch, Transformer
 from s2sjax.config.settings import require, settings
+from s2sjax.config.specs import DecoderSpec, EncoderSpec, ModelSettings
 
-Family = models.Family | convolutional.Family
+Family = ModelSettings
 
 
 @settings
@@ -18,29 +17,28 @@ class Pair:
     """One family's encoder with another's decoder, as in the hybrids of Chen et al. 2018."""
 
     encoder: Family = field(default_factory=Transformer)
-    """the family that reads; what it says of its decoder is not used"""
+    """the encoder's family; its decoder settings are not used"""
     decoder: Family = field(default_factory=RNNsearch)
-    """the family that writes; what it says of its encoder is not used"""
+    """the decoder's family; its encoder settings are not used"""
     bridge: Literal["identity", "linear", "tanh"] = "tanh"
     """from the encoder's last states to the decoder's first: as they are, W h + b, or tanh(W h + b)"""
 
     @property
-    def reader(self) -> Reader:
-        return self.encoder.reader
+    def encoder_spec(self) -> EncoderSpec:
+        return self.encoder.encoder_spec
 
     @property
-    def writer(self) -> Writer:
-        return self.decoder.writer
+    def decoder_spec(self) -> DecoderSpec:
+        return self.decoder.decoder_spec
 
     @property
     def tie(self) -> str:
         return self.decoder.tie
 
     def __post_init__(self):
-        require(not self.writer.alone, f"model: {family(self)} cannot be joined: {self.writer.alone}")
         for side in ("encoder", "decoder"):
             require(
-                not getattr(getattr(self, side), "share", False),
+                not getattr(self, side).share,
                 f"model.{side}.share is for an encoder and a decoder of one family: set it False",
             )
         require(
@@ -53,7 +51,7 @@ class Pair:
 
     def _check_identity(self) -> None:
         remedy = "set model.bridge 'linear' or 'tanh', or make them equal"
-        given, asked = self.reader, self.writer
+        given, asked = self.encoder_spec, self.decoder_spec
         require(
             asked.states in (None, given.states),
             f"model.bridge 'identity': the encoder's memory is {given.states} wide, the decoder reads {asked.states}: "
@@ -70,7 +68,7 @@ ModelConfig = Family | Pair
 
 
 def sides(model: ModelConfig) -> tuple[Family, Family]:
-    """(who reads, who writes): the two of a pair, or one family twice."""
+    """(encoder, decoder) configurations: the two of a pair, or one family twice."""
     return (model.encoder, model.decoder) if isinstance(model, Pair) else (model, model)
 
 

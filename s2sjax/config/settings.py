@@ -10,14 +10,16 @@
 A list is taken as the tuple it stands for, so that settings stay hashable and equal after a journey through JSON.
 """
 
+import dataclasses
 import difflib
 import functools
 import math
 import typing
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from s2sjax.config.choices import OneOf
 from s2sjax.errors import UserError
 
 T = TypeVar("T")
@@ -38,16 +40,16 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
 
 @typing.dataclass_transform(frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """A frozen dataclass that looks at what it is given: see above."""
+    """A frozen dataclass that checks the values it is given: see above."""
     build = dataclass(frozen=True)(cls).__init__
-    names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
     @functools.wraps(build)
     def __init__(self, *values, **named):
         for name in named.keys() - set(names):
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
             raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
-        types = typing.get_type_hints(cls)
+        types = typing.get_type_hints(cls, include_extras=True)
         first = [_fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(names, values)]
         rest = {name: _fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
         build(self, *first, *values[len(names) :], **rest)
@@ -69,6 +71,8 @@ def _tuples(value: Any) -> Any:
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a value is of a type; True is no number here, and 1 is a float."""
     parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Annotated:
+        return _fits(value, parts[0]) and all(value in part.table for part in parts[1:] if isinstance(part, OneOf))
     if typing.get_origin(kind) is Literal:
         return value in parts
     if isinstance(kind, UnionType):
@@ -84,6 +88,9 @@ def _fits(value: Any, kind: Any) -> bool:
 def _words(kind: Any) -> str:
     """tuple[tuple[int, int], ...] -> "a tuple of (a whole number, a whole number)"."""
     parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Annotated:
+        tables = [part.table for part in parts[1:] if isinstance(part, OneOf)]
+        return "one of " + ", ".join(map(repr, tables[0])) if tables else _words(parts[0])
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, parts))
     if isinstance(kind, UnionType):

@@ -3,19 +3,19 @@
 Letters: B batch, T queries, S positions of the memory, P learned queries, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
-A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `ask` turns a state into a query,
+A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `query` turns a state into a query,
 and `score` is a pure function of one query and its keys [S, ...]. Batch, positions and heads come by `vmap`.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core import fused
+from s2sjax.core import device, fused
 
 Weights = Mapping[str, Array]
 
@@ -30,12 +30,13 @@ def masked_softmax(scores: Array, mask: Array) -> Array:
 
 
 class Score(NamedTuple):
-    """One row of the table of scores."""
+    """One row of the table of scores. Products with matrices belong in `prepare` and `query`, not in `score`."""
 
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
     prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once a sentence
-    ask: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
+    query: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
     score: Callable[[Weights, Array, Array], Array]  # one query and its keys [S, ...] -> [S]
+    equal_widths: bool = False  # it requires Q = M
 
 
 def _dot(weights: Weights, query: Array, keys: Array) -> Array:
@@ -77,8 +78,8 @@ def _through(name: str) -> Callable[[Weights, Array], Array]:
 
 
 SCORES = {
-    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot),
-    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot),
+    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot, True),
+    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot, True),
     # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
     "general": Score(lambda q, m, a: {"memory": (m, q)}, _through("memory"), _as_it_is, _dot),
     "additive": Score(
@@ -86,11 +87,11 @@ SCORES = {
         _through("memory"), _through("query"), _additive,
     ),
     # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
-    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot),
+    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot, True),
 }  # fmt: skip
 
 
-def covered(weights: Weights, keys: Array, coverage: Array) -> Array:
+def add_coverage(weights: Weights, keys: Array, coverage: Array) -> Array:
     """Keys of the additive score that know what was read: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
 
     keys [..., S, A], coverage [..., S] = the sum of all alpha so far -> [..., S, A]. Tu et al. 2016, See et al. 2017.
@@ -125,18 +126,18 @@ def attend(
 
 
 def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
-    """A batch of states asks: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
-    return jax.vmap(partial(attend, score, weights))(score.ask(weights, state), keys, values, mask, **options)
+    """One query a sentence: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    return jax.vmap(partial(attend, score, weights))(score.query(weights, state), keys, values, mask, **options)
 
 
 def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options):
-    """All states of a batch ask: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
+    """All queries of each sentence: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
-    return jax.vmap(per_query)(score.ask(weights, states), keys, values, mask, **options)
+    return jax.vmap(per_query)(score.query(weights, states), keys, values, mask, **options)
 
 
 def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
-    """Learned queries ask every memory alike: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
+    """Learned queries, the same for every memory: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
 
     Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty one gives zeros.
     """
@@ -168,7 +169,7 @@ def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Ar
 def fused_multi_head(
     queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False, bias: Array | None = None
 ) -> Array:
-    """The same as `multi_head` in one fused kernel, for a memory whose padding stands at its end.
+    """The same as `multi_head` in one fused kernel, for a memory with its padding at the end.
 
     lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t; bias [B or 1, N, T, S].
     Rows that hold several sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
@@ -183,10 +184,10 @@ def fused_multi_head(
     attended = jax.nn.dot_product_attention(
         queries, keys, values, bias,
         is_causal=causal,
-        # An empty row must stay finite: it looks at one position, and is zeroed below.
+        # An empty row must stay finite: it attends to one position, and is zeroed below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
         # With a bias, cuDNN's gradient refuses odd lengths.
-        implementation=_kernel(queries) if bias is None else "xla",
+        implementation=device.attention_kernel(queries) if bias is None else "xla",
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
 
@@ -208,26 +209,19 @@ def _masked_multi_head(
     return jnp.where(mask.any(-1)[..., None, None], attended, 0)
 
 
-def _kernel(queries: Array) -> Literal["cudnn", "xla"]:
-    """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere."""
-    half = queries.dtype in (jnp.bfloat16, jnp.float16)
-    width = queries.shape[-1]
-    return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
-
-
 def attend_heads(
     queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """Some queries that tell their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
+    """A few queries, with their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
 
-    Heads stand before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
+    Heads come before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
     Where each query has keys and values of its own, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
     """
     own = "k" if keys.ndim == 5 else ""
-    # Keys first: XLA's CPU compiler would copy what stands second, to have D in front.
+    # Keys first: XLA's CPU compiler would copy the second operand, to have D in front.
     scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
-    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are asked for
+    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are used
         return fused.attend(queries, keys, values, mask), alpha
     return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

@@ -1,10 +1,10 @@
-"""A model that writes several prefixes of each sentence side by side.
+"""A model that advances several prefixes of each sentence at once.
 
 Letters: B batch, K prefixes of a sentence, V vocabulary, S source.
 
 A model is given as `step(state, token [B]) -> state, logits [B, V], attention [B, S] or None`, every leaf of the state
-[B, ...]. `side_by_side` makes K of it by `vmap`: what `step` closes over, the memory, is shared by the K prefixes, not
-copied. A model may also bring its own `Beams`, if it knows a cheaper way to change places (see models/transformer.py).
+[B, ...]. `as_beams` makes K of it by `vmap`: what `step` closes over, the memory, is shared by the K prefixes, not
+copied. A model may also bring its own `Beams`, if it can reorder them more cheaply (see models/transformer.py).
 """
 
 from collections.abc import Callable
@@ -14,25 +14,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core.hypotheses import pick
+from s2sjax.core.hypotheses import gather
 
 State = Any
 Step = Callable[[State, Array], tuple[State, Array, Array | None]]
 
 
 class Beams(NamedTuple):
-    spread: Callable[[State, int], State]
+    tile: Callable[[State, int], State]
     """the state of one prefix a sentence -> of K equal ones"""
     step: Step
     """for all of them: token [B, K] -> state, logits [B, K, V], attention [B, K, S] or None"""
-    follow: Callable[[State, Array], State]
+    reorder: Callable[[State, Array], State]
     """origin [B, K]: prefix k goes on from what was prefix origin[k]"""
 
 
-def side_by_side(step: Step | Beams) -> Beams:
+def as_beams(step: Step | Beams) -> Beams:
     """K prefixes by `vmap`: every leaf of their state is [B, K, ...]."""
     if isinstance(step, Beams):
         return step
-    copied = lambda state, width: jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], width, axis=1), state)
-    moved = lambda state, origin: jax.tree.map(lambda leaf: pick(leaf, origin), state)
-    return Beams(copied, jax.vmap(step, in_axes=1, out_axes=1), moved)
+    tile = lambda state, width: jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], width, axis=1), state)
+    reorder = lambda state, origin: jax.tree.map(lambda leaf: gather(leaf, origin), state)
+    return Beams(tile, jax.vmap(step, in_axes=1, out_axes=1), reorder)

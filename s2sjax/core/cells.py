@@ -10,7 +10,7 @@ at once as one large product; `step` is what must wait for the carry, and is all
 
 A carry is a tuple of arrays `[..., H]` whose first member is the cell's output h.
 
-Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not look at h', the
+Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not depend on h', the
 recurrence is linear in it and runs in parallel over time: see `recurrence.run`.
 """
 
@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]  # (D, H) -> shape of each weight
     update: Update  # weights, carry', projected, h' as the products see it -> carry
     blend: Blend | None = None  # weights, projected, h' -> u, h~, where h = u h' + (1 - u) h~
-    parallel: bool = False  # `blend` does not look at h'
+    parallel: bool = False  # `blend` does not depend on h'
 
 
 class Noise(NamedTuple):
@@ -48,7 +48,7 @@ class Noise(NamedTuple):
     zone: Array | None = None  # [carries, ..., H] the share of each carry that stays as it was: zoneout
 
 
-QUIET = Noise()
+NO_NOISE = Noise()
 
 
 def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
@@ -62,7 +62,7 @@ def project(weights: Weights, xs: Array) -> Array:
     return projected + weights["bias"] if "bias" in weights else projected
 
 
-def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = QUIET) -> tuple[Carry, Array]:
+def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = NO_NOISE) -> tuple[Carry, Array]:
     """One time step: (carry, [..., G*H]) -> (carry, h).
 
     Variational dropout (Gal and Ghahramani 2016) hides units of h' from the products, the same ones at every step.

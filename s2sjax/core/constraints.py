@@ -3,7 +3,7 @@
     constraint(log_probs [B, K, V], prefixes [B, K, L], t [B]) -> log_probs [B, K, V]
 
 `prefixes` hold the t tokens written so far, then <pad>. A constraint that *forbids* puts DEAD where a token may not
-stand and leaves the rest alone, so the score of what is written stays the model's own; `repetition` is the only one
+be written and leaves the rest alone, so the score stays the model's own; `repetition` is the only one
 that *reweighs*. Search keeps the limit above all of them: at the last position <eos> is written, whatever they say.
 
 Letters: B batch, K beam, V vocabulary, L most tokens of an output, P tokens of a forced prefix, n tokens of a word.
@@ -93,7 +93,7 @@ def with_all(words: Words, limit: Array) -> Constraint:
         hopeless = limit[:, None] - 1 < sum(map(len, words))
         fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
         for lack, word in zip(lacks, words):
-            for begun in range(len(word)):  # where so much of a word stands at the end, its next token goes on with it
+            for begun in range(len(word)):  # where this much of a word is at the end, its next token continues it
                 goes_on = lack & matched(prefixes, t, word[:begun]) & (missing - begun - 1 <= room)
                 fits |= goes_on[..., None] & (token == word[begun])
         return jnp.where((missing > 0)[..., None] & (~fits | (token == EOS)), DEAD, log_probs)
@@ -105,7 +105,7 @@ def no_repeated(n: int) -> Constraint:
     """No sequence of n tokens twice (Paulus et al. 2017)."""
 
     def one(log_probs: Array, prefix: Array, t: Array) -> Array:
-        """[V], [L]: the n - 1 last tokens, wherever they stood before, may not be followed by what followed them."""
+        """[V], [L]: the n - 1 last tokens, at any earlier place, may not be followed by what followed them."""
         L = len(prefix)
         last = prefix[(t - n + 1 + jnp.arange(n - 1)) % L]
         places = jnp.arange(L)
@@ -139,7 +139,7 @@ def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
 
 
 def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether `word` stands anywhere in the t [B] tokens of each of `prefixes` [B, K, L]: [B, K]."""
+    """Whether `word` occurs in the t [B] tokens of each of `prefixes` [B, K, L]: [B, K]."""
     places = prefixes.shape[-1] - len(word) + 1
     if places < 1:
         return jnp.zeros(prefixes.shape[:-1], bool)

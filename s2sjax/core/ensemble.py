@@ -27,15 +27,15 @@ def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(logits))
 
 
-def together(members: Sequence[Beams], mean: Mean) -> Beams:
+def combine(members: Sequence[Beams], mean: Mean) -> Beams:
     """One model made of several: its state is the tuple of theirs."""
 
     def step(states: tuple, token: Array):
         states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))
-        looked = None if any(each is None for each in attention) else sum(attention) / len(members)
-        return states, mean_of_log_probs(logits, mean), looked
+        weights = None if any(each is None for each in attention) else sum(attention) / len(members)
+        return states, mean_of_log_probs(logits, mean), weights
 
     each = lambda name: (
         lambda states, argument: tuple(getattr(one, name)(state, argument) for one, state in zip(members, states))
     )
-    return Beams(each("spread"), step, each("follow"))
+    return Beams(each("tile"), step, each("reorder"))

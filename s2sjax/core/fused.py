@@ -21,6 +21,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.experimental.pallas import triton
 
+from s2sjax.core import device
+
 LOWEST = -1e30
 LEAST = 16
 """rows and columns that a matrix unit takes at least: where there are fewer queries, it is given the last one again"""
@@ -28,13 +30,7 @@ LEAST = 16
 
 def fits(heads: Array) -> bool:
     """Whether the device and the shapes allow it: [..., D]."""
-    return runs_here(jax.devices()[0]) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
-
-
-def runs_here(device: jax.Device) -> bool:
-    """On NVIDIA's GPUs from Ampere on; on others, and on older ones, XLA's own kernels serve."""
-    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD's "gfx942"
-    return capability.replace(".", "").isdecimal() and float(capability) >= 8
+    return device.runs_triton(jax.devices()[0]) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
 
 
 def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
@@ -99,36 +95,36 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
     )(queries, keys, values, mask)
 
 
-# -------------------------------------------------------------------------- the past of each prefix
+# ------------------------------------------------------------------------- the cache of each prefix
 
 
 def attend_and_write(
-    qkv: Array, cache: tuple[Array, Array], rows: Array, position: Array, interpret: bool = False
+    qkv: Array, cache: tuple[Array, Array], beam_index: Array, position: Array, interpret: bool = False
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Each prefix looks at its own new key and at its past; its new key and value are put into the cache.
+    """Each prefix attends to its own new key and to its cached ones; its new key and value are put into the cache.
 
-    qkv: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. cache, rows, position: as in s2sjax/core/past.py.
+    qkv: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. The others as in s2sjax/core/kv_cache.py.
     """
     flat = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
-    attended, keys, values = _attend_and_write(qkv, *flat, rows, position, interpret)
+    attended, keys, values = _attend_and_write(qkv, *flat, beam_index, position, interpret)
     return attended, (keys.reshape(cache[0].shape), values.reshape(cache[1].shape))
 
 
 @_by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
 def _attend_and_write(
-    qkv: Array, keys: Array, values: Array, rows: Array, position: Array, interpret: bool
+    qkv: Array, keys: Array, values: Array, beam_index: Array, position: Array, interpret: bool
 ) -> list[Array]:
     """keys and values [B, N, L * K, D]. One program serves one head of a prefix."""
     sentences, prefixes, _, heads, width = qkv.shape
-    length = rows.shape[2]
+    length = beam_index.shape[2]
 
-    def kernel(query, key, value, keys, values, rows, position, attended, keys_out, values_out):
+    def kernel(query, key, value, keys, values, beam_index, position, attended, keys_out, values_out):
         here = position[0] % length
         scaled = query[:].astype(jnp.float32) * width**-0.5
 
         def more(place, running):
             seen = (place < position[0]) & (place < length) & (place != here)  # [J]
-            row = place * prefixes + triton.load(rows.at[place], mask=seen, other=0)
+            row = place * prefixes + triton.load(beam_index.at[place], mask=seen, other=0)
             at = row[:, None], jnp.arange(width)[None, :]
             read = lambda part: triton.load(part.at[at], mask=seen[:, None], other=0).astype(jnp.float32)
             k, v = read(keys), read(values)
@@ -159,7 +155,7 @@ def _attend_and_write(
         input_output_aliases={3: 1, 4: 2},
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=2),
         interpret=interpret,
-    )(qkv, qkv, qkv, keys, values, rows.astype(jnp.int32), position.astype(jnp.int32))
+    )(qkv, qkv, qkv, keys, values, beam_index.astype(jnp.int32), position.astype(jnp.int32))
 
 
 # ----------------------------------------------------------------------------- the running softmax

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax.core.tokens import PAD
-from s2sjax.core.top import top_few
+from s2sjax.core.top_k import top_k_small
 
 
 class Hypotheses(NamedTuple):
@@ -23,7 +23,7 @@ class Hypotheses(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All that a beam search looked at: the 2W continuations of each group that it ranked at each step, best first.
+    """All that a beam search ranked: the 2W continuations of each group that it ranked at each step, best first.
 
     Continuation j of a step follows live prefix `parents[.., j]` of the step before, which was continuation
     `lives[.., parents[.., j]]` there. Steps that were not made, and continuations that are impossible, have rank -inf.
@@ -32,12 +32,12 @@ class Tree(NamedTuple):
     parents: Array  # [B, G, L, 2W]
     tokens: Array  # [B, G, L, 2W]
     log_probs: Array  # [B, G, L, 2W]
-    ended: Array  # [B, G, L, 2W] put aside as a hypothesis
+    ended: Array  # [B, G, L, 2W] a finished hypothesis
     lives: Array  # [B, G, L, W] those that live on
 
 
-def put_aside(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
-    """The W best of those put aside before [R, W] and those of `new` [R, J] where `ends` holds."""
+def add_finished(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
+    """The W best of those finished before [R, W] and those of `new` [R, J] where `ends` holds."""
     new = Hypotheses(
         jnp.where(ends[..., None], new.tokens, PAD), jnp.where(ends, new.lengths, 0),
         jnp.where(ends, new.scores, -jnp.inf), jnp.where(ends, new.log_probs, -jnp.inf),
@@ -48,11 +48,11 @@ def put_aside(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
 
 def best(found: Hypotheses, count: int) -> Hypotheses:
     """The `count` best by score, best first, the earlier of equals first."""
-    order = top_few(found.scores, count)
-    return jax.tree.map(lambda leaf: pick(leaf, order), found)
+    order = top_k_small(found.scores, count)
+    return jax.tree.map(lambda leaf: gather(leaf, order), found)
 
 
-def none_twice(found: Hypotheses) -> Hypotheses:
+def unique(found: Hypotheses) -> Hypotheses:
     """Best first, and each once: where two are the same, the second place is empty, and goes to the end."""
     found = best(found, found.scores.shape[1])
     same = jnp.all(found.tokens[:, :, None] == found.tokens[:, None], axis=-1)  # [B, K, K]
@@ -66,24 +66,24 @@ def none_twice(found: Hypotheses) -> Hypotheses:
     )  # fmt: skip
 
 
-def unwritten(rows: int, length: int, width: int) -> Tree:
+def empty_tree(rows: int, length: int, width: int) -> Tree:
     """A tree with room for `length` steps of R rows."""
     shape = (rows, length, 2 * width)
     zeros = jnp.zeros(shape, jnp.int32)
     return Tree(zeros, zeros, jnp.full(shape, -jnp.inf), jnp.zeros(shape, bool), zeros[..., :width])
 
 
-def note(tree: Tree, t: Array, step: Tree, done: Array) -> Tree:
+def record_step(tree: Tree, t: Array, step: Tree, done: Array) -> Tree:
     """`tree` with step t [R] of the rows that are not done; the leaves of `step` lack the axis L."""
     here = (jnp.arange(tree.tokens.shape[1]) == t[:, None]) & ~done[:, None]  # [R, L]
     return jax.tree.map(lambda past, now: jnp.where(here[..., None], now[:, None], past), tree, step)
 
 
-def pick(leaf: Array, index: Array) -> Array:
+def gather(leaf: Array, index: Array) -> Array:
     """leaf[b, index[b, k]] for every b and k: [B, J, ...], [B, K] -> [B, K, ...]."""
     return jax.vmap(lambda row, i: row[i])(leaf, index)
 
 
-def entry(table: Array, row: Array, column: Array) -> Array:
+def gather_entries(table: Array, row: Array, column: Array) -> Array:
     """table[b, row[b, k], column[b, k]]: [B, J, V], [B, K], [B, K] -> [B, K]."""
     return jax.vmap(lambda one, i, j: one[i, j])(table, row, column)

@@ -1,4 +1,4 @@
-"""Local attention (Luong et al. 2015): a state looks at the memory near one place, not at all of it.
+"""Local attention (Luong et al. 2015): a state attends to the memory near one position, not to all of it.
 
 Letters: B batch, S positions of the memory, Q query width. Axes of the queries, `...`, are free: one state a sentence
 [B, Q] or all of them [B, T, Q].
@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
 
 def _at_the_same_place(weights: Weights, states: Array, t: Array, lengths: Array) -> Array:
-    """p_t = t: source and target go on side by side. A target that outruns its source by D looks at nothing."""
+    """p_t = t: source and target advance together. A target longer than its source by D attends to nothing."""
     return t.astype(at_least_float32(states.dtype))
 
 
@@ -50,7 +50,7 @@ WINDOWS = {
 }
 
 
-def look(window: Window, radius: int, weights: Weights, states: Array, t: Array, mask: Array) -> Array:
+def window_weights(window: Window, radius: int, weights: Weights, states: Array, t: Array, mask: Array) -> Array:
     """The window of each state: states [B, ..., Q], t [B, ...], mask [B, S] -> factors [B, ..., S], 0 outside.
 
     Example: monotonic, t = 3, radius 1, S = 6 -> 0 0 1 1 1 0.

@@ -1,4 +1,4 @@
-"""Losses and accuracies as (sum, weight) pairs: added over micro-batches and devices, divided once."""
+"""Losses as (sum, weight) pairs: added over micro-batches and devices, divided once."""
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,6 @@ def cross_entropy(logits: Array, labels: Array, mask: Array, smoothing: float = 
     if smoothing:
         loss -= smoothing * jnp.mean(logits, axis=-1)
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(mask).astype(loss.dtype)
-
-
-def accuracy(logits: Array, labels: Array, mask: Array) -> Total:
-    """How many real tokens have the highest logit."""
-    hit = (jnp.argmax(logits, axis=-1) == labels) & mask
-    return jnp.sum(hit).astype(jnp.float32), jnp.sum(mask).astype(jnp.float32)
 
 
 def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:

@@ -11,16 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2sjax.core.cells import QUIET, Carry, Cell, Noise, Weights, project, step
+from s2sjax.core import device
+from s2sjax.core.cells import NO_NOISE, Carry, Cell, Noise, Weights, project, step
 from s2sjax.core.remat import remat
 
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """step(weights, shared, carry, x) -> carry, y"""
-
-
-def unroll() -> int:
-    """Steps of a scan that are compiled as one: accelerators gain from 8, the CPU only compiles longer."""
-    return 1 if jax.default_backend() == "cpu" else 8
 
 
 def keep(mask: Array, new, old):
@@ -28,10 +24,10 @@ def keep(mask: Array, new, old):
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - mask.ndim)), n, o), new, old)
 
 
-def turned(xs: Array, mask: Array) -> Array:
+def reverse_sequences(xs: Array, mask: Array) -> Array:
     """The real steps of each row from the last to the first, padding where it was: a b c _ -> c b a _.
 
-    xs [B, T, ...], mask [B, T] with padding at the end. Turned twice, a row is as it was.
+    xs [B, T, ...], mask [B, T] with padding at the end. It is its own inverse.
     """
     place, lengths = jnp.arange(mask.shape[1]), mask.sum(1)[:, None]
     order = jnp.where(mask, lengths - 1 - place, place)  # [B, T]
@@ -45,13 +41,13 @@ def run(
     mask: Array,
     carry: Carry,
     reverse: bool = False,
-    noise: Noise = QUIET,
-    kept: str = "none",
+    noise: Noise = NO_NOISE,
+    remat_policy: str = "none",
 ) -> tuple[Array, Carry]:
     """Outputs of every step and the last carry: xs [B, T, D], mask [B, T] -> ys [B, T, H], carry.
 
     With `reverse` time runs from the last step to the first; ys stay in the order of xs. `noise` has the time in
-    front, [T, ...], also in the order of xs. `kept`: for the backward pass, see s2sjax/core/remat.py.
+    front, [T, ...], also in the order of xs. `remat_policy`: for the backward pass, see s2sjax/core/remat.py.
     """
 
     def layer(weights, xs, mask, carry, noise):
@@ -60,11 +56,13 @@ def run(
             ys = _in_parallel(cell, weights, *inputs, carry[0], reverse)
             carry = (ys[0 if reverse else -1],)
         else:
-            carry, ys = scan(partial(_masked_step, cell), weights, carry, inputs, reverse=reverse, kept=kept)
+            one = partial(_masked_step, cell)
+            carry, ys = scan(one, weights, carry, inputs, reverse=reverse, remat_policy=remat_policy)
         return ys.swapaxes(0, 1), carry
 
     # The products of a cell that scans are inside its steps.
-    return remat("none" if kept == "products" and not cell.parallel else kept, layer)(weights, xs, mask, carry, noise)
+    policy = "none" if remat_policy == "products" and not cell.parallel else remat_policy
+    return remat(policy, layer)(weights, xs, mask, carry, noise)
 
 
 def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, inputs: tuple[Array, Array, Noise]):
@@ -102,30 +100,30 @@ def _in_parallel(cell: Cell, weights: Weights, projected: Array, mask: Array, no
 # at twice the speed. So the backward scan only finds each g_t, as the gradient of a zero that is added to the product.
 
 
-def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
+def plain_scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, remat_policy: str = "none"):
     """`lax.scan` of step(weights, shared, carry, x) -> carry, y over the leading axis of xs.
 
-    `kept`: of each step, for the backward pass, see s2sjax/core/remat.py.
+    `remat_policy`: of each step, for the backward pass, see s2sjax/core/remat.py.
     """
-    body = remat(kept, partial(step, weights, shared), looped=True)
-    return lax.scan(body, carry, xs, reverse=reverse, unroll=unroll())
+    body = remat(remat_policy, partial(step, weights, shared), looped=True)
+    return lax.scan(body, carry, xs, reverse=reverse, unroll=device.scan_unroll())
 
 
-def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, kept: str = "none"):
+def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, remat_policy: str = "none"):
     """The same as `plain_scan`, forward and backward, with the gradients of the matrices in `weights` summed late.
 
     A step multiplies by a matrix at most once, as `x @ weight`, outside of any vmap; it closes over no traced
     value: what does not change from step to step, and has a gradient, is in `shared`.
     """
-    return _late_scan(step, reverse, kept, weights, carry, xs, shared)
+    return _late_scan(step, reverse, remat_policy, weights, carry, xs, shared)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _late_scan(step, reverse, kept, weights, carry, xs, shared):
+def _late_scan(step, reverse, remat_policy, weights, carry, xs, shared):
     return plain_scan(step, weights, carry, xs, shared, reverse)
 
 
-def _forward(step, reverse, kept, weights, carry, xs, shared):
+def _forward(step, reverse, remat_policy, weights, carry, xs, shared):
     leaves, structure = jax.tree.flatten(weights)
     matrices = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim == 2}
     vectors = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim != 2}
@@ -139,7 +137,7 @@ def _forward(step, reverse, kept, weights, carry, xs, shared):
         return carry, (y, taps)
 
     def tapped_scan(vectors, shared, carry, xs, zeros):
-        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, kept)
+        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, remat_policy)
         return (carry, ys), taps
 
     first = jax.tree.map(lambda leaf: leaf[0], xs)
@@ -153,7 +151,7 @@ def _forward(step, reverse, kept, weights, carry, xs, shared):
     return outputs, (pull, taps, weights)
 
 
-def _backward(step, reverse, kept, residuals, gradients):
+def _backward(step, reverse, remat_policy, residuals, gradients):
     pull, taps, weights = residuals
     d_vectors, d_shared, d_carry, d_xs, d_products = pull(gradients)
     leaves, structure = jax.tree.flatten(weights)

@@ -1,10 +1,10 @@
-"""What a forward pass keeps for the backward one; the rest is computed again (Chen et al. 2016).
+"""What a forward pass saves for the backward one; the rest is computed again (Chen et al. 2016).
 
     none        everything that the backward pass needs
     products    the results of matrix products and convolutions: what lies between them is cheap
     layers      what enters each layer and each step of a recurrence, and nothing of what is inside
 
-The values are the same, so the gradients are: only memory and arithmetic change hands.
+The values are the same, so the gradients are: only memory and time change.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _PRODUCTS = policies.save_from_both_policies(policies.dots_with_no_batch_dims_sa
 POLICIES: dict[str, Callable[..., bool]] = {"products": _PRODUCTS, "layers": policies.nothing_saveable}
 
 
-def remat(kind: str, function: Callable[..., Any], looped: bool = False) -> Callable[..., Any]:
-    """The same function, of whose inner values only what `kind` says is kept for its gradient.
+def remat(policy: str, function: Callable[..., Any], looped: bool = False) -> Callable[..., Any]:
+    """The same function, of whose inner values only what `policy` says is saved for its gradient.
 
-    Its arguments, and what it closes over, are kept always. `looped`: it is the body of a loop, which by itself hinders
+    Its arguments, and what it closes over, are always saved. `looped`: it is the body of a loop, which alone hinders
     the compiler from finding the values of the forward pass equal to those computed again, and keeping them.
     """
-    if kind == "none":
+    if policy == "none":
         return function
-    return jax.checkpoint(function, policy=POLICIES[kind], prevent_cse=not looped)
+    return jax.checkpoint(function, policy=POLICIES[policy], prevent_cse=not looped)

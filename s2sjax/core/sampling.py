@@ -20,15 +20,15 @@ from jax import Array
 from s2sjax.core.beams import Beams, State, Step
 from s2sjax.core.constraints import DEAD
 from s2sjax.core.hypotheses import Hypotheses
-from s2sjax.core.search import Search, to_the_end, walking
+from s2sjax.core.search import Search, decode_loop, run_loop
 
 
 def sample(step: Step | Beams, state: State, limit: Array, length: int, keys: Array, **options) -> Hypotheses:
-    """Samples as they are drawn. Options are those of `sampling`."""
-    return to_the_end(sampling(step, state, limit, length, keys, **options))[0]
+    """Samples as they are drawn. Options are those of `sampling_loop`."""
+    return run_loop(sampling_loop(step, state, limit, length, keys, **options))[0]
 
 
-def sampling(
+def sampling_loop(
     step: Step | Beams,
     state: State,
     limit: Array,
@@ -42,7 +42,7 @@ def sampling(
     min_p: float = 0.0,
     **options,
 ) -> Search:
-    """`count` samples a sentence, keys [B], limit [B]. Options are those of `search.walking`."""
+    """`count` samples a sentence, keys [B], limit [B]. Options are those of `search.decode_loop`."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 
@@ -52,7 +52,7 @@ def sampling(
 
     draw_all = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None)))
     choose = lambda log_probs, t: draw_all(per_sample, log_probs, t)
-    return walking(step, state, limit, length, choose, copies=count, **options)
+    return decode_loop(step, state, limit, length, choose, copies=count, **options)
 
 
 def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:

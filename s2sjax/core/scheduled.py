@@ -1,7 +1,7 @@
 """Scheduled sampling (Bengio et al. 2015): while it learns, a decoder reads the truth with probability p, else itself.
 
 Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are <sos> y1 y2 ..., what teacher forcing reads;
-`truth` [B, T] tells where it is read here too. The choice and the tokens are whole numbers: no gradient flows through.
+`truth` [B, T] says where it is read here too. The choice and the tokens are whole numbers: no gradient flows through.
 """
 
 from collections.abc import Callable

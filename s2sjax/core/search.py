@@ -14,12 +14,13 @@ Specification
   of what remains. The one exception is the repetition penalty, which multiplies the log-probability of a token that
   was written before: it changes ranks and scores, and never the log-probability that is reported.
 - The beam holds K live prefixes. Each step ranks all K * V continuations by log-probability. Those among the best K
-  that end with <eos> are put aside, if they are among the K best by score put aside so far; the best K of the others
-  live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis ends.
+  that end with <eos> are finished, and kept if they are among the K best finished ones by score; the best K of the
+  others live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis
+  ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
       bound  no live prefix can still enter its n best: a prefix of log-probability s reaches at most s / penalty(l)
              for a length l from the next to `limit`, whichever is larger, for s only falls and coverage is at most 0
-      first  K hypotheses are put aside
+      first  K hypotheses are finished
       never  at its limit alone
   From then on nothing of it changes, so neighbours in the batch, their number and their lengths do not matter.
 - *Groups* (diverse beam search, Vijayakumar et al. 2018) are G beams of W, advanced one after the other. A group ranks
@@ -30,7 +31,7 @@ Specification
   hypothesis could win.
 
 A model is seen as `step(state, token [B]) -> state, logits [B, V], attention`, or as `Beams`: see beams.py. A search is
-three functions, so that it can run to its end (`to_the_end`) or sentence after sentence in the same rows (turns.py).
+three functions, so that it can run to its end (`run_loop`) or in the slots of continuous_batching.py.
 """
 
 from collections.abc import Callable
@@ -40,16 +41,26 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2sjax.core.beams import Beams, State, Step, side_by_side
+from s2sjax.core import device
+from s2sjax.core.beams import Beams, State, Step, as_beams
 from s2sjax.core.constraints import DEAD, Constraint, compose, permitted
-from s2sjax.core.hypotheses import Hypotheses, Tree, entry, none_twice, note, pick, put_aside, unwritten
+from s2sjax.core.hypotheses import (
+    Hypotheses,
+    Tree,
+    add_finished,
+    empty_tree,
+    gather,
+    gather_entries,
+    record_step,
+    unique,
+)
 from s2sjax.core.tokens import EOS, PAD, SOS
-from s2sjax.core.top import top_few, top_k
+from s2sjax.core.top_k import top_k, top_k_small
 
 Penalty = Literal["none", "mean", "gnmt"]
 Stop = Literal["bound", "first", "never"]
 
-FREE = compose(())
+UNCONSTRAINED = compose(())
 UNSEEN = 1e-10  # the attention that a source position has at least received: its logarithm is finite
 
 
@@ -66,24 +77,23 @@ def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
 
 
 class Search(NamedTuple):
-    """A loop has `done`, and any other leaves; each has as many rows for every sentence, sentence after sentence."""
+    """A decoding loop. Its state has `done`, and any other leaves; each has equally many rows for every sentence."""
 
-    begin: Callable[[], Any]
+    init: Callable[[], Any]
     advance: Callable[[Any], Any]
     """one token; of a sentence that is done nothing changes any more"""
     result: Callable[[Any], tuple[Hypotheses, Tree | None]]
 
 
-def to_the_end(search: Search) -> tuple[Hypotheses, Tree | None]:
-    last = lax.while_loop(lambda loop: ~jnp.all(loop.done), several(search.advance), search.begin())
+def run_loop(search: Search) -> tuple[Hypotheses, Tree | None]:
+    last = lax.while_loop(lambda loop: ~jnp.all(loop.done), advance_some(search.advance), search.init())
     return search.result(last)
 
 
-def several(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Some tokens at once on an accelerator, which waits for the host whenever the host asks whether all are done."""
-    if jax.default_backend() == "cpu":
-        return advance
-    return lambda loop: lax.fori_loop(0, 4, lambda _, now: advance(now), loop)
+def advance_some(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """As many tokens as the device writes between two checks of whether all sentences are done."""
+    tokens = device.tokens_per_check()
+    return advance if tokens == 1 else lambda loop: lax.fori_loop(0, tokens, lambda _, now: advance(now), loop)
 
 
 def written_at(t: Array, table: Array, token: Array) -> Array:
@@ -95,8 +105,8 @@ def written_at(t: Array, table: Array, token: Array) -> Array:
 # -------------------------------------------------------------------------- one token at a time
 
 
-class Walk(NamedTuple):
-    """What the loop of a walk carries."""
+class DecodeState(NamedTuple):
+    """What `decode_loop` carries."""
 
     t: Array  # [B] tokens written so far
     state: State
@@ -107,7 +117,7 @@ class Walk(NamedTuple):
     done: Array  # [B]
 
 
-def walking(
+def decode_loop(
     step: Step | Beams,
     state: State,
     limit: Array,
@@ -115,41 +125,41 @@ def walking(
     choose: Callable[[Array, Array], Array],
     *,
     copies: int = 1,
-    constraint: Constraint = FREE,
+    constraint: Constraint = UNCONSTRAINED,
     penalty: Penalty = "none",
     alpha: float = 0.6,
 ) -> Search:
-    """Writes `copies` outputs a sentence, one token after the other, none looking at another.
+    """Writes `copies` independent outputs a sentence, one token after the other.
 
     choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit [B] <= length.
     """
     shape = (len(limit), copies)
     every = jnp.broadcast_to(jnp.arange(copies), shape)
-    beams = side_by_side(step)
+    beams = as_beams(step)
 
-    def begin() -> Walk:
+    def init() -> DecodeState:
         token = jnp.where(limit[:, None] > 0, jnp.full(shape, SOS), EOS).astype(jnp.int32)
         tokens = jnp.full((*shape, length), PAD, jnp.int32)
-        start = beams.spread(state, copies)
-        return Walk(
+        start = beams.tile(state, copies)
+        return DecodeState(
             jnp.zeros_like(limit), start, token, tokens, jnp.zeros(shape, jnp.int32), jnp.zeros(shape), limit < 1
         )
 
-    def advance(loop: Walk) -> Walk:
+    def advance(loop: DecodeState) -> DecodeState:
         state, logits, _ = beams.step(loop.state, loop.token)
         own = jax.nn.log_softmax(logits)
         allowed = permitted(constraint, own, loop.tokens, loop.t, limit)
         live = (loop.token != EOS) & (loop.t < limit)[:, None]
         chosen = choose(allowed, loop.t)
-        gain = jnp.where(entry(allowed, every, chosen) > DEAD / 2, entry(own, every, chosen), DEAD)
+        gain = jnp.where(gather_entries(allowed, every, chosen) > DEAD / 2, gather_entries(own, every, chosen), DEAD)
         token = jnp.where(live, chosen, EOS).astype(jnp.int32)
         tokens = written_at(loop.t, loop.tokens, jnp.where(live, token, PAD))
         log_probs = loop.log_probs + jnp.where(live, gain, 0)
         t = loop.t + 1
         done = (t >= limit) | jnp.all(token == EOS, axis=1)
-        return Walk(t, state, token, tokens, loop.lengths + live, log_probs, done)
+        return DecodeState(t, state, token, tokens, loop.lengths + live, log_probs, done)
 
-    def result(loop: Walk) -> tuple[Hypotheses, None]:
+    def result(loop: DecodeState) -> tuple[Hypotheses, None]:
         # What the model or a constraint holds impossible is no hypothesis.
         exists = (loop.lengths > 0) & (loop.log_probs > DEAD / 2)
         scores = loop.log_probs / length_penalty(penalty, alpha, loop.lengths)
@@ -159,23 +169,23 @@ def walking(
         )  # fmt: skip
         return found, None
 
-    return Search(begin, advance, result)
+    return Search(init, advance, result)
 
 
-def likeliest(log_probs: Array, t: Array) -> Array:
+def argmax_token(log_probs: Array, t: Array) -> Array:
     return jnp.argmax(log_probs, axis=-1)
 
 
 def greedy(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
-    """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `walking`."""
-    return to_the_end(walking(step, state, limit, length, likeliest, **options))[0]
+    """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `decode_loop`."""
+    return run_loop(decode_loop(step, state, limit, length, argmax_token, **options))[0]
 
 
 # ----------------------------------------------------------------------------------- many prefixes
 
 
-class Beam(NamedTuple):
-    """What the loop of a beam search carries. Live prefixes and hypotheses put aside, each sorted, best first.
+class BeamState(NamedTuple):
+    """What the loop of a beam search carries. Live prefixes and finished hypotheses, each sorted, best first.
 
     R = B * G rows: each group of a sentence is a beam of its own.
     """
@@ -192,17 +202,19 @@ class Beam(NamedTuple):
     tree: Tree | None
 
 
-def beam(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
-    """Beam search as specified above: the n best of each sentence. Options are those of `exploring`."""
-    return explore(step, state, limit, length, **options)[0]
+def beam_search(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
+    """Beam search as specified above: the n best of each sentence. Options are those of `beam_loop`."""
+    return beam_search_with_tree(step, state, limit, length, **options)[0]
 
 
-def explore(step: Step | Beams, state: State, limit: Array, length: int, **options) -> tuple[Hypotheses, Tree | None]:
-    """The n best of each sentence and, with `record`, the tree of all that was looked at."""
-    return to_the_end(exploring(step, state, limit, length, **options))
+def beam_search_with_tree(
+    step: Step | Beams, state: State, limit: Array, length: int, **options
+) -> tuple[Hypotheses, Tree | None]:
+    """The n best of each sentence and, with `record`, the tree of all continuations that were ranked."""
+    return run_loop(beam_loop(step, state, limit, length, **options))
 
 
-def exploring(
+def beam_loop(
     step: Step | Beams,
     state: State,
     limit: Array,
@@ -215,7 +227,7 @@ def exploring(
     stop: Stop = "bound",
     coverage: float = 0.0,
     source_mask: Array | None = None,
-    constraint: Constraint = FREE,
+    constraint: Constraint = UNCONSTRAINED,
     groups: int = 1,
     diversity: float = 0.0,
     record: bool = False,
@@ -225,13 +237,13 @@ def exploring(
     `coverage` is beta, and needs `source_mask` [B, S] and a model that tells its attention.
     """
     sentences, W = len(limit), width // groups
-    beams = side_by_side(step)
+    beams = as_beams(step)
     by_row = lambda x: x.reshape(sentences * groups, W, *x.shape[2:])
     by_sentence = lambda x: x.reshape(sentences, width, *x.shape[2:])
     limits = jnp.repeat(limit, groups)
     penalised = lambda log_probs, length: log_probs / length_penalty(penalty, alpha, length)
 
-    def advance(loop: Beam) -> Beam:
+    def advance(loop: BeamState) -> BeamState:
         state, logits, attention = beams.step(loop.state, by_sentence(loop.token))
         t = loop.t + 1
         own = jax.nn.log_softmax(logits)  # [B, K, V]
@@ -240,8 +252,8 @@ def exploring(
         ranks, parents, tokens = best_continuations(
             by_sentence(loop.ranks)[..., None] + allowed, 2 * W, groups, diversity
         )
-        log_probs = pick(loop.log_probs, parents) + entry(by_row(own), parents, tokens)
-        prefixes = written_at(loop.t, pick(loop.prefixes, parents), tokens)
+        log_probs = gather(loop.log_probs, parents) + gather_entries(by_row(own), parents, tokens)
+        prefixes = written_at(loop.t, gather(loop.prefixes, parents), tokens)
 
         ends = tokens == EOS  # [R, 2W]
         aside = ends & (jnp.arange(2 * W) < W) & (ranks > DEAD / 2)
@@ -251,20 +263,21 @@ def exploring(
             assert attention is not None and source_mask is not None, "coverage needs attention and source_mask"
             seen = loop.coverage + attention
             received = jnp.log(jnp.clip(seen, UNSEEN, 1))
-            scores += pick(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
+            scores += gather(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
         found = Hypotheses(prefixes, jnp.broadcast_to(t[:, None], ends.shape), scores, log_probs)
-        finished = put_aside(loop.finished, found, aside & ~loop.done[:, None])
+        finished = add_finished(loop.finished, found, aside & ~loop.done[:, None])
 
-        order = top_few(~ends, W)  # the best W that do not end
-        tree = note(loop.tree, loop.t, Tree(parents, tokens, ranks, aside, order), loop.done) if loop.tree else None
+        order = top_k_small(~ends, W)  # the best W that do not end
+        ranked = Tree(parents, tokens, ranks, aside, order)
+        tree = record_step(loop.tree, loop.t, ranked, loop.done) if loop.tree else None
         ranks = jnp.where(ends, DEAD, ranks)
         ranks, log_probs, parents, tokens, prefixes = (
-            pick(x, order) for x in (ranks, log_probs, parents, tokens, prefixes)
+            gather(x, order) for x in (ranks, log_probs, parents, tokens, prefixes)
         )
         first_of_group = jnp.arange(len(parents))[:, None] % groups * W
         origin = by_sentence(parents + first_of_group)
-        state = beams.follow(state, origin)
-        seen = None if seen is None else pick(seen, origin)
+        state = beams.reorder(state, origin)
+        seen = None if seen is None else gather(seen, origin)
 
         match stop:
             case "bound":
@@ -276,17 +289,17 @@ def exploring(
             case "never":
                 enough = jnp.zeros_like(loop.done)
         done = loop.done | (t >= limits) | enough
-        return Beam(t, state, seen, tokens, prefixes, ranks, log_probs, finished, done, tree)
+        return BeamState(t, state, seen, tokens, prefixes, ranks, log_probs, finished, done, tree)
 
-    def begin() -> Beam:
+    def init() -> BeamState:
         rows = sentences * groups
         nothing = jnp.full((rows, W), -jnp.inf)
         empty = jnp.full((rows, W, length), PAD, jnp.int32)
         # One prefix, the empty one, so all other places are dead.
         ranks = jnp.full((rows, W), DEAD).at[:, 0].set(0)
-        return Beam(
+        return BeamState(
             t=jnp.zeros(rows, jnp.int32),
-            state=beams.spread(state, width),
+            state=beams.tile(state, width),
             coverage=jnp.zeros((sentences, width, source_mask.shape[1]))
             if coverage and source_mask is not None
             else None,
@@ -296,17 +309,17 @@ def exploring(
             log_probs=ranks,
             finished=Hypotheses(empty, jnp.zeros((rows, W), jnp.int32), nothing, nothing),
             done=limits < 1,
-            tree=unwritten(rows, length, W) if record else None,
+            tree=empty_tree(rows, length, W) if record else None,
         )
 
-    def result(loop: Beam) -> tuple[Hypotheses, Tree | None]:
+    def result(loop: BeamState) -> tuple[Hypotheses, Tree | None]:
         found = jax.tree.map(by_sentence, loop.finished)
         if groups > 1:
-            found = none_twice(found)
+            found = unique(found)
         tree = jax.tree.map(lambda leaf: leaf.reshape(sentences, groups, *leaf.shape[1:]), loop.tree)
         return jax.tree.map(lambda leaf: leaf[:, :nbest], found), tree
 
-    return Search(begin, advance, result)
+    return Search(init, advance, result)
 
 
 def best_continuations(candidates: Array, count: int, groups: int, diversity: float) -> tuple[Array, Array, Array]:
@@ -335,20 +348,20 @@ def top_k_of_rows(ranked: Array, count: int) -> Array:
     sentences, _, vocabulary = ranked.shape
     tokens = top_k(ranked, min(count, vocabulary))  # [B, W, each]
     best = jnp.take_along_axis(ranked, tokens, axis=2).reshape(sentences, -1)
-    places = top_few(best, count)
+    places = top_k_small(best, count)
     each = tokens.shape[2]
     return places // each * vocabulary + jnp.take_along_axis(tokens.reshape(sentences, -1), places, axis=1)
 
 
 def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
-    """What the model looks at while it writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
-    beams = side_by_side(step)
+    """The attention weights while the model writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
+    beams = as_beams(step)
 
     def body(carry, token):
         state, previous = carry
         state, _, attention = beams.step(state, previous[:, None])
         return (state, token), None if attention is None else attention[:, 0]
 
-    start = (beams.spread(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    looked = lax.scan(body, start, tokens.T)[1]
-    return None if looked is None else looked.swapaxes(0, 1)
+    start = (beams.tile(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
+    weights = lax.scan(body, start, tokens.T)[1]
+    return None if weights is None else weights.swapaxes(0, 1)

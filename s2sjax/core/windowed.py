@@ -17,7 +17,7 @@ from s2sjax.core.attention import multi_head
 
 
 def offsets(radius: int, causal: bool) -> Array:
-    """Where each key that a block sees stands from each of its queries: [r, K], K = 2r causal, else 3r.
+    """The offset of each key that a block sees from each of its queries: [r, K], K = 2r causal, else 3r.
 
     Example: r = 2, causal -> [[-2, -1, 0, 1], [-3, -2, -1, 0]].
     """

@@ -4,14 +4,15 @@ sources.py      examples of a corpus, split by split
 synthetic.py    examples made on the fly
 tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back
+columns.py      examples as named columns, ragged or dense
 batches.py      the batch at step t, a pure function of (data, seed, t)
+pairs.py        text pairs as columns, raw or prepared
 mixtures.py     the same for several corpora at once
 packing.py      several short pairs in one row
 parts.py        pairs whose targets have few different words, together
 segmentation.py subwords drawn at random
 prepare.py      all of it done once, into a folder
 records.py      that folder, which training only reads
-training.py     what a run learns from, be it raw or prepared
 """
 
 import hashlib

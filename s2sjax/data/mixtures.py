@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from s2sjax.data.batches import Buckets, Plan
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import Buckets
 
 
 def shares(
@@ -67,7 +68,7 @@ class MixturePlan(Plan):
     def _batches_of(self, epoch: int) -> list[int]:
         """Of each bucket."""
         found = []
-        for b, width in enumerate(self._pairs):
+        for b, width in enumerate(self._full):
             pairs = sum(self._drawn(epoch + 1, i, b) - self._drawn(epoch, i, b) for i in range(len(self.sizes)))
             found.append(-(-pairs // width))
         return found

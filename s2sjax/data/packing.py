@@ -18,14 +18,14 @@ from array import array
 import numpy as np
 
 from s2sjax.core.tokens import PAD
-from s2sjax.data.batches import AnyPairs, Batch, first_bucket
+from s2sjax.data.columns import AnyColumns, Batch, Bucket, first_bucket
 
 
 class Packed:
     """Pairs, in memory or prepared, as rows of several. Those too long for a row are left out, as from buckets."""
 
-    def __init__(self, pairs: AnyPairs, row: tuple[int, int]):
-        self.pairs, self.row, self.too_long = pairs, row, pairs.too_long
+    def __init__(self, pairs: AnyColumns, row: tuple[int, int]):
+        self.pairs, self.row = pairs, row
         lengths = np.asarray(pairs.lengths)
         order, counts, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         for size in pairs.sizes:  # a row holds pairs of one corpus
@@ -37,6 +37,8 @@ class Packed:
             counts.append(np.bincount(rows))
             first += size
         self.sizes = tuple(map(len, counts[1:]))
+        self.left_out = len(lengths) - sum(map(len, order))
+        """pairs that are longer than a row"""
         self._order = np.concatenate(order)
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
         self.most = int(np.diff(self._starts).max(initial=1))
@@ -46,13 +48,13 @@ class Packed:
         """[R, 2]: a packed row counts as full."""
         return np.broadcast_to(np.array(self.row, np.int32), (len(self._starts) - 1, 2))
 
-    def batch(self, rows: np.ndarray, S: int, T: int, epoch: int = 0) -> Batch:
-        """As `Pairs.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
+        """As `Columns.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
         first, last = self._starts[rows], self._starts[rows + 1]
         counts = np.where(rows < 0, 0, last - first)  # [B]
         row = np.repeat(np.arange(len(rows)), counts)  # of each pair, as all below
         turn = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)  # which pair of its row
-        found = self.pairs.batch(self._order[np.repeat(first, counts) + turn], S, T, epoch)
+        found = self.pairs.batch(self._order[np.repeat(first, counts) + turn], bucket, epoch)
         example = np.full((len(rows), self.most), -1, np.int32)
         example[row, turn] = found["example"]
         source, source_segments = _laid_out(found["source"], row, turn, len(rows))

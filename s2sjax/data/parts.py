@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sjax.core.tokens import SPECIALS
-from s2sjax.data.batches import Ragged
+from s2sjax.data.columns import Ragged
 from s2sjax.errors import UserError
 
 

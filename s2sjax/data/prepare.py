@@ -29,7 +29,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.core.tokens import EOS
-from s2sjax.data import Example, records, sources, text, tfds, training
+from s2sjax.data import Example, pairs, records, sources, text, tfds
 from s2sjax.errors import UserError
 
 CHUNK = 4096
@@ -75,7 +75,7 @@ def prepare(
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = Streamed(data.corpus, progress)
-    print_of_text = training.fingerprint(train.named("reading"))
+    print_of_text = pairs.fingerprint(train.named("reading"))
     begun = {"version": records.VERSION, "data": print_of_text, "shard": shard, "made_with": config.to_json(data)}
     if (folder / records.MARK).is_file():
         page = records.read_page(folder)

@@ -21,7 +21,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.data import Example, Split, text
-from s2sjax.data.batches import Batch, Buckets, Ragged, first_bucket
+from s2sjax.data.columns import Batch, Bucket, Ragged
 from s2sjax.errors import UserError
 
 MARK = "prepared.json"
@@ -29,15 +29,14 @@ VERSION = 1
 
 
 class Records:
-    """The training pairs of a prepared folder; to a plan and a stream, what `batches.Pairs` is."""
+    """The training pairs of a prepared folder; to a plan and a stream, what `Columns` are."""
 
-    def __init__(self, folder: str | Path, buckets: Buckets):
+    def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.page = read_page(folder)
         self.fingerprint: str = self.page["data"]
         self.sizes: tuple[int, ...] = tuple(self.page["sizes"])
         self.lengths, self.example = (self._mapped(name) for name in ("lengths.npy", "example.npy"))
-        self.too_long = int(np.sum(first_bucket(self.lengths, buckets) < 0))
         self._records = self._open()
 
     def _mapped(self, name: str) -> np.ndarray:
@@ -58,8 +57,8 @@ class Records:
                 raise _damaged(self.folder / name, "it is missing")
         return ArrayRecordDataSource([f"{self.folder / name}[0:{count}]" for name, count in self.page["shards"]])
 
-    def batch(self, rows: np.ndarray, S: int, T: int, epoch: int = 0) -> Batch:
-        """See `Pairs.batch`; the same in every epoch."""
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
+        """See `Columns.batch`; every epoch has the same."""
         real = rows[rows >= 0]
         lengths = self.lengths[real]
         flat = np.append(self._read(real, lengths), np.zeros(1, self._type))  # never empty, even of padding alone
@@ -67,8 +66,8 @@ class Records:
         place = np.full(len(rows), -1)
         place[rows >= 0] = 2 * np.arange(len(real))
         return {
-            "source": both.padded(place, S),
-            "target": both.padded(np.where(place < 0, -1, place + 1), T),
+            "source": both.padded(place, bucket[0]).astype(np.int32),
+            "target": both.padded(np.where(place < 0, -1, place + 1), bucket[1]).astype(np.int32),
             "example": np.where(rows < 0, np.int32(-1), self.example[rows]),
         }
 
@@ -128,7 +127,7 @@ def read_page(folder: str | Path) -> dict:
     return page
 
 
-def corpus_of(folder: str | Path) -> config.Raw | config.Mixture:
+def corpus_of(folder: str | Path) -> config.Corpus:
     """What a folder was prepared from."""
     return config.from_json(read_page(folder)["made_with"]).corpus
 

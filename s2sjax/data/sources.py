@@ -7,9 +7,10 @@ import hashlib
 import importlib.util
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from s2sjax import config
 from s2sjax.data import Example, Split, records, split_of, synthetic, tfds
@@ -28,26 +29,18 @@ def load(corpus: config.Corpus, split: Split) -> list[Example]:
 
 
 def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
-    """The examples of one split, one by one: no more is held than the corpus demands (text files and TFDS, nothing).
+    """The examples of one split, one by one: text files and TFDS are read as they come, nothing is kept."""
+    read = READERS.get(type(corpus))
+    yield from read(corpus, split) if read else corpus.examples(split)
 
-    Those of a mixture come corpus by corpus, each with its tag before its source.
-    """
-    if isinstance(corpus, config.Mixture):
-        for index, part in enumerate(corpus.corpora):
-            tag = f"{corpus.tags[index]} " if corpus.tags else ""
-            if split == "train" or has(part, split):
-                for example in stream(part, split):
-                    yield Example(tag + example.source, example.targets, index)
-    elif isinstance(corpus, config.Prepared):
-        yield from records.examples(corpus.folder, split)
-    elif isinstance(corpus, config.TextFiles):
-        yield from _text_files(getattr(corpus, split), f"data.corpus.{split}")
-    elif isinstance(corpus, config.Tfds):
-        yield from tfds.stream(corpus, split)
-    elif isinstance(corpus, config.Cmudict):
-        yield from _cmudict(corpus, split)
-    else:
-        yield from synthetic.make(corpus, split)
+
+def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
+    """Corpus by corpus, each with its tag in front of its sources."""
+    for index, part in enumerate(corpus.corpora):
+        tag = f"{corpus.tags[index]} " if corpus.tags else ""
+        if split == "train" or has(part, split):
+            for example in stream(part, split):
+                yield Example(tag + example.source, example.targets, index)
 
 
 def has(corpus: config.Corpus, split: Split) -> bool:
@@ -56,7 +49,7 @@ def has(corpus: config.Corpus, split: Split) -> bool:
         return any(has(part, split) for part in corpus.corpora)
     if isinstance(corpus, config.Prepared):
         return records.has(corpus.folder, split)
-    return bool(getattr(corpus, split, None) or getattr(corpus, f"{split}_percent", None))
+    return corpus.has(split)
 
 
 def labels(corpus: config.Corpus) -> list[str]:
@@ -163,3 +156,14 @@ def _byte_lines(path: str, setting: str) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): correct {setting}") from None
+
+
+READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
+    config.Mixture: _mixture,
+    config.Prepared: lambda corpus, split: records.examples(corpus.folder, split),
+    config.TextFiles: lambda corpus, split: _text_files(getattr(corpus, split), f"data.corpus.{split}"),
+    config.Tfds: tfds.stream,
+    config.Cmudict: _cmudict,
+    config.Synthetic: synthetic.make,
+}
+"""how the corpora of s2sjax are read; any other brings its own `examples`"""

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -215,6 +215,13 @@ class Subwords:
 
 
 AnyVocabulary = Vocabulary | Subwords
+
+
+class Size(NamedTuple):
+    """A vocabulary of which only the size is known: enough to build a model, not to encode text."""
+
+    size: int
+    tags: tuple[str, ...] = ()
 
 
 def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:

@@ -14,10 +14,11 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import constraints, ensemble, losses, precision, sampling, search, turns
+from s2sjax.core import constraints, continuous_batching, device, ensemble, losses, precision, sampling, search
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
-from s2sjax.data.batches import Ragged, evaluation_batches, round_length
+from s2sjax.data.batches import evaluation_batches, round_length
+from s2sjax.data.columns import Ragged
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
@@ -31,8 +32,11 @@ class Output(NamedTuple):
     log_prob: float
     ids: list[int]  # <eos> included
 
+    def __str__(self) -> str:
+        return self.text
 
-TURNS = 8  # as many sentences wait for a row of the search
+
+QUEUE = 8  # sentences for each slot of the search
 EMPTY = Output("", 0.0, 0.0, [EOS])
 
 
@@ -124,8 +128,8 @@ class Translator:
         params = self._all(params)
         # All batches are sent off before the first is read: the device never waits for the host.
         batches = []
-        turns = TURNS if self._sharding is None else 1  # a row stays on its device
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room, turns):
+        queue = QUEUE if self._sharding is None else 1  # a slot stays on its device
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room, queue):
             numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
@@ -186,7 +190,7 @@ class Translator:
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
         self.need_attention("an alignment")
-        targets = Ragged.of([output.ids[:-1] for output in outputs])
+        targets = Ragged.of_ids([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
         for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
@@ -201,7 +205,7 @@ class Translator:
 
     def score(self, params: Any, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, int]]:
         """(log-probability, number of tokens with <eos>) of each (source, target) pair, by teacher forcing."""
-        targets = Ragged.of([self.target.encode(target) for _, target in pairs])
+        targets = Ragged.of_ids([self.target.encode(target) for _, target in pairs])
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
         for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
@@ -221,7 +225,7 @@ def _sent_off(found: Hypotheses) -> Hypotheses:
     """On the CPUs of several processes, one at a time: those may meet in different order in programs that run at once,
     and would wait for each other for ever.
     """
-    return jax.block_until_ready(found) if jax.process_count() > 1 and jax.default_backend() == "cpu" else found
+    return jax.block_until_ready(found) if jax.process_count() > 1 and device.on_cpu() else found
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
@@ -275,8 +279,8 @@ def _search(
     sentences = Sentences(memories, source != PAD, limit, prefixes, numbers)
     make = partial(_searching, modules, params, o, words, length, record)
     if record:
-        return search.to_the_end(make(sentences))
-    return turns.in_turns(make, sentences, rows), None
+        return search.run_loop(make(sentences))
+    return continuous_batching.decode(make, sentences, rows), None
 
 
 def _searching(
@@ -300,10 +304,10 @@ def _searching(
     if drawn.count:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(drawn.seed)))(s.numbers)
         cut = {name: getattr(drawn, name) for name in ("count", "temperature", "top_k", "top_p", "min_p")}
-        return sampling.sampling(step, state, s.limit, length, keys, **cut, **score)
+        return sampling.sampling_loop(step, state, s.limit, length, keys, **cut, **score)
     if o.beam == 1:
-        return search.walking(step, state, s.limit, length, search.likeliest, **score)
-    return search.exploring(
+        return search.decode_loop(step, state, s.limit, length, search.argmax_token, **score)
+    return search.beam_loop(
         step, state, s.limit, length, width=o.beam, nbest=o.nbest, stop=o.stop, coverage=o.coverage,
         source_mask=s.mask, groups=o.groups, diversity=o.diversity, record=record, **score,
     )  # fmt: skip
@@ -316,7 +320,7 @@ def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, mem
         module.apply({"params": one}, memory, length, method="start")
         for module, one, memory in zip(modules, params, memories)
     )
-    return (members[0], states[0]) if len(members) == 1 else (ensemble.together(members, mean), states)
+    return (members[0], states[0]) if len(members) == 1 else (ensemble.combine(members, mean), states)
 
 
 def _attention(

@@ -38,6 +38,11 @@ class Result(NamedTuple):
     examples: int
     label: str
     """as printed"""
+    format: str = "{:.2f}%"
+    """of the value, as printed"""
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.format.format(self.value)}"
 
 
 def score(
@@ -89,7 +94,7 @@ def bucketed(
     return buckets
 
 
-def summary(results: dict[str, Result], line: Line = "sentence") -> str:
+def summary(results: dict[str, Result], noun: str = "sentence") -> str:
     """What to print: the error rates on one line, then a line with its signature for each score of sacreBLEU.
 
     PER 7.93%  WER 33.10%  on 6,012 words
@@ -97,14 +102,14 @@ def summary(results: dict[str, Result], line: Line = "sentence") -> str:
     """
 
     def on(result: Result) -> str:
-        return f"on {result.examples:,} {line}{'' if result.examples == 1 else 's'}"
+        return f"on {result.examples:,} {noun}{'' if result.examples == 1 else 's'}"
 
     rates = [result for result in results.values() if result.signature is None]
     signed = [result for result in results.values() if result.signature is not None]
     lines = []
     if rates:
-        lines.append("  ".join([*(f"{rate.label} {rate.value:.2f}%" for rate in rates), on(rates[0])]))
-    lines += [f"{result.label} {result.value:.2f}  {on(result)}  {result.signature}" for result in signed]
+        lines.append("  ".join([*map(str, rates), on(rates[0])]))
+    lines += [f"{result}  {on(result)}  {result.signature}" for result in signed]
     return "\n".join(lines)
 
 
@@ -200,7 +205,8 @@ def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, lin
     ]
     points = metric.corpus_score(hypotheses, streams)
     label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
-    return Result(name, points.score, higher_is_better(name), str(metric.get_signature()), len(hypotheses), label)
+    signature = str(metric.get_signature())
+    return Result(name, points.score, higher_is_better(name), signature, len(hypotheses), label, "{:.2f}")
 
 
 METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {

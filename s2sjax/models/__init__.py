@@ -1,7 +1,24 @@
-"""Every model by name: a new one joins these dicts, and tests/zoo.py for the laws."""
+"""Every model by name: a new one joins these dicts, and tests/zoo.py for the laws.
+
+A model of your own needs no entry here. Its configuration brings its modules:
+
+    @config.settings
+    class Mine(config.ModelSettings):
+        encoder_type = MyEncoder        # built as in contract.py; None takes that of the family it derives from
+        decoder_type = MyDecoder
+        width: int = 64
+        embedding: int = 64
+        tie: Literal["all", "output", "none"] = "none"
+        dropout: float = 0.1
+
+        encoder_spec = property(lambda self: config.EncoderSpec(self.width))
+        decoder_spec = property(lambda self: config.DecoderSpec(None))
+
+It trains on every mesh: the parameters that no rule of its `tensor_rules` names are whole over the tensor axis.
+"""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -15,14 +32,14 @@ from s2sjax.models.convs2s import ConvDecoder, ConvEncoder
 from s2sjax.models.dense import DenseDecoder, WindowEncoder
 from s2sjax.models.gnmt import GNMTDecoder, GNMTEncoder
 from s2sjax.models.rctm import ConvolutionalEncoder, RCTMDecoder
-from s2sjax.models.rnn import LuongDecoder, RecurrentEncoder, RNNsearchDecoder
+from s2sjax.models.rnn import BidirectionalEncoder, LuongDecoder, RecurrentEncoder, RNNsearchDecoder
 from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
 FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
     config.Cho: (RecurrentEncoder, ChoDecoder),
     config.Sutskever: (RecurrentEncoder, SutskeverDecoder),
-    config.RNNsearch: (RecurrentEncoder, RNNsearchDecoder),
+    config.RNNsearch: (BidirectionalEncoder, RNNsearchDecoder),
     config.Luong: (RecurrentEncoder, LuongDecoder),
     config.GNMT: (GNMTEncoder, GNMTDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
@@ -63,7 +80,7 @@ NAMED: dict[str, Named] = {
     "rnnsearch": Named(
         config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
         "Bahdanau et al. 2014",
-        "bidirectional GRU; every step looks at the source anew",
+        "bidirectional GRU; every step attends to the source",
     ),
     "luong": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
@@ -73,12 +90,12 @@ NAMED: dict[str, Named] = {
     "luong_local": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, window="predictive", radius=10, dropout=0.2),
         "Luong et al. 2015",
-        "the same, looking ten words to either side of a predicted place",
+        "the same, attending ten words to either side of a predicted place",
     ),
     "rctm": Named(
         config.RCTM(dropout=0.0),
         "Kalchbrenner and Blunsom 2013",
-        "convolutions read, a plain recurrent cell writes",
+        "a convolutional encoder, a plain recurrent decoder",
     ),
     "convs2s": Named(
         config.ConvS2S(
@@ -88,12 +105,12 @@ NAMED: dict[str, Named] = {
             max_length=1024,
         ),
         "Gehring et al. 2017",
-        "gated convolutions; every layer of the decoder looks at the source",
+        "gated convolutions; every layer of the decoder attends to the source",
     ),
     "lstm_dense": Named(
         config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
         "Graves and Schmidhuber 2005",
-        "an LSTM reads both ways; each position is classified by itself",
+        "a bidirectional LSTM; each position is classified by itself",
     ),
     "dense_dense": Named(
         config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
@@ -103,7 +120,7 @@ NAMED: dict[str, Named] = {
     "gnmt_4": Named(
         config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
         "Wu et al. 2016",
-        "residual LSTM; the lowest layer asks for all",
+        "residual LSTM; the lowest layer attends for all",
     ),
     "gnmt_8": Named(
         config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
@@ -123,12 +140,12 @@ NAMED: dict[str, Named] = {
     "transformer_rnnsearch": Named(
         config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
         "Chen et al. 2018",
-        "a Transformer reads, a GRU with attention writes",
+        "a Transformer encoder, a GRU decoder with attention",
     ),
     "rnnsearch_transformer": Named(
         config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
         "Chen et al. 2018",
-        "a bidirectional GRU reads, a Transformer writes",
+        "a bidirectional GRU encoder, a Transformer decoder",
     ),
 }
 
@@ -169,24 +186,30 @@ TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
 
 
 def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
-    """The rules of a model; of a pair, those of each side's family, for that side alone."""
+    """The rules of a model; of a pair, those of each side's family, for that side alone. No rule: none is split."""
     if not isinstance(model, config.Pair):
-        return TENSOR_RULES[type(model)]
+        return _rules(model)
     rules = []
     for side, other, part in (("encoder", "decoder", model.encoder), ("decoder", "encoder", model.decoder)):
-        for pattern, axes in TENSOR_RULES[type(part)]:
+        for pattern, axes in _rules(part):
             if not pattern.startswith(other):
                 rules.append((f"^{side}/.*" + pattern.removeprefix(f"{side}/"), axes))
     return tuple(rules)
 
 
-SPLIT_BY_ALL = (config.Transformer, config.ConvS2S, config.DenseDense)
-"""families that may be split by data, fsdp and tensor at once"""
+def _rules(side: config.ModelSettings) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    own_modules = side.encoder_type or side.decoder_type
+    return side.tensor_rules if side.tensor_rules or own_modules else _of_family(TENSOR_RULES, side, ())
+
+
+def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: Any) -> Any:
+    """What a table says of a configuration's class, or of the nearest one it derives from."""
+    return next((table[kind] for kind in type(side).__mro__ if kind in table), default)
 
 
 def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
     """Refuses the sizes of axes for which XLA (of JAX 0.10 to 0.12, with Shardy) gets a scan's gradient wrong."""
-    scans = not all(isinstance(side, SPLIT_BY_ALL) for side in config.sides(model))
+    scans = any(side.scans_time for side in config.sides(model))
     require(
         not (scans and all(size > 1 for size in mesh.values())),
         f"train.mesh splits a {config.family(model)} by data, fsdp and tensor at once, for which XLA computes wrong "
@@ -201,14 +224,29 @@ def build(
     dtype=jnp.float32,
     source_spelling: Spelling | None = None,
     target_spelling: Spelling | None = None,
-    remat: str = "none",
+    remat_policy: str = "none",
 ) -> EncoderDecoder:
     """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
-    reads, writes = config.sides(model)
+    encodes, decodes = config.sides(model)
     require(
-        writes.tie != "all" or source_size == target_size,
+        decodes.tie != "all" or source_size == target_size,
         f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
     )
-    encoder, decoder = FAMILIES[type(reads)][0], FAMILIES[type(writes)][1]
-    spelt = (source_spelling, target_spelling)
-    return EncoderDecoder(model, encoder, decoder, source_size, target_size, jnp.dtype(dtype), *spelt, remat)
+    encoder = encodes.encoder_type or _of_family(FAMILIES, encodes, (None, None))[0]
+    decoder = decodes.decoder_type or _of_family(FAMILIES, decodes, (None, None))[1]
+    for side, module, name in ((encodes, encoder, "encoder_type"), (decodes, decoder, "decoder_type")):
+        require(
+            module is not None,
+            f"model {type(side).__name__} has no {name}: set it on the class, see s2sjax/models/__init__.py",
+        )
+    return EncoderDecoder(
+        model,
+        encoder,
+        decoder,
+        source_size,
+        target_size,
+        jnp.dtype(dtype),
+        source_spelling,
+        target_spelling,
+        remat_policy,
+    )

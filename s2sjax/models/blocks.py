@@ -1,4 +1,4 @@
-"""Blocks of attention that stand alone, for models of a memory that is no sentence.
+"""Attention blocks for memories of any kind: pooling, and the non-local block.
 
 Letters: B batch, S places of the memory.
 """
@@ -12,7 +12,7 @@ from s2sjax.core import attention
 
 
 class Pooling(nn.Module):
-    """Learned queries that ask a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
+    """Learned queries that attend to a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
 
     Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
     """
@@ -25,15 +25,15 @@ class Pooling(nn.Module):
     def setup(self):
         shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
         self.weights = layers.Weights(shapes, self.dtype)
-        self.asked = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
+        self.learned = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
 
     def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
-        asked = self.asked.astype(self.dtype)
-        return attention.pool(attention.SCORES[self.score], self.weights(), asked, memory, mask)
+        queries = self.learned.astype(self.dtype)
+        return attention.pool(attention.SCORES[self.score], self.weights(), queries, memory, mask)
 
 
 class NonLocal(nn.Module):
-    """The non-local block, embedded Gaussian: every place of an image or a video looks at every other one.
+    """The non-local block, embedded Gaussian: every place of an image or a video attends to every other one.
 
         z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
 

@@ -1,4 +1,4 @@
-"""What the named models are, found by tracing them: no array is made, nothing is compiled.
+"""What the named models are, found by tracing them: nothing is computed or compiled.
 
 facts(NAMED["character"].config, 74, 78)     -> Facts(weights=702030, attention=False, parallel=False)
 """
@@ -61,8 +61,8 @@ def table(source_size: int, target_size: int) -> str:
         sizes = own or (source_size, target_size)
         weights, attention, parallel = facts(model, *sizes)
         answers = ["yes" if answer else "no" for answer in (attention, parallel)]
-        if isinstance(config.sides(model)[1], config.LSTMDense | config.DenseDense):
-            answers[0] = "own place"  # nothing is chosen: position t looks at position t
+        if config.sides(model)[1].attends_own_position:
+            answers[0] = "own place"  # nothing is chosen: position t attends to position t
         vocabulary = f"{sizes[0]:,} -> {sizes[1]:,}"
         rows.append((name, paper, config.family(model), vocabulary, f"{weights:,}", *answers, essence))
     widths = [max(map(len, column)) for column in zip(*rows)]

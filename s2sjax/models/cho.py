@@ -12,7 +12,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells, recurrence
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 from s2sjax.models.rnn import read_out
 
 
@@ -28,6 +28,7 @@ class ChoDecoder(nn.Module):
     config: config.Cho
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = False
 
     def setup(self):
@@ -58,10 +59,10 @@ class ChoDecoder(nn.Module):
         hidden = read_out(self.config.readout, self.readout(jnp.concatenate([states, embedded, summary], axis=-1)))
         return layers.dropout(self, hidden, self.config.dropout, train)
 
-    def hidden(self, summary: Array, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, summary: Array, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         embedded, weights = layers.dropout(self, self.embedding(inputs), self.config.dropout, train), self.cell()
         projected = cells.project(weights, embedded.swapaxes(0, 1)) + summary @ weights["context"]  # [T, B, G*H]
-        move = partial(recurrence.plain_step, self.kind)
-        _, states = recurrence.scan(move, weights, self.start(summary, 0), projected, kept=layers.kept(self))
+        step, start = partial(recurrence.plain_step, self.kind), self.start(summary, 0)
+        _, states = recurrence.scan(step, weights, start, projected, remat_policy=self.remat_policy)
         everywhere = jnp.broadcast_to(summary[:, None], (*embedded.shape[:2], summary.shape[-1]))
         return self._readout(states.swapaxes(0, 1), embedded, everywhere, train)

@@ -6,24 +6,28 @@
     __call__(source, target)   -> logits [B, T, V]            teacher forced, all positions
 
 `source` [B, S] and `target` [B, T] are ids with <pad> at their end. Search, scoring, training and the laws in
-tests/models/test_laws.py know nothing else of a model, but for one thing: a decoder that writes K prefixes of a
-sentence side by side more cheaply than `vmap` does it has `spread`, `step_beams` and `follow` too (core/beams.py).
+tests/models/test_laws.py know nothing else of a model, except for one thing: a decoder that advances K prefixes of a
+sentence more cheaply than `vmap` does has `tile`, `reorder`, `prepare_beams` and `step_beams` too (core/beams.py).
 
 Rows of several examples one behind the other (data/packing.py) come with `segments`, two of [B, S] and [B, T]: which
-example each token belongs to, from 1. Only a Transformer takes them, as the last argument of the two below.
+example each token belongs to, from 1. A configuration that `takes_segments` keeps the examples apart.
 
-How an encoder and a decoder join. Both are built as Type(config, embedding, dtype).
+How a front end, an encoder and a decoder join. An encoder is built as Type(config, inputs, dtype, remat_policy),
+`inputs` being the width of the vectors it reads; a decoder as Type(config, embedding, dtype, remat_policy).
 
-    encoder(source, mask, train)                       -> Memory
-    decoder.prepare(memory)                            -> what `encode` returns: the memory made ready, once a sentence
-    decoder.start, decoder.step                        as above; one that is not `parallel` over time takes `train`
-    decoder.hidden(memory, inputs, mask, train)        -> [B, T, W]: `inputs` is `target` shifted right
-    decoder.output                                     the layer above: `logits` of all words, `rows` of some
+    frontend(source)                                       -> xs [B, S, inputs], mask [B, S]: see models/frontends.py
+    encoder(xs, mask, train, segments)                     -> Memory
+    decoder.prepare(memory)                                -> what `encode` returns: computed once a sentence
+    decoder.start(memory, steps)                           as above
+    decoder.step(memory, state, token, train)              as above; `train` is False where the decoder is `parallel`
+    decoder.hidden(memory, inputs, mask, train, segments)  -> [B, T, W]: `inputs` is `target` shifted right
+    decoder.output                                         the layer above: `logits` of all words, `rows` of some
+    decoder.parallel                                       whether training sees all positions at once
 
-The configuration's `reader` says what the encoder's Memory is, its `writer` what the decoder asks for
-(s2sjax/config/joints.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree;
-in a `config.Pair` a Bridge makes the one of the other, so no encoder or decoder knows whom it is joined to. Its
-`embedding` is the width of a token (0 for one-hot) and its `tie` says which matrices are one: both are seen to here.
+The configuration's `encoder_spec` says what the encoder's Memory is, its `decoder_spec` what the decoder requires
+(s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree; in a
+`config.Pair` a Bridge maps the one to the other, so no encoder depends on its decoder. The configuration's `embedding`
+is the width of a token (0 for one-hot) and its `tie` says which matrices are shared: both are handled here.
 """
 
 from functools import partial
@@ -34,19 +38,25 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
+from s2sjax.config import require
 from s2sjax.core import positions
-from s2sjax.core.beams import Beams, side_by_side
+from s2sjax.core.beams import Beams, as_beams
 from s2sjax.core.cells import CELLS, Carry
 from s2sjax.core.tokens import PAD, SOS
+from s2sjax.models.frontends import Tokens
 
 
 class Memory(NamedTuple):
-    """What an encoder hands to a decoder."""
+    """What an encoder returns."""
 
     states: Array  # [B, S, M] one vector a source position
     mask: Array  # [B, S] where the source is real
     final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
-    embedded: Array | None = None  # [B, S, M] what the encoder read, for a decoder that looks at both (ConvS2S)
+    embedded: Array | None = None  # [B, S, M] what the encoder read, for a decoder that attends to both (ConvS2S)
+
+
+Segments = tuple[Array, Array] | None
+"""of a packed batch: [B, S] and [B, T]"""
 
 
 def shift_right(target: Array, segments: Array | None = None) -> Array:
@@ -61,7 +71,7 @@ def output_layer(config: Any, embedding: layers.Embedding, width: int, dtype) ->
 
 
 class Bridge(nn.Module):
-    """Makes the memory that a decoder asks for of the one that an encoder hands over.
+    """Maps the memory that an encoder returns to the one that a decoder requires.
 
     states: as they are where the widths agree, else W h. Each first carry of the decoder is h, W h + b or
     tanh(W h + b) of a last carry of the encoder, counted from the top layer down: a decoder with more layers, or a cell
@@ -70,27 +80,27 @@ class Bridge(nn.Module):
     """
 
     kind: str
-    given: config.Reader
-    asked: config.Writer
+    encoder: config.EncoderSpec
+    decoder: config.DecoderSpec
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        given, asked = self.given, self.asked
-        wanted = asked.states or given.states
-        self.states = None if wanted == given.states else layers.Dense(given.states, wanted, self.dtype, bias=False)
-        if asked.carries and self.kind != "identity":
-            below = given.carries.widths if given.carries else (given.states,)
-            parts = CELLS[asked.carries.cell].carries
+        encoder, decoder = self.encoder, self.decoder
+        width = decoder.states or encoder.states
+        self.states = None if width == encoder.states else layers.Dense(encoder.states, width, self.dtype, bias=False)
+        if decoder.carries and self.kind != "identity":
+            below = encoder.carries.widths if encoder.carries else (encoder.states,)
+            parts = CELLS[decoder.carries.cell].carries
             self.carries = [
                 [layers.Dense(below[layer], width, self.dtype) for _ in range(parts)]
-                for layer, width in zip(self._below(), asked.carries.widths)
+                for layer, width in zip(self._below(), decoder.carries.widths)
             ]
 
     def _below(self) -> list[int]:
         """The encoder's layer for each of the decoder's: 4 under 2 gives [2, 3], 2 under 4 gives [0, 0, 0, 1]."""
-        given = len(self.given.carries.widths) if self.given.carries else 1
-        asked = len(self.asked.carries.widths) if self.asked.carries else 0
-        return [max(0, layer + given - asked) for layer in range(asked)]
+        encoder = len(self.encoder.carries.widths) if self.encoder.carries else 1
+        decoder = len(self.decoder.carries.widths) if self.decoder.carries else 0
+        return [max(0, layer + encoder - decoder) for layer in range(decoder)]
 
     def __call__(self, memory: Memory) -> Memory:
         states = memory.states if self.states is None else self.states(memory.states)
@@ -98,7 +108,7 @@ class Bridge(nn.Module):
         return Memory(states, memory.mask, self._carries(memory), embedded)
 
     def _carries(self, memory: Memory) -> tuple[Carry, ...]:
-        if not self.asked.carries or self.kind == "identity":
+        if not self.decoder.carries or self.kind == "identity":
             return memory.final
         final = memory.final or ((masked_mean(memory.states, memory.mask),),)
         curve = jnp.tanh if self.kind == "tanh" else lambda x: x
@@ -106,11 +116,6 @@ class Bridge(nn.Module):
             tuple(curve(part(final[layer][min(i, len(final[layer]) - 1)])) for i, part in enumerate(parts))
             for layer, parts in zip(self._below(), self.carries)
         )
-
-
-def _given(segments: Any) -> tuple:
-    """The last arguments of those who know nothing of packed rows, or of those who do."""
-    return () if segments is None else (segments,)
 
 
 def masked_mean(states: Array, mask: Array) -> Array:
@@ -130,22 +135,24 @@ class EncoderDecoder(nn.Module):
     dtype: jnp.dtype = jnp.float32
     source_spelling: layers.Spelling | None = None
     target_spelling: layers.Spelling | None = None
-    remat: str = "none"
-    """what training keeps for the backward pass: see s2sjax/core/remat.py"""
+    remat_policy: str = "none"
+    """what training saves for the backward pass: see s2sjax/core/remat.py"""
 
     def setup(self):
-        reads, writes = config.sides(self.config)
-        self.target_embedding = self._embedding(self.target_size, writes.embedding, self.target_spelling)
+        encodes, decodes = config.sides(self.config)
+        self.target_embedding = self._embedding(self.target_size, decodes.embedding, self.target_spelling)
         self.source_embedding = (
             self.target_embedding
-            if writes.tie == "all"
-            else self._embedding(self.source_size, reads.embedding, self.source_spelling)
+            if decodes.tie == "all"
+            else self._embedding(self.source_size, encodes.embedding, self.source_spelling)
         )
-        self.encoder = self.encoder_type(reads, self.source_embedding, self.dtype)
-        shared = {"encoder": self.encoder} if getattr(writes, "share", False) else {}
-        self.decoder = self.decoder_type(writes, self.target_embedding, self.dtype, **shared)
-        joined = isinstance(self.config, config.Pair)
-        self.bridge = Bridge(self.config.bridge, reads.reader, writes.writer, self.dtype) if joined else None
+        self.frontend = Tokens(self.source_embedding)
+        self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
+        shared = {"encoder": self.encoder} if decodes.share else {}
+        self.decoder = self.decoder_type(decodes, self.target_embedding, self.dtype, self.remat_policy, **shared)
+        self.bridge = None
+        if isinstance(self.config, config.Pair):
+            self.bridge = Bridge(self.config.bridge, encodes.encoder_spec, decodes.decoder_spec, self.dtype)
 
     def _embedding(self, size: int, width: int, spelling: layers.Spelling | None) -> nn.Module:
         if spelling is not None:
@@ -157,30 +164,36 @@ class EncoderDecoder(nn.Module):
 
     @property
     def attends(self) -> bool:
-        """Whether `step` tells what the decoder looked at."""
-        return self.config.writer.states is not None
+        """Whether `step` returns attention weights."""
+        return self.config.decoder_spec.states is not None
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a source or a target that the model can tell apart; None: any number."""
-        return self.config.max_length if getattr(self.config, "positions", None) == "learned" else None
+        """The most tokens of a source or a target that the model can address; None: any number."""
+        return min((side.max_positions for side in config.sides(self.config) if side.max_positions), default=None)
 
     def encode(self, source: Array, train: bool = False, segments: Array | None = None):
-        memory = self.encoder(source, source != PAD, train, *_given(segments))
+        self._check_segments(segments)
+        memory = self.encoder(*self.frontend(source), train, segments)
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
+
+    def _check_segments(self, segments: Any) -> None:
+        require(
+            segments is None or all(side.takes_segments for side in config.sides(self.config)),
+            f"{config.family(self.config)} does not keep the examples of a packed row apart: unset data.packing",
+        )
 
     def start(self, memory, steps: int):
         return self.decoder.start(memory, steps)
 
     def step(self, memory, state, token: Array, train: bool = False):
         """With `train` dropout acts: a decoder that is not `parallel` learns from its own outputs step by step."""
-        return self.decoder.step(memory, state, token, *([True] if train else []))
+        return self.decoder.step(memory, state, token, train)
 
-    def hidden(
-        self, memory, inputs: Array, mask: Array, train: bool = False, segments: tuple[Array, Array] | None = None
-    ) -> Array:
+    def hidden(self, memory, inputs: Array, mask: Array, train: bool = False, segments: Segments = None) -> Array:
         """What the output layer sees at each position [B, T, ...] when the decoder reads `inputs` [B, T]."""
-        return self.decoder.hidden(memory, inputs, mask, train, *_given(segments))
+        self._check_segments(segments)
+        return self.decoder.hidden(memory, inputs, mask, train, segments)
 
     def logits(self, hidden: Array) -> Array:
         return self.decoder.output.logits(hidden)
@@ -189,28 +202,26 @@ class EncoderDecoder(nn.Module):
         """The output layer's weights [..., W] and biases [...] of these words alone."""
         return self.decoder.output.rows(ids)
 
-    def own_beams(self, name: str, *arguments):
-        """A decoder's own way to write K prefixes: see `beams`."""
-        return getattr(self.decoder, name)(*arguments)
-
-    def forced(
-        self, source: Array, target: Array, train: bool = False, segments: tuple[Array, Array] | None = None
-    ) -> Array:
+    def forced(self, source: Array, target: Array, train: bool = False, segments: Segments = None) -> Array:
         """Teacher forced, what the output layer sees at each position: [B, T, ...]."""
         of_source, of_target = segments or (None, None)
         memory = self.encode(source, train, of_source)
         return self.hidden(memory, shift_right(target, of_target), target != PAD, train, segments)
 
-    def __call__(
-        self, source: Array, target: Array, train: bool = False, segments: tuple[Array, Array] | None = None
-    ) -> Array:
+    def __call__(self, source: Array, target: Array, train: bool = False, segments: Segments = None) -> Array:
         return self.logits(self.forced(source, target, train, segments))
+
+    def prepare_beams(self) -> Any:
+        return self.decoder.prepare_beams()
+
+    def step_beams(self, memory, prepared, state, token: Array):
+        return self.decoder.step_beams(memory, prepared, state, token)
 
     @nn.nowrap
     def beams(self, params: Any, memory: Any) -> Beams:
-        """What search sees of a model that has read. What it can do before the search begins is done here."""
-        apply = partial(self.apply, {"params": params})
+        """What search sees of a model and its memory. What can be computed before the search is computed here."""
+        apply: Any = partial(self.apply, {"params": params})
         if not hasattr(self.decoder_type, "step_beams"):
-            return side_by_side(partial(apply, memory, method="step"))  # type: ignore[arg-type]
-        own: Any = lambda name: partial(apply, name, method="own_beams")
-        return Beams(own("spread"), partial(own("step_beams"), memory, own("unstacked")()), own("follow"))
+            return as_beams(partial(apply, memory, method="step"))
+        step = partial(apply, memory, apply(method="prepare_beams"), method="step_beams")
+        return Beams(self.decoder_type.tile, step, self.decoder_type.reorder)  # type: ignore[attr-defined]

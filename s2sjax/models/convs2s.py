@@ -15,34 +15,33 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, convolution
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import Memory, Segments
 
 DOT = attention.SCORES["dot"]
 
 
-def halfway(x: Array, y: Array) -> Array:
+def scaled_sum(x: Array, y: Array) -> Array:
     """sqrt(1/2) (x + y): the sum of two independent terms of one variance, at that variance."""
     return (x + y) * jnp.asarray(0.5**0.5, x.dtype)
 
 
-def slowed(x: Array, pace: float) -> Array:
-    """x itself, its gradient multiplied by `pace`."""
-    return jax.lax.stop_gradient((1 - pace) * x) + pace * x
+def scale_gradient(x: Array, factor: float) -> Array:
+    """x itself, its gradient multiplied by `factor`."""
+    return jax.lax.stop_gradient((1 - factor) * x) + factor * x
 
 
-class Placed(nn.Module):
-    """Embeddings of words and of their positions, summed and dropped out; both are drawn from N(0, 0.1^2)."""
+class PositionEmbedding(nn.Module):
+    """Vectors and their positions, 0.1 x_t + p_t, dropped out: of embeddings, both have the deviation 0.1."""
 
     config: config.ConvS2S
-    embedding: layers.Embedding
     dtype: jnp.dtype
 
     def setup(self):
         shape = (self.config.max_length, self.config.embedding)
         self.table = self.param("table", nn.initializers.normal(0.1), shape)
 
-    def __call__(self, ids: Array, position: Array, train: bool = False) -> Array:
-        x = 0.1 * self.embedding(ids) + self.table[position].astype(self.dtype)
+    def __call__(self, xs: Array, position: Array, train: bool = False) -> Array:
+        x = 0.1 * xs + self.table[position].astype(self.dtype)
         return layers.dropout(self, x, self.config.dropout, train)
 
 
@@ -78,7 +77,7 @@ class Block(nn.Module):
         return self.convolution.start(rows)
 
     def add(self, x: Array, v: Array) -> Array:
-        return halfway(x if self.widen is None else self.widen(x), v)
+        return scaled_sum(x if self.widen is None else self.widen(x), v)
 
     def __call__(self, x: Array, mask: Array, train: bool) -> Array:
         return self.add(x, self.read(x, mask, train))
@@ -99,32 +98,35 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 
 
 class ConvEncoder(nn.Module):
-    """z = W_o blocks(W_i e), e the embeddings: it hands over z and e, one as wide as the other."""
+    """z = W_o blocks(W_i e), e the vectors with their positions: it returns z and e, of equal width."""
 
     config: config.ConvS2S
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
-        self.placed = Placed(c, self.embedding, self.dtype)
+        self.positions = PositionEmbedding(c, self.dtype)
         self.enter = dense(c, c.embedding, c.encoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.encoder_layers, False, self.dtype)
         self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = self.placed(source, jnp.arange(source.shape[1]), train)
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+        embedded = self.positions(xs, jnp.arange(xs.shape[1]), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
-            x = layers.block(self, lambda self, x, at=layer: self.blocks[at](x, mask, train), x)
+            x = layers.remat_block(
+                self.remat_policy, self, lambda self, x, at=layer: self.blocks[at](x, mask, train), x
+            )
         return Memory(self.leave(x), mask, (), embedded)
 
 
 # ------------------------------------------------------------------------------------ decoder
 
 
-class Read(NamedTuple):
-    """A memory made ready for the decoder."""
+class DecoderMemory(NamedTuple):
+    """A memory prepared for the decoder."""
 
     keys: Array  # [B, S, E] z
     values: Array  # [B, S, E] sqrt(1/2) (z + e)
@@ -137,7 +139,7 @@ class State(NamedTuple):
 
 
 class Attention(nn.Module):
-    """A block's output v and the word just read ask; what they find is added to v.
+    """A block's output v and the word just read are the query; the context is added to v.
 
     q = sqrt(1/2) (W_q v + b + g);  c = sqrt(m) sum_j softmax_j(q . z_j) (z_j + e_j);  v' = sqrt(1/2) (W_c c + b + v)
 
@@ -152,12 +154,12 @@ class Attention(nn.Module):
         self.ask = dense(self.config, self.width, self.config.embedding, self.dtype)
         self.answer = dense(self.config, self.config.embedding, self.width, self.dtype)
 
-    def __call__(self, attend, memory: Read, v: Array, embedded: Array) -> tuple[Array, Array]:
+    def __call__(self, attend, memory: DecoderMemory, v: Array, embedded: Array) -> tuple[Array, Array]:
         """One position or all, as `attend` does: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
-        query = halfway(self.ask(v), embedded)
+        query = scaled_sum(self.ask(v), embedded)
         context, alpha = attend(DOT, {}, query, memory.keys, memory.values, memory.mask)
         lengths = memory.mask.sum(1).reshape(-1, *(1,) * (v.ndim - 1))
-        return halfway(self.answer(context * jnp.sqrt(lengths).astype(self.dtype)), v), alpha
+        return scaled_sum(self.answer(context * jnp.sqrt(lengths).astype(self.dtype)), v), alpha
 
 
 class ConvDecoder(nn.Module):
@@ -166,11 +168,12 @@ class ConvDecoder(nn.Module):
     config: config.ConvS2S
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = True
 
     def setup(self):
         c = self.config
-        self.placed = Placed(c, self.embedding, self.dtype)
+        self.positions = PositionEmbedding(c, self.dtype)
         self.enter = dense(c, c.embedding, c.decoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
         self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
@@ -179,37 +182,41 @@ class ConvDecoder(nn.Module):
             dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True) if c.tie == "none" else self.embedding
         )
 
-    def prepare(self, memory: Memory) -> Read:
+    def prepare(self, memory: Memory) -> DecoderMemory:
         keys = memory.states
         if self.config.scale_gradient:
             # Every attention sends a gradient to z, through its keys and through its values; to e it may send it all.
-            keys = slowed(keys, 1 / (2 * len(self.attentions)))
-        values = keys if memory.embedded is None else halfway(keys, memory.embedded)
-        return Read(keys, values, memory.mask)
+            keys = scale_gradient(keys, 1 / (2 * len(self.attentions)))
+        values = keys if memory.embedded is None else scaled_sum(keys, memory.embedded)
+        return DecoderMemory(keys, values, memory.mask)
 
-    def start(self, memory: Read, steps: int) -> State:
+    def start(self, memory: DecoderMemory, steps: int) -> State:
         rows = memory.mask.shape[0]
         return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
 
-    def step(self, memory: Read, state: State, token: Array):
-        embedded = self.placed(token, state.position)
+    def step(self, memory: DecoderMemory, state: State, token: Array, train: bool = False):
+        embedded = self.positions(self.embedding(token), state.position)
         x, pasts, alphas = self.enter(embedded), [], []
-        for block, look, past in zip(self.blocks, self.attentions, state.past):
+        for block, attend, past in zip(self.blocks, self.attentions, state.past):
             past, v = block.read_one(past, x)
-            v, alpha = look(attention.attend_batch, memory, v, embedded)
+            v, alpha = attend(attention.attend_batch, memory, v, embedded)
             x = block.add(x, v)
             pasts.append(past)
             alphas.append(alpha)
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
-    def _layer(self, layer: int, memory: Read, embedded: Array, x: Array, mask: Array, train: bool) -> Array:
-        block, look = self.blocks[layer], self.attentions[layer]
-        v, _ = look(attention.attend_all, memory, block.read(x, mask, train), embedded)
+    def _layer(self, layer: int, memory: DecoderMemory, embedded: Array, x: Array, mask: Array, train: bool) -> Array:
+        block, attend = self.blocks[layer], self.attentions[layer]
+        v, _ = attend(attention.attend_all, memory, block.read(x, mask, train), embedded)
         return block.add(x, v)
 
-    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
-        embedded = self.placed(inputs, jnp.arange(inputs.shape[1]), train)
+    def hidden(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
+    ) -> Array:
+        embedded = self.positions(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
-            x = layers.block(self, lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train), x)
+            x = layers.remat_block(
+                self.remat_policy, self, lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train), x
+            )
         return layers.dropout(self, self.leave(x), self.config.dropout, train)

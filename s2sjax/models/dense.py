@@ -1,10 +1,10 @@
 """Dense decoders: token t of the target is read off state t of the source, all of them at once.
 
-Letters: B batch, S source positions, T target positions, N positions asked for, M memory width, V vocabulary.
+Letters: B batch, S source positions, T target positions, N positions, M memory width, V vocabulary.
 
 No token waits for another: decoding takes as long as one position, and there is no language model of the output. That
 serves where source and target match in length. Beyond its end the source has one learned state, which all further
-positions share: a target may be longer by its <eos>, but what follows is the same token for ever.
+positions share: a target may be longer by its <eos>, but all that follows is the same token.
 """
 
 from typing import ClassVar
@@ -15,26 +15,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 
 
 class WindowEncoder(nn.Module):
     """h_t = relu(W [e_{t-r}; ...; e_{t+r}] + b), r to either side, then further dense layers: position by position."""
 
     config: config.DenseDense
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
         kernels = (c.window, *(1,) * (c.encoder_layers - 1))
         self.stack = layers.Convolutional(
-            self.embedding.width, c.width, kernels, "relu", dropout=c.dropout, dtype=self.dtype
+            self.inputs, c.width, kernels, "relu", False, c.dropout, self.dtype, self.remat_policy
         )
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
-        states = self.stack(embedded, mask, train)
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+        states = self.stack(layers.dropout(self, xs, self.config.dropout, train), mask, train)
         return Memory(layers.dropout(self, states, self.config.dropout, train), mask, ())
 
 
@@ -54,6 +54,7 @@ class DenseDecoder(nn.Module):
     config: config.LSTMDense | config.DenseDense
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = True
 
     def setup(self):
@@ -69,11 +70,11 @@ class DenseDecoder(nn.Module):
         """How many tokens are written: [B]."""
         return jnp.zeros(memory.mask.shape[0], jnp.int32)
 
-    def step(self, memory: Memory, position: Array, token: Array):
+    def step(self, memory: Memory, position: Array, token: Array, train: bool = False):
         looked_at = jax.nn.one_hot(position, memory.mask.shape[1]) * memory.mask
         return position + 1, self.output.logits(self._read_off(memory, position[:, None], False)[:, 0]), looked_at
 
-    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         return self._read_off(memory, jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape), train)
 
     def _read_off(self, memory: Memory, position: Array, train: bool) -> Array:

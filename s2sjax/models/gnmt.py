@@ -12,8 +12,8 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
-from s2sjax.models.contract import Memory, output_layer
-from s2sjax.models.rnn import Read, SearchState, rnnsearch_step, run_layers, step_layers
+from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.rnn import DecoderMemory, SearchState, SearchWeights, rnnsearch_step, run_layers, step_layers
 
 
 class GNMTEncoder(nn.Module):
@@ -23,26 +23,26 @@ class GNMTEncoder(nn.Module):
     """
 
     config: config.GNMT
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
-        stack = partial(layers.Recurrent, c.cell, dropout=c.dropout, dtype=self.dtype)
-        self.lowest = stack(width=2 * c.width, layers=1, inputs=self.embedding.width, bidirectional=1)
+        stack = partial(layers.Recurrent, c.cell, dropout=c.dropout, dtype=self.dtype, remat_policy=self.remat_policy)
+        self.lowest = stack(width=2 * c.width, layers=1, inputs=self.inputs, bidirectional=1)
         self.upper = stack(width=c.width, layers=c.layers - 1, inputs=2 * c.width, residual=True)
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         rate = self.config.dropout
-        embedded = layers.dropout(self, self.embedding(source), rate, train)
-        both_ways, (ends,) = self.lowest(embedded, mask, train=train)
+        both_ways, (ends,) = self.lowest(layers.dropout(self, xs, rate, train), mask, train=train)
         states, final = self.upper(layers.dropout(self, both_ways, rate, train), mask, train=train)
         backward = tuple(part[:, self.config.width :] for part in ends)
         return Memory(layers.dropout(self, states, rate, train), mask, (backward, *final))
 
 
 class GNMTDecoder(nn.Module):
-    """The lowest layer's previous state asks; the context enters every layer.
+    """The lowest layer's previous state is the query; the context enters every layer.
 
     c_t = attend(s^1_{t-1});  s^1_t = cell(s^1_{t-1}, [y_{t-1}; c_t]);  x^1 = s^1
     s^i_t = cell(s^i_{t-1}, [x^{i-1}_t; c_t]);  x^2 = s^2;  x^i = s^i + x^{i-1} from i = 3 on;  logits = W_o x^L
@@ -54,47 +54,52 @@ class GNMTDecoder(nn.Module):
     config: config.GNMT
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
-        self.kind, self.score = cells.CELLS[c.cell], attention.SCORES["additive"]
+        self.kind, self.score = cells.CELLS[c.cell], attention.SCORES[c.score]
         gates = len(self.kind.gates) * c.width
         self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.attention or c.width), self.dtype)
         self.lowest = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(c.width, gates))
         self.upper = [layers.cell_weights(c.cell, 2 * c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> Read:
+    def prepare(self, memory: Memory) -> DecoderMemory:
         keys = self.score.prepare(self.attention(), memory.states)
-        return Read(memory.states, keys, memory.mask, memory.final)
+        return DecoderMemory(memory.states, keys, memory.mask, memory.final)
 
-    def start(self, memory: Read, steps: int) -> tuple[cells.Carry, ...]:
+    def start(self, memory: DecoderMemory, steps: int) -> tuple[cells.Carry, ...]:
         return memory.carry
 
-    def _weights(self) -> tuple[cells.Weights, list[cells.Weights]]:
-        return {**self.lowest(), **self.attention()}, [weights() for weights in self.upper]
+    def _weights(self) -> tuple[SearchWeights, list[cells.Weights]]:
+        return SearchWeights(self.lowest(), self.attention()), [weights() for weights in self.upper]
 
-    def _move(self):
+    def _step(self):
         return partial(rnnsearch_step, self.kind, self.score)
 
-    def step(self, memory: Read, carries: tuple[cells.Carry, ...], token: Array, train: bool = False):
+    def step(self, memory: DecoderMemory, carries: tuple[cells.Carry, ...], token: Array, train: bool = False):
         rate = self.config.dropout
         lowest, upper = self._weights()
-        projected = cells.project(lowest, layers.dropout(self, self.embedding(token), rate, train))
+        projected = cells.project(lowest.cell, layers.dropout(self, self.embedding(token), rate, train))
         before = SearchState(carries[0], None)
-        first, (x, context, alpha) = self._move()(lowest, memory, before, (projected, cells.QUIET))
+        first, (x, context, alpha) = self._step()(lowest, memory, before, (projected, cells.NO_NOISE))
         x = layers.dropout(self, x, rate, train)
         rest, x = step_layers(self, self.kind, upper, carries[1:], x, train, residual=True, context=context)
         return (first.carry, *rest), self.output.logits(x), alpha
 
-    def hidden(self, memory: Read, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
+    ) -> Array:
         rate = self.config.dropout
         lowest, upper = self._weights()
         embedded = layers.dropout(self, self.embedding(inputs), rate, train)
-        projected = cells.project(lowest, embedded.swapaxes(0, 1))  # [T, B, G*H]
-        begin, inward = SearchState(memory.carry[0], None), (projected, cells.QUIET)
-        _, (states, contexts, _) = recurrence.scan(self._move(), lowest, begin, inward, memory, kept=layers.kept(self))
+        projected = cells.project(lowest.cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
+        _, (states, contexts, _) = recurrence.scan(
+            self._step(), lowest, SearchState(memory.carry[0], None), (projected, cells.NO_NOISE), memory,
+            remat_policy=self.remat_policy,
+        )  # fmt: skip
         xs = layers.dropout(self, states.swapaxes(0, 1), rate, train)
         contexts = contexts.swapaxes(0, 1)  # [B, T, H]
         return run_layers(self, self.kind, upper, memory.carry[1:], xs, train, residual=True, context=contexts)

@@ -25,7 +25,7 @@ Pairs = dict[str, losses.Total]
 def choose(
     module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
 ) -> Callable[[Any, dict, Array, Array], Pairs]:
-    """The loss that `train` asks for. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
+    """The loss that `train` selects. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
     if train.softmax.subset:
         assert words is not None
         return partial(subset_loss, module, words)
@@ -74,7 +74,7 @@ def scheduled_loss(
         logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
-        advance = remat(module.remat, advance, looped=True)
+        advance = remat(module.remat_policy, advance, looped=True)
         state = apply(memory, target.shape[1], method="start")
         logits = scheduled.step_by_step(advance, state, inputs, truth, for_draw, drawn)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}

@@ -13,7 +13,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells, recurrence
-from s2sjax.models.contract import Memory, masked_mean, output_layer
+from s2sjax.models.contract import Memory, Segments, masked_mean, output_layer
 
 
 def masked_max(states: Array, mask: Array) -> Array:
@@ -33,21 +33,22 @@ POOLS = {"mean": masked_mean, "max": masked_max}
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Convolutions over the embedded source; all positions pooled stand for its last carry."""
+    """Convolutions over the source; the pooled positions are its last carry."""
 
     config: config.RCTM
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
         self.stack = layers.Convolutional(
-            self.embedding.width, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype
+            self.inputs, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype, self.remat_policy
         )
 
-    def __call__(self, source: Array, mask: Array, train: bool) -> Memory:
-        embedded = layers.dropout(self, self.embedding(source), self.config.dropout, train)
-        states = layers.dropout(self, self.stack(embedded, mask, train), self.config.dropout, train)
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+        xs = layers.dropout(self, xs, self.config.dropout, train)
+        states = layers.dropout(self, self.stack(xs, mask, train), self.config.dropout, train)
         return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 
@@ -57,6 +58,7 @@ class RCTMDecoder(nn.Module):
     config: config.RCTM
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = False
 
     def setup(self):
@@ -83,9 +85,9 @@ class RCTMDecoder(nn.Module):
         carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, embedded))
         return carry, self.output.logits(layers.dropout(self, state, self.config.dropout, train)), None
 
-    def hidden(self, sentence: Array, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, sentence: Array, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
         projected = self._project(sentence, embedded)  # [T, B, G*H]
-        move = partial(recurrence.plain_step, self.kind)
-        _, states = recurrence.scan(move, self.cell(), self.start(sentence, 0), projected, kept=layers.kept(self))
+        step, start = partial(recurrence.plain_step, self.kind), self.start(sentence, 0)
+        _, states = recurrence.scan(step, self.cell(), start, projected, remat_policy=self.remat_policy)
         return layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train)

@@ -8,7 +8,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 from s2sjax.models.rnn import RecurrentEncoder, run_layers, step_layers
 
 Carries = tuple[cells.Carry, ...]
@@ -17,12 +17,13 @@ Carries = tuple[cells.Carry, ...]
 class SutskeverDecoder(nn.Module):
     """A stack of cells that begins where the encoder's stack ends: h_t = stack(h_{t-1}, y_{t-1}); logits = W_o h_t.
 
-    With `share` the encoder's own stack goes on: one network reads a sentence and writes its translation.
+    With `share` it is the encoder's own stack: one network encodes a sentence and decodes its translation.
     """
 
     config: config.Sutskever
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = False
     encoder: RecurrentEncoder | None = None
     """given where its stack writes too"""
@@ -50,6 +51,6 @@ class SutskeverDecoder(nn.Module):
         carries, x = step_layers(self, self.kind, self._weights(), carries, embedded, train)
         return carries, self.output.logits(x), None
 
-    def hidden(self, memory: Carries, inputs: Array, mask: Array, train: bool) -> Array:
+    def hidden(self, memory: Carries, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
         embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
         return run_layers(self, self.kind, self._weights(), memory, embedded, train)

@@ -2,11 +2,12 @@
 
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
 
-Positions enter where they act: sinusoidal and learned ones in `Positioned`; rotary ones in the self-attentions, which
-turn their queries and keys; relative ones as a `bias` of the self-attentions, made once a stack and shared by its
+Positions enter where they act: sinusoidal and learned ones in `Positions`; rotary ones in the self-attentions, which
+rotate their queries and keys; relative ones as a `bias` of the self-attentions, made once a stack and shared by its
 blocks. A `window` restricts the self-attentions. Cross attention knows of none of them.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -15,10 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core import attention, past, positions
+from s2sjax.core import attention, kv_cache, positions
 from s2sjax.core.windowed import offsets, windowed_multi_head
 from s2sjax.errors import UserError
-from s2sjax.models.contract import Memory, output_layer
+from s2sjax.models.contract import Memory, Segments, output_layer
 
 
 class Attention(nn.Module):
@@ -32,42 +33,41 @@ class Attention(nn.Module):
         self.query = layers.Dense(width, width, self.dtype)
         self.key_value = layers.Dense(width, 2 * width, self.dtype)
         self.output = layers.Dense(width, width, self.dtype)
-        self.joined = layers.Dense(width, 3 * width, self.dtype)  # its parameters are those of `joined` below
 
     def _heads(self, x: Array) -> Array:
         return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
 
-    def _turned(self, x: Array, position: Array | None) -> Array:
+    def _rotate(self, x: Array, position: Array | None) -> Array:
         """Queries or keys [..., N, D] at their positions [...]."""
         if position is None or self.config.positions != "rotary":
             return x
         return positions.rotate(x, position[..., None])
 
-    def read(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
+    def keys_values(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
         """Keys and values of [..., W]: two of [..., N, D]. position [...]: of self-attention's keys."""
         keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
-        return self._turned(self._heads(keys), position), self._heads(values)
+        return self._rotate(self._heads(keys), position), self._heads(values)
 
     def __call__(self, x: Array, keys: Array, values: Array, lengths: Array) -> Array:
         """All positions: x [B, T, W], keys and values [B, S, N, D], lengths [B] of them real, or a mask [B, T, S]."""
         attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths)
         return self.output(attended.reshape(x.shape))
 
-    def to_itself(self, x: Array, lengths: Array, causal: bool = False, bias: Array | None = None) -> Array:
-        """All positions of x [B, T, W], lengths [B] of them real, look at each other. bias: of `Positioned.bias`.
+    def self_attention(self, x: Array, lengths: Array, causal: bool = False, bias: Array | None = None) -> Array:
+        """All positions of x [B, T, W], lengths [B] of them real, attend to each other. bias: of `Positions.bias`.
 
         Of rows that hold several sequences, `lengths` is a mask [B, T, T]. Only the distance of two positions counts
-        here, so that they need not begin anew with each sequence.
+        here, so they need not start again with each sequence.
         """
         position = jnp.arange(x.shape[1])
-        heads = self._turned(self._heads(self.query(x)), position), *self.read(x, position)
+        heads = self._rotate(self._heads(self.query(x)), position), *self.keys_values(x, position)
         if radius := reach(self.config, x.shape[1]):
             attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
         else:
             attended = attention.fused_multi_head(*heads, lengths, causal, bias)
         return self.output(attended.reshape(x.shape))
 
-    def one(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    def attend_step(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
         """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
 
         Returns [B, K, W] and the weights, of all heads in the mean [B, K, S].
@@ -75,23 +75,22 @@ class Attention(nn.Module):
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
 
-    def one_to_itself(
-        self, x: Array, cache: past.Cache, rows: Array, position: Array, bias: Array | None
-    ) -> tuple[Array, past.Cache]:
-        """The same with the past of the prefixes, see s2sjax/core/past.py."""
-        qkv = self.joined(x).reshape(*x.shape[:2], 3, self.config.heads, -1)
+    def self_attention_step(
+        self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
+    ) -> tuple[Array, kv_cache.Cache]:
+        """The same with a cache, see s2sjax/core/kv_cache.py. joined: of `join_query_key_value`."""
+        qkv = x @ joined["kernel"].astype(self.dtype) + joined["bias"].astype(self.dtype)
+        qkv = qkv.reshape(*x.shape[:2], 3, self.config.heads, -1)
         if self.config.positions == "rotary":
-            turned = positions.rotate(qkv[:, :, :2], position[:, None, None, None])
-            qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
-        attended, cache = past.attend(qkv, cache, rows, position, bias)
+            rotated = positions.rotate(qkv[:, :, :2], position[:, None, None, None])
+            qkv = jnp.concatenate([rotated, qkv[:, :, 2:]], axis=2)
+        attended, cache = kv_cache.attend(qkv, cache, beam_index, position, bias)
         return self.output(attended.reshape(x.shape)), cache
 
 
-def joined(block: dict) -> dict:
-    """A decoder block's parameters, with self-attention's queries, keys and values as one product."""
-    own = block["attention"]
-    product = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), own["query"], own["key_value"])
-    return {**block, "attention": {**own, "joined": product}}
+def join_query_key_value(attention: dict) -> dict:
+    """The parameters of one product that gives queries, keys and values: kernel [W, 3W], bias [3W]."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), attention["query"], attention["key_value"])
 
 
 def reach(c: config.Transformer, length: int) -> int:
@@ -130,10 +129,8 @@ class Residual(nn.Module):
         return x if self.config.norm == "pre" else self.norm(x)
 
 
-class Positioned(nn.Module):
-    """What a stack has besides its blocks: embeddings with their positions, dropped out; the bias that relative
-    positions are; the last norm of a pre-LN stack.
-    """
+class Positions(nn.Module):
+    """The positions of a stack: vectors with their positions, dropped out; the bias that relative positions are."""
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -148,8 +145,6 @@ class Positioned(nn.Module):
             self.relative = self.param("relative", nn.initializers.normal(c.width**-0.5), shape)
         if c.join_positions == "concat":
             self.join = layers.Dense(2 * c.width, c.width, self.dtype)
-        if c.norm == "pre":
-            self.norm = layers.LayerNorm(c.width, self.dtype)
 
     def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
         """embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
@@ -189,14 +184,16 @@ class Positioned(nn.Module):
         return positions.relative_bias(self.relative, between, self.causal)[None]
 
     def bias_of_one(self, position: Array, length: int) -> Array | None:
-        """The same for one position [B] that looks into a cache of `length`, see `State`: [B, N, 1, L]."""
+        """The same for one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
         if self.config.positions != "relative":
             return None
         ago = (position[:, None] - jnp.arange(length)) % length
         return positions.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
 
-    def last(self, x: Array) -> Array:
-        return self.norm(x) if self.config.norm == "pre" else x
+
+def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
+    """What follows the last block: the norm of a pre-LN stack."""
+    return layers.LayerNorm(c.width, dtype) if c.norm == "pre" else lambda x: x
 
 
 # ------------------------------------------------------------------------------------ encoder
@@ -214,34 +211,39 @@ class EncoderBlock(nn.Module):
 
     def __call__(self, x: Array, lengths: Array, train: bool, bias: Array | None = None) -> Array:
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.to_itself(h, lengths, bias=bias), train)
+        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, bias=bias), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
 
 class TransformerEncoder(nn.Module):
+    """Blocks over xs [B, S, W], with positions."""
+
     config: config.Transformer
-    embedding: layers.Embedding
+    inputs: int
     dtype: jnp.dtype
+    remat_policy: str = "none"
 
     def setup(self):
-        self.positioned = Positioned(self.config, self.dtype)
-        block = EncoderBlock(self.config, self.dtype, parent=None)
-        self.blocks = layers.Stacked(block, self.config.encoder_layers, (self.config.width,), self.dtype)
+        c = self.config
+        self.positions = Positions(c, self.dtype)
+        block = EncoderBlock(c, self.dtype, parent=None)
+        self.blocks = layers.Stacked(block, c.encoder_layers, (c.width,), self.dtype, self.remat_policy)
+        self.final_norm = final_norm(c, self.dtype)
 
-    def __call__(self, source: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
         """segments [B, S]: of rows that hold several sources."""
-        x = self.positioned.everywhere(self.embedding(source), train, segments)
+        x = self.positions.everywhere(xs, train, segments)
         seen = mask.sum(1) if segments is None else attention.same_segment(segments, segments)
-        x = self.blocks(x, seen, train=train, bias=self.positioned.bias(source.shape[1]))
-        return Memory(self.positioned.last(x), mask, ())
+        x = self.blocks(x, seen, train=train, bias=self.positions.bias(xs.shape[1]))
+        return Memory(self.final_norm(x), mask, ())
 
 
 # ------------------------------------------------------------------------------------ decoder
 
 
-class Read(NamedTuple):
-    """A memory made ready for the decoder."""
+class DecoderMemory(NamedTuple):
+    """A memory prepared for the decoder."""
 
     states: Array  # [B, S, W], for all positions at once
     mask: Array  # [B, S]
@@ -249,13 +251,13 @@ class Read(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of one prefix a sentence; of K side by side `rows` is [B, K, L] and a cache [B, N, L, K, D]: see core/past.py.
+    """Of one prefix a sentence; of K, `beam_index` is [B, K, L] and a cache [B, N, L, K, D]: see core/kv_cache.py.
 
     With a window, L = window + 1.
     """
 
     position: Array  # [B] how many tokens are written
-    rows: Array  # [B, L] the row of the cache that holds each place
+    beam_index: Array  # [B, L] the row of the cache that holds each place
     layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
 
 
@@ -286,25 +288,29 @@ class DecoderBlock(nn.Module):
         """
         everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else own
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.to_itself(h, everything, True, bias), train)
+        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), train)
         h = self.around_cross.before(x)
-        x = self.around_cross.after(x, self.cross(h, *self.cross.read(states), source_lengths), train)
+        x = self.around_cross.after(x, self.cross(h, *self.cross.keys_values(states), source_lengths), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
-    def read(self, states: Array) -> tuple[Array, Array]:
+    def source_keys_values(self, states: Array) -> tuple[Array, Array]:
         """For one position at a time: keys and values [B, N, S, D]."""
-        keys, values = self.cross.read(states)
+        keys, values = self.cross.keys_values(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
-    def one(self, x: Array, read: tuple[Array, Array], mask: Array, cache: past.Cache, rows, position, bias):
+    def step(
+        self, x: Array, joined: dict, source: tuple[Array, Array], mask: Array,
+        cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None,
+    ):  # fmt: skip
         """One position of K prefixes, x [B, K, W]: the same with a cache -> x, cache, alpha over the source [B, K, S].
 
-        rows [B, K, L]: the row of the cache that holds each place of a prefix; position [B]; bias [B, N, 1, L].
+        beam_index [B, K, L]: the row of the cache that holds each place of a prefix; position [B]; bias [B, N, 1, L].
         """
-        attended, cache = self.attention.one_to_itself(self.around_attention.before(x), cache, rows, position, bias)
+        h = self.around_attention.before(x)
+        attended, cache = self.attention.self_attention_step(h, joined, cache, beam_index, position, bias)
         x = self.around_attention.after(x, attended, False)
-        attended, alpha = self.cross.one(self.around_cross.before(x), *read, mask)
+        attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
@@ -314,21 +320,24 @@ class TransformerDecoder(nn.Module):
     config: config.Transformer
     embedding: layers.Embedding
     dtype: jnp.dtype
+    remat_policy: str = "none"
     parallel: ClassVar = True
 
     def setup(self):
         c = self.config
-        self.positioned = Positioned(c, self.dtype, causal=True)
+        self.positions = Positions(c, self.dtype, causal=True)
         block = DecoderBlock(c, self.dtype, parent=None)
-        self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype)
+        self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype, self.remat_policy)
+        self.final_norm = final_norm(c, self.dtype)
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> Read:
-        layers = tuple(self.blocks.one(block, memory.states, method="read") for block in self.blocks.unstacked())
-        return Read(memory.states, memory.mask, layers)
+    def prepare(self, memory: Memory) -> DecoderMemory:
+        blocks = [self.blocks.bind_block(params) for params in self.blocks.unstacked()]
+        layers = tuple(block.source_keys_values(memory.states) for block in blocks)
+        return DecoderMemory(memory.states, memory.mask, layers)
 
-    def start(self, memory: Read, steps: int) -> State:
-        self.positioned.check_length(steps)
+    def start(self, memory: DecoderMemory, steps: int) -> State:
+        self.positions.check_length(steps)
         rows, window = memory.mask.shape[0], self.config.window
         length = min(steps, window + 1) if window else steps
         shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
@@ -336,49 +345,53 @@ class TransformerDecoder(nn.Module):
         where = jnp.zeros((rows, length), jnp.int32)
         return State(jnp.zeros(rows, jnp.int32), where, ((empty, empty),) * self.config.decoder_layers)
 
-    def step(self, memory: Read, state: State, token: Array):
-        state, logits, alpha = self.step_beams(memory, self.unstacked(), self.spread(state, 1), token[:, None])
+    def step(self, memory: DecoderMemory, state: State, token: Array, train: bool = False):
+        state, logits, alpha = self.step_beams(memory, self.prepare_beams(), self.tile(state, 1), token[:, None])
         caches = jax.tree.map(lambda leaf: leaf[:, :, :, 0], state.layers)
-        return State(state.position, state.rows[:, 0], caches), logits[:, 0], alpha[:, 0]
+        return State(state.position, state.beam_index[:, 0], caches), logits[:, 0], alpha[:, 0]
 
-    def spread(self, state: State, width: int) -> State:
+    @staticmethod
+    def tile(state: State, width: int) -> State:
         """K equal prefixes."""
         caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, :, None], width, axis=3), state.layers)
-        return State(state.position, jnp.repeat(state.rows[:, None], width, axis=1), caches)
+        return State(state.position, jnp.repeat(state.beam_index[:, None], width, axis=1), caches)
 
-    def follow(self, state: State, origin: Array) -> State:
-        """Prefix k goes on from what was prefix origin[k]: its past stays where it lies."""
-        return state._replace(rows=jax.vmap(lambda rows, at: rows[at])(state.rows, origin))
+    @staticmethod
+    def reorder(state: State, origin: Array) -> State:
+        """Prefix k continues what was prefix origin[k]. The cache stays where it is."""
+        return state._replace(beam_index=jax.vmap(lambda index, at: index[at])(state.beam_index, origin))
 
-    def unstacked(self) -> tuple[dict, ...]:
-        return tuple(joined(block) for block in self.blocks.unstacked())
+    def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
+        """What every step needs of the parameters: of each block all, and those of `join_query_key_value`."""
+        return tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
 
-    def step_beams(self, memory: Read, blocks: tuple[dict, ...], state: State, token: Array):
+    def step_beams(self, memory: DecoderMemory, blocks: tuple[tuple[dict, dict], ...], state: State, token: Array):
         """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
         now = state.position[:, None]
-        x = self.positioned(self.embedding(token), now)
-        prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.rows.shape[2])
+        x = self.positions(self.embedding(token), now)
+        prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.beam_index.shape[2])
         here = place == (now % len(place))[..., None]
-        rows = jnp.where(here, prefix[:, None], state.rows)  # [B, K, L]
-        bias = self.positioned.bias_of_one(state.position, len(place))
+        beam_index = jnp.where(here, prefix[:, None], state.beam_index)  # [B, K, L]
+        bias = self.positions.bias_of_one(state.position, len(place))
         mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))
         caches, alphas = [], []
-        for block, read, cache in zip(blocks, memory.layers, state.layers):
-            x, cache, alpha = self.blocks.one(block, x, read, mask, cache, rows, state.position, bias, method="one")
+        for (params, joined), source, cache in zip(blocks, memory.layers, state.layers):
+            block = self.blocks.bind_block(params)
+            x, cache, alpha = block.step(x, joined, source, mask, cache, beam_index, state.position, bias)
             caches.append(cache)
             alphas.append(alpha)
-        logits = self.output.logits(self.positioned.last(x))
-        return State(state.position + 1, rows, tuple(caches)), logits, sum(alphas) / len(alphas)
+        logits = self.output.logits(self.final_norm(x))
+        return State(state.position + 1, beam_index, tuple(caches)), logits, sum(alphas) / len(alphas)
 
     def hidden(
-        self, memory: Read, inputs: Array, mask: Array, train: bool, segments: tuple[Array, Array] | None = None
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
     ) -> Array:
         """segments [B, S] and [B, T]: of rows that hold several pairs."""
         seen, own = memory.mask.sum(1), None
         if segments is not None:
             source, target = segments
             seen, own = attention.same_segment(target, source), attention.same_segment(target, target)
-        x = self.positioned.everywhere(self.embedding(inputs), train, segments and segments[1])
-        bias = self.positioned.bias(inputs.shape[1])
+        x = self.positions.everywhere(self.embedding(inputs), train, segments and segments[1])
+        bias = self.positions.bias(inputs.shape[1])
         x = self.blocks(x, memory.states, seen, train=train, bias=bias, own=own)
-        return self.positioned.last(x)
+        return self.final_norm(x)

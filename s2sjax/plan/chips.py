@@ -1,4 +1,4 @@
-"""What the data sheets say of chips, and how fast an axis of a mesh is on them."""
+"""Chips by their data sheets, and the bandwidth of a mesh axis on them."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class Chip(NamedTuple):
     bf16: float
     """peak FLOP/s, dense"""
     float32: float
-    """the same of float32 products as JAX does them by default: TF32 on a GPU, bf16 passes on a TPU"""
+    """peak FLOP/s of float32 products with the default precision of JAX: TF32 on a GPU, bf16 passes on a TPU"""
     memory: float
     """bytes"""
     bandwidth: float
@@ -20,16 +20,16 @@ class Chip(NamedTuple):
     link: float
     """to its neighbours along one axis, bytes/s in one direction"""
     domain: int
-    """chips that such links join: a node of GPUs, a pod of TPUs"""
+    """chips connected by such links: a node of GPUs, a pod of TPUs"""
     network: float
-    """beyond it, bytes/s a chip"""
+    """beyond the domain, bytes/s per chip"""
 
-    def axis(self, stride: int, ways: int) -> float:
-        """Bytes/s of a collective over `ways` chips that stand `stride` apart.
+    def axis(self, stride: int, size: int) -> float:
+        """Bytes/s of a collective over `size` chips that are `stride` apart.
 
-        Beyond a domain its members there share the work: each sends its part by its own way into the network.
+        Beyond a domain all its members on the axis send their part through their own network link.
         """
-        if stride * ways <= self.domain:
+        if stride * size <= self.domain:
             return self.link
         return min(self.link, self.network * max(1, self.domain // stride))
 
@@ -51,7 +51,7 @@ CHIPS = {
 
 
 def find(name: str) -> tuple[str, Chip]:
-    """By its name, in any case: h200 is H200."""
+    """Finds a chip by name, ignoring case: h200 is H200."""
     known = {chip.lower(): chip for chip in CHIPS}
     if name.lower() not in known:
         meant = known[nearest(name.lower(), list(known))]

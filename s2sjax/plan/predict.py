@@ -1,31 +1,31 @@
-"""Memory, time and MFU of an experiment's training step on a mesh of devices that are not here.
+"""Memory, time and MFU of the training step of an experiment on a mesh of devices that are not here.
 
-Memory of a device is exact for what it holds between steps: the shapes of the state and the table of shardings say it.
-What a step needs besides is asked of the compiler: the step is compiled (not run) on the one device that is here, with
-few and with many rows, and what lies between is a line: a fixed part + a part a row. On a mesh
+The memory that a device holds between steps is exact: it follows from the shapes of the state and their shardings.
+The temporary memory of a step comes from the compiler: the step is compiled (not run) for one local device, with few
+and with many rows, and interpolated linearly: a fixed part + a part per row. On a mesh
 
     temporary = fixed * (held / whole) + gathered + row * rows * (1 - s + s / tensor)
 
-for the gradients and updates of the fixed part lie where the parameters lie; with fsdp a layer's parameters are whole
-while they are used; and a part s = 1/2 of a row's activations, without its logits, is split over `tensor` (the residual
-stream is not). All of it is checked against programs compiled for eight fake devices. A CPU's compiler keeps bfloat16
-in four bytes nearly everywhere, so that a row of bfloat16 is predicted there as one of float32 would be.
+because the gradients and updates of the fixed part are sharded like the parameters; with fsdp the parameters of a layer
+are gathered while they are used; and a part s = 1/2 of the activations of a row, without its logits, is split over
+`tensor` (the residual stream is not). A test compares this with programs compiled for eight simulated devices. The CPU
+compiler stores bfloat16 in four bytes nearly everywhere, so on a CPU a bfloat16 row is predicted like a float32 row.
 
-Time is a roofline, operation by operation (work.py says why it is not XLA's cost analysis):
+Time is a roofline model, operation by operation (work.py says why XLA's cost analysis is not used):
 
     product      max(FLOPs / (ATTAINABLE * peak), bytes / bandwidth, LAUNCH)
     all else     MOVED * bytes written / bandwidth
     the update   (twice the state + three times the gradient) / bandwidth
 
-and what each axis exchanges, over the slowest link on its way:
+plus the communication of each axis, over its slowest link:
 
     data      a ring's all-reduce of the gradients held       2 (n - 1) / n bytes
     fsdp      parameters gathered for forward and backward, gradients scattered       3 (n - 1) / n bytes
     tensor    activations all-reduced, Megatron's two a block forward and two backward (Shoeybi et al. 2019): half of
               the products with a matrix that is split
 
-Assumed: OVERLAP of what data and fsdp exchange hides behind computing; nothing of what `tensor` does, for the next
-product waits for it; every micro-batch exchanges anew.
+Assumptions: a fraction OVERLAP of the communication of data and fsdp overlaps with computation; that of `tensor` does
+not, because the next product waits for it; every micro-batch communicates again.
 """
 
 from __future__ import annotations
@@ -36,20 +36,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from s2sjax import config, models
-from s2sjax.core import sampled
+from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
-from s2sjax.models import objectives
-from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
+from s2sjax.tasks.task import Task
 from s2sjax.train import mesh as meshes
-from s2sjax.train.loop import compiler_options
 from s2sjax.train.memory import shard_bytes
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import make_train_step
@@ -57,18 +53,18 @@ from s2sjax.train.state import make_train_step
 ATTAINABLE = 0.8
 """of the peak: a bare bf16 product reaches 797 of 989 TFLOP/s on an H200 (measured)"""
 MOVED = 1.2
-"""bytes that travel to or from memory for each that an operation writes: reading adds to them, fusion takes away.
+"""bytes moved to or from memory per byte that an operation writes: reads add to it, fusion reduces it.
 
-The one figure that is calibrated: Transformer-base and -big on one H200, 39.8 and 58.5 ms (measured).
+The only calibrated figure: Transformer-base and -big on one H200, 39.8 and 58.5 ms (measured).
 """
 LAUNCH = 5e-6
-"""seconds that no product falls below: a step of an LSTM, 512 wide and 16 rows, takes 4.3 us (measured on an H200)"""
+"""minimum seconds of a product: a step of an LSTM, 512 wide and 16 rows, takes 4.3 us (measured on an H200)"""
 HOP = 5e-6
-"""seconds before a collective moves anything, for each doubling of its members"""
+"""latency of a collective in seconds, for each doubling of its members"""
 OVERLAP = 0.5
 ACTIVATIONS_SPLIT = 0.5
 USABLE = 0.75
-"""of a chip's memory: what JAX takes of a GPU if nothing else is said, and room for what this page does not know"""
+"""fraction of the memory of a chip: what JAX reserves on a GPU by default, and a margin for errors of the prediction"""
 
 State = Any
 
@@ -79,8 +75,8 @@ class Mesh(NamedTuple):
     tensor: int
 
     @property
-    def ways(self) -> int:
-        """parts that the rows are cut into"""
+    def data_parallel_size(self) -> int:
+        """how many parts the rows are split into"""
         return self.data * self.fsdp
 
     @property
@@ -92,16 +88,16 @@ class Mesh(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Bytes of a device."""
+    """Bytes on a device."""
 
     state: int
     """between steps: parameters, optimizer, average"""
     params: int
     """of these the parameters"""
     gathered: float
-    """of parameters that lie with the others of its `fsdp` axis, and are fetched in a step"""
+    """of parameters on other devices of the `fsdp` axis, which are gathered in a step"""
     at_once: float
-    """of these as many as are there at one time: of layers in a stack one, of all else all"""
+    """the part of these that is present at one time: one layer of a stack, and everything else"""
 
 
 class Prediction(NamedTuple):
@@ -109,17 +105,17 @@ class Prediction(NamedTuple):
     rows: int
     """of the global batch"""
     held: int
-    """bytes of a device between steps: parameters, optimizer, average"""
+    """bytes on a device between steps: parameters, optimizer, average"""
     memory: int
-    """bytes of a device in a step, all together"""
+    """total bytes on a device in a step"""
     computing: float
     """seconds of a step"""
     exchanging: float
-    """seconds of a step that do not hide behind computing"""
+    """seconds of communication in a step that do not overlap with computation"""
     tokens: float
     """a second"""
     mfu: float
-    """the FLOPs of the model's products, of what the devices could do at their peak"""
+    """FLOPs of the products of the model, divided by the peak of the devices"""
 
     @property
     def seconds(self) -> float:
@@ -127,15 +123,16 @@ class Prediction(NamedTuple):
 
 
 class Program:
-    """An experiment's training step, without any array."""
+    """The training step of an experiment, without any arrays."""
 
-    def __init__(self, experiment: config.Experiment, module: EncoderDecoder):
-        e = self.experiment = experiment
-        self.rules = models.tensor_rules(e.model)
+    def __init__(self, task: Task):
+        self.task = task
+        e = self.experiment = task.experiment
+        self.rules = task.rules
         self.bucket = max(e.data.buckets, key=sum)
-        self.step = make_train_step(_objective(module, e), optimizer(e.train), e.train, e.seed)
-        self.state: State = jax.eval_shape(beginning(module, e.train), jax.random.key(0))
-        self.logits = 2 * 4 * self.bucket[1] * module.target_size  # bytes a row: float32, and their gradient
+        self.step = make_train_step(task.loss(), optimizer(e.train), e.train, e.seed)
+        self.state: State = jax.eval_shape(beginning(task), jax.random.key(0))
+        self.logits = task.output_bytes(self.bucket)
         self._held: dict[Mesh, Held] = {}
         self._temporary: dict[int, int] = {}
         self._work: list[tuple[int, Work]] = []
@@ -146,31 +143,25 @@ class Program:
 
     @property
     def pairs(self) -> int:
-        """Of a batch of the largest bucket, as training would plan it."""
+        """Pairs in a batch of the largest bucket, as in training."""
         return batches.Plan(np.array([self.bucket]), [self.bucket], self.experiment.data.tokens, 0).rows[0]
 
-    def rows(self, ways: int) -> int:
-        """The same with rows of padding, so that they divide among devices and micro-batches."""
-        parts = ways * self.experiment.train.micro_batches
+    def rows(self, data_parallel_size: int) -> int:
+        """The same, padded to a multiple of devices x micro-batches."""
+        parts = data_parallel_size * self.experiment.train.micro_batches
         return -(-self.pairs // parts) * parts
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """What the step looks at of a batch."""
-        S, T = self.bucket
-        shapes: dict[str, tuple[int, ...]] = {"source": (rows, S), "target": (rows, T)}
-        if self.experiment.data.packing:
-            shapes |= {"source_segments": (rows, S), "target_segments": (rows, T)}
-        if self.experiment.train.softmax.subset:
-            shapes["part"] = (rows,)
-        return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
+        """The columns of a batch that the step reads."""
+        return self.task.abstract_batch(self.bucket, rows)
 
     # ----------------------------------------------------------------------------------- memory
 
     def held(self, mesh: Mesh) -> Held:
-        """Refused where the mesh does not divide what a rule splits."""
+        """Raises UserError if the mesh does not divide a dimension that a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
-            state = meshes.shapes(self.state, mesh.abstract(), rules)
+            state = meshes.with_shardings(self.state, mesh.abstract(), rules)
 
             def missing(path, leaf) -> tuple[int, float]:
                 absent = shard_bytes(leaf) * (mesh.fsdp - 1) if "fsdp" in leaf.sharding.spec else 0
@@ -183,25 +174,25 @@ class Program:
         return self._held[mesh]
 
     def compile(self, most: int) -> None:
-        """Asks the compiler what a step of few rows and one of `most` rows need besides the state, on one device."""
+        """Compiles a step of few rows and one of `most` rows, for their temporary memory on one device."""
         few = self.experiment.train.micro_batches
         wanted = [rows for rows in (few, max(most, 2 * few)) if rows not in self._temporary]
         step = jax.jit(self.step, donate_argnums=0)
-        # How good the machine code of a program that is never run is, matters not, and takes most of the time.
+        # The program is never run: skip the optimisation of machine code, which takes most of the time.
         quick = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
         options = compiler_options()
         options = options and options | quick
 
         def temporary(rows: int) -> int:
             analysis = step.lower(self.state, self.batch(rows)).compile(compiler_options=options).memory_analysis()
-            assert analysis is not None, "this backend does not tell what its programs need"
+            assert analysis is not None, "this backend does not report the memory of its programs"
             return analysis.temp_size_in_bytes
 
-        with ThreadPoolExecutor(2) as pool:  # most of the work is outside Python
+        with ThreadPoolExecutor(2) as pool:  # XLA releases the GIL
             self._temporary |= zip(wanted, pool.map(temporary, wanted))
 
     def memory(self, mesh: Mesh, rows: int) -> int:
-        """Bytes of a device in a step of so many rows of its own: see above."""
+        """Bytes on a device in a step with `rows` rows per device: see above."""
         points = sorted(self._temporary)
         row = (self._temporary[points[-1]] - self._temporary[points[0]]) / (points[-1] - points[0])
         fixed = max(0.0, self._temporary[points[0]] - row * points[0])
@@ -214,7 +205,7 @@ class Program:
     # ------------------------------------------------------------------------------------- time
 
     def work(self, rows: float) -> Work:
-        """The operations of a step of so many rows, on one device: traced at two sizes, and a line through them."""
+        """The operations of a step of `rows` rows on one device: traced at two sizes and interpolated linearly."""
         if not self._work:
             few = self.experiment.train.micro_batches
             self._work = [(rows, self._traced(rows)) for rows in (2 * few, 3 * few)]
@@ -235,7 +226,7 @@ class Program:
         return count(jax.make_jaxpr(self.step)(self.state, self.batch(rows)), flat)
 
     def computing(self, mesh: Mesh, chip: Chip, rows: float) -> float:
-        """Seconds, with so many rows a device."""
+        """Seconds, with `rows` rows per device."""
         work, fixed = self.work(rows), self.work(0)
         products = work.kind != Kind.OTHER
         amount = lambda kind: (work.flops * work.times)[work.kind == kind].sum()
@@ -255,18 +246,18 @@ class Program:
         multiplying = (np.maximum(each, LAUNCH) * work.times)[products].sum()
         grown = (work.bytes - fixed.bytes) * share
         moved = MOVED * (grown * work.times)[~products].sum()
-        # What does not grow with the rows is the update: one fused pass that reads and writes the state, and the
-        # gradient, which is written, and read for its norm and for the update. Each device updates what it holds.
+        # The update does not grow with the rows: one fused pass reads and writes the state; the gradient is written
+        # once and read twice, for its norm and for the update. Each device updates its own shards.
         held = self.held(mesh)
         return multiplying + (moved + 2 * held.state + 3 * held.params) / chip.bandwidth
 
     def exchanging(self, mesh: Mesh, chip: Chip, rows: int) -> tuple[float, float]:
-        """Seconds that data and fsdp exchange for, and that tensor does."""
+        """Seconds of communication over data and fsdp, and over tensor."""
         data, fsdp, tensor = mesh
         held = self.held(mesh)
         often = self.experiment.train.micro_batches
-        over = lambda ways, stride, size, calls: (
-            size / chip.axis(stride, ways) + calls * HOP * math.log2(ways) if ways > 1 else 0.0
+        over = lambda count, stride, size, calls: (
+            size / chip.axis(stride, count) + calls * HOP * math.log2(count) if count > 1 else 0.0
         )
         seconds = often * over(data, fsdp * tensor, 2 * (data - 1) / data * held.params, 1)
         seconds += often * over(fsdp, tensor, 3 * held.gathered, 3)
@@ -278,8 +269,8 @@ class Program:
     # -------------------------------------------------------------------------------- together
 
     def predict(self, mesh: Mesh, chip: Chip) -> Prediction:
-        rows = self.rows(mesh.ways)
-        own = rows // mesh.ways
+        rows = self.rows(mesh.data_parallel_size)
+        own = rows // mesh.data_parallel_size
         computing = self.computing(mesh, chip, own)
         hidden, waited = self.exchanging(mesh, chip, own)
         exchanging = hidden - min(OVERLAP * hidden, computing) + waited
@@ -290,11 +281,3 @@ class Program:
             tokens=self.pairs * sum(self.bucket) / seconds,
             mfu=self.work(self.pairs).products / (seconds * mesh.size * peak),
         )  # fmt: skip
-
-
-def _objective(module: EncoderDecoder, experiment: config.Experiment):
-    """The loss that the experiment asks for; which words it draws or takes matters not, only how many."""
-    softmax = experiment.train.softmax
-    proposal = sampled.log_uniform(module.target_size) if softmax.samples else None
-    words = jnp.zeros((1, softmax.subset), jnp.int32) if softmax.subset else None
-    return objectives.choose(module, experiment.train, proposal, words)

@@ -1,26 +1,23 @@
-"""All meshes of N devices side by side, and which of them to take."""
+"""All meshes of N devices side by side, and the recommended one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import jax
 
-from s2sjax import config, models
-from s2sjax.data import training
+from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.models.contract import EncoderDecoder
 from s2sjax.plan import chips
 from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
-from s2sjax.run import Run
+from s2sjax.tasks.task import Task
 
 LINES = 8
-"""meshes that are shown"""
+"""number of meshes shown"""
 WIDEST = 16
-"""the largest tensor axis: beyond a few chips its exchange outweighs what it saves"""
+"""the largest tensor axis: beyond a few chips its communication costs more than it saves"""
 TIE = 0.95
-"""of the fastest: what is nearer than that, a prediction cannot tell apart"""
+"""fraction of the fastest: smaller differences are within the error of a prediction"""
 GIB = 2**30
 
 
@@ -31,60 +28,55 @@ def plan(
     sizes: tuple[int, int] | None = None,
     command: str = "s2sjax train FILE",
 ) -> str:
-    """The report. `sizes` of the vocabularies stand for the data, which then is not read."""
+    """The report. With `sizes`, those of the vocabularies, no data is read."""
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
     name, found = chips.find(chip)
-    program = Program(experiment, _module(experiment, sizes))
+    program = Program(_task(experiment, sizes))
     meshes = list(candidates(program, devices))
-    program.compile(max(program.rows(mesh.ways) // mesh.ways for mesh in meshes))
+    program.compile(max(program.rows(mesh.data_parallel_size) // mesh.data_parallel_size for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
     best = ranked[0]
     if not fits(best, found):
         least = min(ranked, key=lambda each: each.memory)
         raise UserError(
-            f"none of the {len(ranked)} meshes of {devices} {name} fits: the least, {_shape(least.mesh)}, takes "
-            f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: take more "
+            f"none of the {len(ranked)} meshes of {devices} {name} fits: the smallest, {_shape(least.mesh)}, needs "
+            f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: use more "
             "devices and split further by fsdp, raise train.micro_batches, or lower data.tokens"
         )
     head = [
-        f"{experiment.name}: {config.family(experiment.model)} with {program.weights:,} weights in "
+        f"{experiment.name}: {program.task.model_name} with {program.weights:,} weights in "
         f"{experiment.train.dtype}, on {devices:,} {name} of {found.memory / GIB:.0f} GiB",
         f"batch of data.tokens {experiment.data.tokens:,}: {program.pairs:,} rows of the bucket "
-        f"{program.bucket[0]} + {program.bucket[1]}; nothing was run",
+        f"{' + '.join(map(str, program.bucket))}; nothing was run",
         "",
     ]
     return "\n".join([*head, *_table(ranked, found), "", *_choice(ranked, program, found, name, command)])
 
 
-def _module(e: config.Experiment, sizes: tuple[int, int] | None) -> EncoderDecoder:
-    if sizes is None:
-        try:
-            vocabularies = training.vocabularies(e.data, training.read(e.data))
-        except UserError as error:
-            raise UserError(f"{error}; or give --source-size and --target-size, and no data is read") from error
-        return Run(Path(), e, *vocabularies).module
-    for side, size in zip(("source", "target"), sizes):
-        if size < 1:
-            raise UserError(f"--{side}-size is {size}: it must be at least 1")
-        if getattr(e.data, side).spelling.on:
-            raise UserError(f"data.{side}.spelling.on makes vectors of the words themselves: leave out --{side}-size")
-    return models.build(e.model, *sizes, e.train.dtype, remat=e.train.remat)
+def _task(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
+    """With its assets: learned from the data, or assumed from the sizes of the vocabularies."""
+    task = experiment.task()
+    if sizes is not None:
+        return task.replace(assets=task.assumed_assets(sizes))
+    try:
+        return task.replace(assets=task.learn_assets(task.read()))
+    except UserError as error:
+        raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 
 
 def candidates(program: Program, devices: int) -> Iterator[Mesh]:
-    """Every data x fsdp x tensor of so many devices, but for those that training would refuse."""
+    """Every data x fsdp x tensor of `devices` devices, except those that training would refuse."""
     for tensor in (n for n in _divisors(devices) if n <= WIDEST):
-        heads = [getattr(side, "heads", tensor) for side in config.sides(program.experiment.model)]
         try:
             program.held(Mesh(1, 1, tensor))
         except UserError:
             continue
-        if all(n % tensor == 0 for n in heads):
+        if all(n % tensor == 0 for n in program.task.heads):
             for fsdp in _divisors(devices // tensor):
                 mesh = Mesh(devices // tensor // fsdp, fsdp, tensor)
                 try:
-                    models.check_mesh(program.experiment.model, mesh._asdict())
+                    program.task.check_mesh(mesh._asdict())
                 except UserError:
                     continue
                 yield mesh
@@ -95,9 +87,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def rank(predictions: Sequence[Prediction], chip: chips.Chip) -> list[Prediction]:
-    """Best first: those that fit, of these the fastest.
+    """Best first: meshes that fit before those that do not, fast before slow.
 
-    The very first is the one to take: of those nearly as fast as the fastest, the one that splits the least.
+    The first one is the recommended one: among those nearly as fast as the fastest, the one that splits the least.
     """
     order = lambda each: (not fits(each, chip), -each.tokens)
     ranked = sorted(predictions, key=order)
@@ -136,7 +128,7 @@ def _cells(each: Prediction) -> tuple[str, ...]:
     sizes = (f"{size / GIB:.2f}" for size in (each.held, each.memory))
     return (
         _shape(each.mesh),
-        f"{each.rows // each.mesh.ways:,}",
+        f"{each.rows // each.mesh.data_parallel_size:,}",
         *times,
         f"{each.tokens:,.0f}",
         f"{each.mfu:.1%}",
@@ -159,12 +151,12 @@ def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
 def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, name: str, command: str) -> Iterator[str]:
     best, pairs = ranked[0], program.pairs
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
-    yield f"take {_shape(best.mesh)}: {_why(ranked, chip)}"
+    yield f"recommended: {_shape(best.mesh)}: {_why(ranked, chip)}"
     if best.rows > 1.05 * pairs:
-        parts = best.mesh.ways * program.experiment.train.micro_batches
+        parts = best.mesh.data_parallel_size * program.experiment.train.micro_batches
         yield (
-            f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding, for {pairs:,} do not divide "
-            f"among {parts:,} parts (devices x micro-batches): raise data.tokens"
+            f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding because {pairs:,} do not divide "
+            f"into {parts:,} parts (devices x micro-batches): raise data.tokens"
         )
     share = pairs / devices
     alone = share * sum(program.bucket) / program.computing(Mesh(1, 1, 1), chip, share)
@@ -172,7 +164,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
         f"weak scaling: {best.tokens:,.0f} tokens/s at {best.mfu:.1%} MFU, {best.tokens / (alone * devices):.0%} of "
         f"{devices:,} times the {alone:,.0f} of one {name} with its share of the batch, {share:,.3g} rows"
     )
-    yield f"a mesh fits that takes at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
+    yield f"a mesh fits if it needs at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
     flags = " ".join(f"--train.mesh.{axis} {getattr(best.mesh, axis)}" for axis in best.mesh._fields)
     yield f"{command} {flags}"
 
@@ -180,19 +172,19 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
 def _caution(program: Program) -> str:
     if jax.default_backend() != "cpu" or program.experiment.train.dtype != "bfloat16":
         return ""
-    return "; this CPU's compiler keeps bfloat16 in four bytes, so an accelerator likely needs less"
+    return "; the CPU compiler stores bfloat16 in four bytes, so an accelerator probably needs less"
 
 
 def _why(ranked: Sequence[Prediction], chip: chips.Chip) -> str:
     best, fitting = ranked[0], [each for each in ranked if fits(each, chip)]
     copies = next(each for each in ranked if each.mesh.fsdp == each.mesh.tensor == 1)
     if best.mesh.size == 1:
-        return "with one device nothing is exchanged"
+        return "one device needs no communication"
     if best is copies:
-        reason = "each device holds all parameters, and nothing but gradients is exchanged"
+        reason = "each device holds all parameters, and only gradients are communicated"
     elif not fits(copies, chip):
-        reason = f"a copy of everything on each device would take {copies.memory / GIB:.1f} GiB"
+        reason = f"a full copy on each device would need {copies.memory / GIB:.1f} GiB"
     else:
         gain = best.tokens / copies.tokens
-        reason = f"it makes {gain:.2f} times the tokens/s of {copies.mesh.data:,} copies"
-    return f"of {len(fitting)} that fit none is clearly faster; {reason}"
+        reason = f"it has {gain:.2f} times the tokens/s of {copies.mesh.data:,} full copies"
+    return f"none of the {len(fitting)} that fit is clearly faster; {reason}"

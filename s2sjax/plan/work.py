@@ -1,8 +1,8 @@
-"""The operations of a program, counted in its trace: FLOPs and bytes, each as often as it is done.
+"""The operations of a program, counted in its jaxpr: FLOPs and bytes, each as often as it is executed.
 
-XLA's own cost analysis counts the body of a loop once, whatever its length, and a Transformer here is a scan over its
-layers, a recurrent model one over time. The trace knows the lengths, so it is walked instead; on a program without
-loops both count the same FLOPs (a test).
+XLA's cost analysis counts the body of a loop once, whatever its length; here a Transformer is a scan over layers and a
+recurrent model a scan over time. The jaxpr knows the lengths. For a program without loops both count the same FLOPs
+(a test).
 
     x [4, 8] @ w [8, 2] in a scan of 3    ->  3 times 2 * 4 * 8 * 2 FLOPs
 """
@@ -20,38 +20,38 @@ from jax.interpreters import partial_eval
 
 class Kind(enum.IntEnum):
     OTHER = 0
-    """anything but a product: its time is that of its bytes"""
+    """anything but a product: limited by memory bandwidth"""
     WHOLE = 1
-    """a product that every part of a `tensor` axis does: with a matrix that no rule splits"""
+    """a product with a matrix that no rule splits: every device of the `tensor` axis computes all of it"""
     SPLIT = 2
-    """one with a matrix that a rule splits"""
+    """a product with a matrix that a rule splits"""
     HEADS = 3
-    """one of two activations, head by head: split with the heads"""
+    """a product of two activations per head: split with the heads"""
     GRADIENT = 4
-    """any other of two activations, most of them a matrix's gradient: split as often as matrices are"""
+    """any other product of two activations, usually the gradient of a matrix: split like the matrices"""
 
 
 class Work(NamedTuple):
-    """Operations, one an element of each array."""
+    """Operations, one per element of each array."""
 
     kind: np.ndarray
     times: np.ndarray
     flops: np.ndarray
-    """of products, each time"""
+    """of products, per execution"""
     bytes: np.ndarray
-    """read and written by products; written by all else"""
+    """read and written by products; written by other operations"""
     narrow: np.ndarray
-    """of products: bytes of the smaller of what they read (but the matrix) and write"""
+    """of products: bytes of the smaller activation, input or output"""
     float32: np.ndarray
     """whether a product multiplies in 4 bytes"""
 
     @property
     def products(self) -> float:
-        """FLOPs in all."""
+        """Total FLOPs of the products."""
         return float((self.flops * self.times).sum())
 
 
-# What only renames, moves or repeats is fused into whoever reads it; a parameter behind it is still that parameter.
+# Operations that only rename, move or repeat values are fused into their consumer.
 VIEWS = {
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice", "iota", "optimization_barrier",
     "reshape", "rev", "sharding_constraint", "slice", "squeeze", "stop_gradient", "transpose",
@@ -59,17 +59,17 @@ VIEWS = {
 
 
 def count(program: Any, split: Sequence[bool | None]) -> Work:
-    """Of a closed jaxpr. `split` says of each input: a matrix that a rule splits, one that none does, or None."""
-    # What nothing looks at is not done: XLA drops it, a trace does not.
+    """Of a closed jaxpr. `split` per input: True for a matrix that a rule splits, False for another, else None."""
+    # Remove dead code, as XLA does.
     needed, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
     kind, times, flops, size, narrow, float32 = map(np.array, zip(*_walk(needed, split, 1, [])))
     return Work(kind, times, flops, size, narrow, float32)
 
 
 def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> Iterator[tuple]:
-    """Yields operations and leaves in `out` what each output is, as `split` is of inputs."""
+    """Yields the operations, and appends to `out` for each output what `split` is for the inputs."""
     known = {var: owner for var, owner in zip(jaxpr.invars, split) if owner is not None}
-    owner = lambda atom: None if hasattr(atom, "val") else known.get(atom)  # a literal has a value, and is no matrix
+    owner = lambda atom: None if hasattr(atom, "val") else known.get(atom)  # a literal has a value and is not a matrix
     for equation in jaxpr.eqns:
         name, owners = equation.primitive.name, [owner(atom) for atom in equation.invars]
         inner = _inner(equation)
@@ -84,7 +84,7 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
             found = []
         elif name in VIEWS:
             found = owners[:1]
-        else:  # what is made of parameters alone, such as a normalised matrix, is a parameter still
+        else:  # computed from parameters only, such as a normalised matrix: a parameter too
             given = [owner(atom) for atom in equation.invars if not hasattr(atom, "val")]
             made = bool(given) and all(one is not None for one in given)
             found = [any(given)] * len(equation.outvars) if made else []
@@ -94,7 +94,7 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
 
 
 def _inner(equation: Any) -> Any:
-    """The program within a loop, a call or the larger branch of a condition; None of a plain operation."""
+    """The jaxpr of a loop, a call or the larger branch of a condition; None for a plain operation."""
     if equation.primitive.name == "cond":
         return max((branch.jaxpr for branch in equation.params["branches"]), key=lambda jaxpr: len(jaxpr.eqns))
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "body_jaxpr"):

@@ -1,11 +1,13 @@
-"""The runner: one host loop that knows no architecture.
+"""The runner: one training loop for every model and task.
 
-schedules    step -> learning rate; the optimizer
-state        TrainState and the pure train_step
-hosts        several processes as one program
-mesh         named devices, and where each parameter lives on them
-memory       what each device holds, and what a step adds
-checkpoints  saved whole or not at all, and checked when read
-progress     the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
-loop         fit: restore, evaluate, save, batch, step, log
+schedules     step -> learning rate; the optimizer
+state         TrainState and the pure train_step
+hosts         multi-process runs
+mesh          the device mesh, and the sharding of each parameter
+memory        what each device holds, and what a step adds
+fingerprints  checksums of sharded arrays
+checkpoints   saved completely or not at all, and verified when read
+progress      the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
+preemption    SIGTERM
+loop          fit: restore, evaluate, save, batch, step, log
 """

@@ -1,8 +1,8 @@
-"""Checkpoints that are saved whole or not at all, and checked when they are read. Orbax writes them.
+"""Checkpoints that are saved completely or not at all, and verified when they are read. Orbax writes them.
 
-A checkpoint has three items of arrays, `params`, `ema` (where one is kept) and `rest` (step, optimizer, counters), and
-a small JSON item, `notes`, with the step, the fingerprint of every array, the score, and whatever the loop wants to
-remember.
+A checkpoint has three items of arrays, `params`, `ema` (if an average is kept) and `rest` (step, optimizer, counters),
+and a small JSON item, `notes`, with the step, the fingerprint of every array, the score, and the notes of the loop.
+A checkpoint is never changed. A score or notes that come later go to notes.json, a file of ours beside the checkpoints.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import gc
 import json
 import logging
 import os
+import re
 import sys
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,73 +30,22 @@ import orbax.checkpoint as ocp
 
 from s2sjax.errors import UserError
 from s2sjax.train import hosts
-from s2sjax.train.mesh import path_of
+from s2sjax.train.fingerprints import fingerprints, named_leaves
+from s2sjax.train.progress import replace_file
 from s2sjax.train.state import TrainState
 
 Tree = Any
-
-
-# -------------------------------------------------------------------------------- fingerprints
-
-
-def fingerprint(array: jax.Array) -> jax.Array:
-    """One uint32 for an array's bits: sum over i of mix(bits_i XOR mix(i)), modulo 2^32.
-
-    `mix` permutes the 32-bit words, so one changed word always shows; i is the position, so swapped words show too; and
-    a sum of integers has no order, so the fingerprint is the same however the array is spread over devices.
-    """
-    bits = (
-        jax.lax.bitcast_convert_type(array, _UNSIGNED[min(array.dtype.itemsize, 4)]) if array.dtype != bool else array
-    )
-    bits = bits.astype(jnp.uint32)
-    position = jnp.zeros(bits.shape, jnp.uint32)
-    for dimension, length in enumerate(bits.shape):
-        position = position * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dimension)
-    return jnp.sum(_mix(bits ^ _mix(position)), dtype=jnp.uint32)
-
-
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    """A permutation of the 32-bit words that spreads every bit (the finaliser of MurmurHash3, Appleby 2011)."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
-
-
-@jax.jit
-def _fingerprint_each(arrays: list[jax.Array]) -> list[jax.Array]:
-    """All in one program: of many programs at once, hosts that meet over the network may not meet in the same order."""
-    return [fingerprint(array) for array in arrays]
-
-
-def _fingerprints(tree: Tree) -> dict[str, list]:
-    """{"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}"""
-    leaves = dict(_named(tree))
-    values = jax.device_get(_fingerprint_each(list(leaves.values())))
-    return {
-        name: [list(leaf.shape), str(leaf.dtype), int(value)]
-        for (name, leaf), value in zip(leaves.items(), values, strict=True)
-    }
-
-
-def _named(tree: Tree) -> Iterator[tuple[str, Any]]:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield path_of(path), leaf
+NOTES = "notes.json"
 
 
 class _Damaged(Exception):
-    """This checkpoint cannot be trusted; the message says why."""
-
-
-# --------------------------------------------------------------------------------- checkpoints
+    """A wrong fingerprint, a wrong checksum or a missing part; the message says which."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest `keep` and, by `best`, the one with the lowest or highest score.
+    """The checkpoints of one run: the newest `keep` and, if `best` is given, the one with the lowest or highest score.
 
-    `read_only` is for decoding beside a running training: nothing is cleaned up or deleted.
+    `read_only` is for decoding while a training is running: nothing is written, renamed or deleted.
     """
 
     def __init__(
@@ -105,70 +55,69 @@ class Checkpoints:
         best: Literal["min", "max"] | None = None,
         read_only: bool = False,
     ):
-        absl.logging.set_verbosity(absl.logging.FATAL)  # what the user must know is said here, in one line
-        logging.getLogger("asyncio").addFilter(_retrieved)
         self.folder = Path(folder).absolute()
         self._best, self._read_only = best, read_only
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, _Damaged] = {}
         self._damaged: set[int] = set()
-        self._last, self._behind = 0, False
+        self._last, self._saving = 0, False
         self._manager: Any = None
         if self.folder.exists() or not read_only:
             self._manager = self._open(keep)
+        self._changed_notes = self._read_changed_notes()
         for step in self.steps():
             self._read_score(step)
 
     def _open(self, keep: int) -> ocp.CheckpointManager:
-        """What would keep the first save from being written is told before the first step."""
+        """Checks the permissions now, not at the first save."""
         try:
             if self.folder.exists() and not self.folder.is_dir():
                 raise _os_error(errno.ENOTDIR, self.folder)
             if self.folder.exists() and not self._read_only:
-                for path in (self.folder, *self.folder.glob("[0-9]*")):  # those it will have to delete, too
+                for path in (self.folder, *self.folder.glob("[0-9]*")):  # including those to be deleted later
                     if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
                         raise _os_error(errno.EACCES, path)
-            return ocp.CheckpointManager(self.folder, options=self._options(keep))
+            with _quiet():
+                return ocp.CheckpointManager(self.folder, options=self._options(keep))
         except OSError as error:
             what = "read" if self._read_only else "write"
             raise UserError(
-                f"cannot {what} checkpoints in {self.folder} ({_reason(error)}): mend it, or name another folder"
+                f"cannot {what} checkpoints in {self.folder} ({_reason(error)}): fix it, or choose another folder"
             ) from error
 
     def _options(self, keep: int) -> ocp.CheckpointManagerOptions:
         return ocp.CheckpointManagerOptions(
-            cleanup_tmp_directories=not self._read_only,  # what killed saves left
+            cleanup_tmp_directories=not self._read_only,  # left by saves that were killed
             read_only=self._read_only,
             create=not self._read_only,
             preservation_policy=_NewestAndBest(keep, self.best_step),
-            lightweight_initialize=True,  # a damaged checkpoint must not keep the others from being found
+            lightweight_initialize=True,  # a damaged checkpoint must not hide the others
         )
 
     # ------------------------------------------------------------------------------------ save
 
     def save(self, state: TrainState, step: int, score: float | None = None, notes: dict | None = None) -> None:
-        """Copies the state off the devices and returns; it is written behind. An earlier failure to save shows here.
+        """Copies the state off the devices and returns; a thread writes it. Raises if the previous save has failed.
 
-        A state that is there already stays untouched: its score and notes take the place of the former ones.
+        If the same state is saved already, only its score and notes change.
         """
         self.wait()
         self._last = step
         try:
-            leaves = _fingerprints(_items(state))
-            body = json.dumps({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
-            sealed = {"body": body, "crc32": zlib.crc32(body.encode())}
-            there = self._holds(step, leaves)
+            leaves = fingerprints(_items(state))
+            exists = self._holds(step, leaves)
             self._scores.pop(step, None)
             if score is not None:
                 self._scores[step] = score
-            if there:
-                self._rewrite(step, sealed)
+            if exists:
+                self._change_notes(step, score, notes or {})
                 return
-            for old in sorted(self._damaged | {step} & set(self.steps())):
-                self._manager.delete(old)
-            self._damaged.clear()
+            self._set_damaged_aside()
+            if step in self.steps():
+                self._manager.delete(step)
+            sealed = _seal({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
             items = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
-            self._behind = True
+            self._saving = True
             self._manager.save(step, args=ocp.args.Composite(notes=ocp.args.JsonSave(sealed), **items), force=True)
         except Exception as error:
             raise self._failed(error) from error
@@ -179,32 +128,37 @@ class Checkpoints:
         except _Damaged:
             return False
 
-    def _rewrite(self, step: int, sealed: dict) -> None:
-        """The notes alone, whole or not at all: to save the state anew would be to delete it first."""
-        if hosts.leads():
-            draft = self.folder / str(step) / "notes" / "partial"
-            draft.write_text(json.dumps(sealed), encoding="utf-8")
-            os.replace(draft, draft.with_name("metadata"))
+    def _set_damaged_aside(self) -> None:
+        """30 becomes 30.damaged: a damaged checkpoint is not used again, but never deleted."""
+        for step in sorted(self._damaged):
+            with hosts.leader_first(f"damaged checkpoint {step}"):
+                if hosts.is_leader():
+                    names = (f"{step}.damaged{f'-{n}' if n else ''}" for n in count())
+                    free = next(name for name in names if not (self.folder / name).exists())
+                    os.rename(self.folder / str(step), self.folder / free)
+        if self._damaged:
+            self._manager.reload()
+            self._damaged.clear()
 
     def check(self) -> None:
-        """Raises if the save behind has failed; does not wait for one that is under way."""
-        # Orbax's own check_for_errors would take the error away from its thread, which then deletes older checkpoints.
-        if self._behind and not self._manager.is_saving_in_progress():
+        """Raises if the save in the background has failed; does not wait for one that is still running."""
+        # Orbax's own check_for_errors would take the error from its thread, which would then delete older checkpoints.
+        if self._saving and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
-        """Returns when the last save is whole; raises if it is not going to be."""
+        """Returns when the last save is complete; raises if it has failed."""
         if self._manager is None:
             return
         try:
-            self._behind = False
+            self._saving = False
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
         except Exception as error:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Waits and lets go of the threads."""
+        """Waits and ends the threads."""
         if self._manager is not None:
             self.wait()
             self._manager.close()
@@ -213,9 +167,9 @@ class Checkpoints:
         text = f"{type(error).__name__}: {error} {error.__cause__ or ''}"
         full = next((c for c in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(c) in text), None)
         reason = os.strerror(full) if full else text.splitlines()[0].strip()
-        remedy = "free some space" if full else "mend it"
+        remedy = "free some space" if full else "fix it"
         return UserError(
-            f"could not save checkpoint of step {self._last} in {self.folder}: {reason}: "
+            f"could not save the checkpoint of step {self._last} in {self.folder}: {reason}: "
             f"{remedy} and run the same command again"
         )
 
@@ -226,7 +180,7 @@ class Checkpoints:
         return [] if self._manager is None else sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
-        """The step with the best score; of equals the earliest."""
+        """The step with the best score; of equal ones the earliest."""
         scores = {step: score for step, score in self._scores.items() if score == score}  # not NaN
         if self._best is None or not scores:
             return None
@@ -234,55 +188,93 @@ class Checkpoints:
         return min(scores, key=lambda step: (sign * scores[step], step))
 
     def notes(self, step: int) -> dict:
-        """What `save` was given as notes."""
+        """The notes that were given to `save`."""
         return self._header(step)["notes"]
+
+    def _read_score(self, step: int) -> None:
+        try:
+            score = self._header(step)["score"]
+        except _Damaged as damage:
+            self._unscored[step] = damage  # reported when it is restored, or passed over
+            return
+        if score is not None:
+            self._scores[step] = score
+
+    def _header(self, step: int) -> dict:
+        """Step, fingerprints, score and notes of a checkpoint."""
+
+        def read() -> dict:
+            if not (self.folder / str(step) / "notes").is_dir():
+                raise _Damaged("its notes are missing")
+            sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
+            header = _unseal(sealed)
+            if header["step"] != step:
+                raise _Damaged(f"it is the checkpoint of step {header['step']}")
+            changed = self._changed_notes.get(str(step), {})
+            return header | (changed if changed.get("crc32") == sealed["crc32"] else {}) | {"crc32": sealed["crc32"]}
+
+        return _attempt(read)
+
+    def _change_notes(self, step: int, score: float | None, notes: dict) -> None:
+        """notes.json: {"20": {"crc32": of the notes in the checkpoint, "score": 0.5, "notes": {}}, ...}, sealed."""
+        kept = {name: notes for name, notes in self._changed_notes.items() if int(name) in self.steps()}
+        changed = {"crc32": self._header(step)["crc32"], "score": score, "notes": notes}
+        self._changed_notes = kept | {str(step): changed}
+        if hosts.is_leader():
+            replace_file(self.folder / NOTES, json.dumps(_seal(self._changed_notes)))
+
+    def _read_changed_notes(self) -> dict[str, dict]:
+        path = self.folder / NOTES
+        if self._manager is None or not path.exists():
+            return {}
+        try:
+            return _unseal(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError, _Damaged) as error:
+            print(f"{path} is damaged ({_reason(error)}): using the scores of the checkpoints", flush=True)
+            return {}
 
     # --------------------------------------------------------------------------------- restore
 
     def restore(self, template: TrainState, step: int | None = None) -> tuple[TrainState, int] | None:
-        """(state, step) of the newest whole checkpoint, or of a given step; None where there is no checkpoint.
+        """(state, step) of the newest checkpoint, or of the given step; None if there is no checkpoint.
 
-        The template (arrays, or only their shapes and shardings) says where each array shall lie: it need not be
-        where, or on as many devices as, it was saved. A damaged checkpoint is told and the next older one is taken.
+        The template (arrays, or their shapes and shardings) says where to put each array: the devices need not be those
+        of the save, nor as many. If a checkpoint is damaged, this is printed and the next older one is restored.
         """
-        found = self._newest_whole(_items(template), step)
+        found = self._newest_readable(_items(template), step)
         if found is None:
             return None
         items, step = found
         rest = {name: items["rest"][name] for name in ("step", "optimizer", "skipped", "skipped_total")}
         return TrainState(params=items["params"], ema=items.get("ema"), **rest), step
 
-    def restore_best(self, template: TrainState) -> tuple[TrainState, int] | None:
-        """(state, step) with the best score; the newest where no score was kept."""
-        return self.restore(template, self.best_step())
-
     def restore_params(self, template: Tree | None = None, step: int | None = None) -> tuple[Tree, int]:
-        """(the parameters to decode with, step): the average where one was kept. The optimizer need not be known.
+        """(the parameters to decode with, step): the average if one was kept. The optimizer need not be known.
 
-        By default the best checkpoint, else the newest. Without a template: nested dicts, on the first device.
+        By default of the best checkpoint, else of the newest. Without a template: nested dicts, on the first device.
         """
         if step is None and (step := self.best_step()) is not None:
             for other, damage in self._unscored.items():
-                print(f"checkpoint of step {other} is damaged ({damage}): it is left out", flush=True)
-        found = self._newest_whole({"params": template}, step, alone=True)
+                print(f"checkpoint of step {other} is damaged ({damage}): skipped", flush=True)
+        found = self._newest_readable({"params": template}, step, params_only=True)
         if found is None:
             raise UserError(f"there is no checkpoint in {self.folder}: train first")
         items, step = found
         return items["params"], step
 
     def restore_average(self, last: int, template: Tree | None = None) -> tuple[Tree, int]:
-        """(the mean of what `restore_params` gives for each of the newest `last` checkpoints, the newest step)."""
+        """(the mean of what `restore_params` gives for each of the `last` newest checkpoints, the newest step)."""
         whole: list[tuple[int, Tree]] = []
         for step in self.steps()[::-1]:
             if len(whole) == last:
                 break
             try:
-                whole.append((step, self._read(step, {"params": template}, alone=True)["params"]))
+                whole.append((step, self._read(step, {"params": template}, params_only=True)["params"]))
             except _Damaged as damage:
-                print(f"checkpoint of step {step} is damaged ({damage}): it is left out", flush=True)
+                print(f"checkpoint of step {step} is damaged ({damage}): skipped", flush=True)
         if len(whole) < last:
             raise UserError(
-                f"there are {len(whole)} whole checkpoints in {self.folder}, too few to average {last}: "
+                f"there are {len(whole)} readable checkpoints in {self.folder}, but {last} are to be averaged: "
                 "average fewer, or train with a higher train.keep"
             )
         mean = jax.tree.map(
@@ -290,14 +282,14 @@ class Checkpoints:
         )
         return mean, whole[0][0]
 
-    def _newest_whole(self, template: dict[str, Tree], step: int | None, alone: bool = False):
+    def _newest_readable(self, template: dict[str, Tree], step: int | None, params_only: bool = False):
         steps = self.steps()
         if step is not None and step not in steps:
             raise UserError(f"there is no checkpoint of step {step} in {self.folder}: there are {steps or 'none'}")
         tries = steps[::-1] if step is None else [step, *(s for s in steps[::-1] if s != step)]
         for candidate, following in zip_longest(tries, tries[1:]):
             try:
-                return self._read(candidate, template, alone), candidate
+                return self._read(candidate, template, params_only), candidate
             except _Damaged as damage:
                 self._damaged.add(candidate)
                 self._scores.pop(candidate, None)
@@ -311,23 +303,23 @@ class Checkpoints:
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
         return None
 
-    def _read(self, step: int, template: dict[str, Tree], alone: bool) -> dict[str, Tree]:
-        """The items named by the template, compared with their fingerprints; the average as `params` if `alone`."""
+    def _read(self, step: int, template: dict[str, Tree], params_only: bool) -> dict[str, Tree]:
+        """The items of the template, compared with their fingerprints. With `params_only`, the average as `params`."""
         saved = self._header(step)["leaves"]
         names = {name: name for name in template}
-        if alone and any(path.startswith("ema/") for path in saved):
+        if params_only and any(path.startswith("ema/") for path in saved):
             names = {"params": "ema"}
         wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in names.values()}
         trees = {names[name]: _nested(wanted, names[name]) if tree is None else tree for name, tree in template.items()}
-        self._compare_shapes(step, wanted, dict(_named(trees)))
+        self._compare_shapes(step, wanted, dict(named_leaves(trees)))
         args = {name: ocp.args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in trees.items()}
 
         def read() -> dict[str, Tree]:
             found = self._manager.restore(step, args=ocp.args.Composite(**args))
             found = {name: found[name] for name in args}
-            for path, leaf in _fingerprints(found).items():
+            for path, leaf in fingerprints(found).items():
                 if leaf != wanted[path]:
-                    raise _Damaged(f"{path} is not what was saved")
+                    raise _Damaged(f"{path} does not match its fingerprint")
             return {name: found[names[name]] for name in names}
 
         return _attempt(read)
@@ -348,40 +340,52 @@ class Checkpoints:
             if path not in wanted:
                 raise UserError(f"{where} has {path}, shape {tuple(saved[path][0])}, which this model lacks: {remedy}")
 
-    def _header(self, step: int) -> dict:
-        def read() -> dict:
-            if not (self.folder / str(step) / "notes").is_dir():
-                raise _Damaged("its notes are missing")
-            sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
-            if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
-                raise _Damaged("its notes are not what was saved")
-            header = json.loads(sealed["body"])
-            if header.get("step", step) != step:
-                raise _Damaged(f"it is that of step {header['step']}")
-            return header
 
-        return _attempt(read)
+# ---------------------------------------------------------------------------- damage and errors
 
-    def _read_score(self, step: int) -> None:
-        try:
-            score = self._header(step)["score"]
-        except _Damaged as damage:
-            self._unscored[step] = damage  # told when it is restored, or not chosen
-            return
-        if score is not None:
-            self._scores[step] = score
+
+def _seal(content: dict) -> dict:
+    body = json.dumps(content)
+    return {"body": body, "crc32": zlib.crc32(body.encode())}
+
+
+def _unseal(sealed: dict) -> dict:
+    if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
+        raise _Damaged("the notes do not match their checksum")
+    return json.loads(sealed["body"])
 
 
 def _attempt(read: Callable[[], dict]) -> dict:
-    """read(), or _Damaged with the reason in a few words."""
-    with _unheard():
+    """read(), or _Damaged with a short reason. An error that says nothing about the files is raised as it is."""
+    with _quiet():
         try:
             return read()
         except Exception as error:
+            if not _is_damage(error):
+                raise
             reason = _reason(error)
-        time.sleep(0.2)  # for the other reads of this checkpoint, still under way
+        time.sleep(0.2)  # the other reads of this checkpoint are still running
         gc.collect()
     raise _Damaged(reason)
+
+
+_NOT_DAMAGE = "(PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED):"
+"""how TensorStore's errors begin"""
+
+
+def _is_damage(error: BaseException | None) -> bool:
+    """Whether a failed read is the fault of the checkpoint: not of memory, permissions, devices or the file system."""
+    while error is not None:
+        if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+            return False
+        if re.match(_NOT_DAMAGE, str(error)):
+            return False
+        codes = [int(code) for code in re.findall(r"os_error_code='(\d+)'", str(error))]
+        codes += [error.errno] if isinstance(error, OSError) and error.errno else []
+        if set(codes) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}:
+            return False
+        error = error.__cause__ or error.__context__
+    return True
 
 
 def _os_error(code: int, path: Path) -> OSError:
@@ -389,30 +393,30 @@ def _os_error(code: int, path: Path) -> OSError:
 
 
 def _reason(error: Exception) -> str:
-    """Why, in a few words of one line."""
+    """The first line of an error, shortened."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """A failed read leaves tasks behind, which complain on standard error when they end or are collected."""
-    hook = sys.unraisablehook
+def _quiet() -> Iterator[None]:
+    """Silences Orbax and the tasks that a failed read leaves behind, and restores everything afterwards."""
+    level, hook, asyncio_log = absl.logging.get_verbosity(), sys.unraisablehook, logging.getLogger("asyncio")
+    drop = lambda record: False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        absl.logging.set_verbosity(absl.logging.FATAL)
+        asyncio_log.addFilter(drop)
         sys.unraisablehook = lambda _: None
         try:
             yield
         finally:
             sys.unraisablehook = hook
-
-
-def _retrieved(record: logging.LogRecord) -> bool:
-    """Drops asyncio's complaint of errors nobody asked for: Orbax raises the first of a failed save's, we tell it."""
-    return "exception was never retrieved" not in record.getMessage()
+            asyncio_log.removeFilter(drop)
+            absl.logging.set_verbosity(level)
 
 
 class _NewestAndBest(NamedTuple):
-    """Orbax asks it what to keep."""
+    """The preservation policy of the Orbax manager."""
 
     keep: int
     best_step: Any

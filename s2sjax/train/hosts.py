@@ -1,6 +1,6 @@
-"""Several processes, one program: each runs the same command, on its own devices, and sees its own rows of the data.
+"""Multi-process runs: every process runs the same command on its own devices and reads its own rows of the data.
 
-Process 0 alone speaks and writes; what it has written, the others read.
+Process 0 is the leader. Only the leader prints and writes; the other processes read what it has written.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from orbax.checkpoint import multihost
 
 from s2sjax.errors import UserError
 
-HEARTBEAT = 30
-"""seconds without a sign of life after which a process counts as dead, and the others end"""
-PATIENCE = 24 * 3600
-"""seconds for which the others wait for what process 0 alone does first: it may have a corpus to fetch"""
+HEARTBEAT = int(os.environ.get("S2SJAX_HEARTBEAT", "30"))
+"""seconds without a heartbeat after which a process counts as dead, and the others exit"""
+LEADER_TIMEOUT = 24 * 3600
+"""seconds that the other processes wait for the leader, which may have to download a corpus"""
 
 
-def join() -> None:
-    """Before anything else of JAX: meets the other processes.
+def initialize() -> None:
+    """Connects to the other processes. Must be called before any other JAX function.
 
-    Slurm, Open MPI, Kubernetes and Cloud TPU tell JAX who they are; elsewhere JAX_COORDINATOR_ADDRESS (host:port of
-    process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID do.
+    JAX finds them by itself under Slurm, Open MPI and Kubernetes and on Cloud TPU. Elsewhere set
+    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
     """
     count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
     try:
@@ -34,13 +34,13 @@ def join() -> None:
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"--distributed cannot meet the other processes ({reason}): set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES "
-            "and JAX_PROCESS_ID, or start it by Slurm, on a Cloud TPU, or with s2sjax launch"
+            f"--distributed cannot reach the other processes ({reason}): set JAX_COORDINATOR_ADDRESS, "
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID, or start it with Slurm, on a Cloud TPU, or with s2sjax launch"
         ) from None
 
 
-def leave() -> None:
-    """Before a process ends on its own: waits for the others, who would take it for dead."""
+def shutdown() -> None:
+    """Waits for the other processes, which would otherwise count this one as dead when it exits."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
 
@@ -52,27 +52,27 @@ def _number(name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def leads() -> bool:
-    """Whether this process is the one that speaks and writes."""
+def is_leader() -> bool:
+    """Whether this process is the one that prints and writes."""
     return jax.process_index() == 0
 
 
-def several() -> bool:
+def is_multiprocess() -> bool:
     return jax.process_count() > 1
 
 
-def gathered(rows: np.ndarray) -> np.ndarray:
-    """This process's rows, [rows, ...], and those of all others, one process behind the other; all of them must ask."""
-    return multihost_utils.process_allgather(rows, tiled=True) if several() else rows
+def all_gather(rows: np.ndarray) -> np.ndarray:
+    """The rows [rows, ...] of all processes, concatenated in process order. All processes must call it."""
+    return multihost_utils.process_allgather(rows, tiled=True) if is_multiprocess() else rows
 
 
 @contextlib.contextmanager
 def leader_first(what: str) -> Iterator[None]:
-    """Process 0 goes through the block alone, then the others do, and find what it has written."""
-    # Not a collective of the devices: those give a process that comes late half a minute.
+    """The leader runs the block first; then the other processes run it, and find what the leader has written."""
+    # Not a collective of the devices: those time out after half a minute.
     wait = multihost.get_barrier_sync_fn()
-    if not leads():
-        wait(key=what, timeout_ms=PATIENCE * 1000)
+    if not is_leader():
+        wait(key=what, timeout_ms=LEADER_TIMEOUT * 1000)
     yield
-    if leads():
-        wait(key=what, timeout_ms=PATIENCE * 1000)
+    if is_leader():
+        wait(key=what, timeout_ms=LEADER_TIMEOUT * 1000)

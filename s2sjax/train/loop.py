@@ -1,38 +1,36 @@
-"""The host loop, in one order: restore; then for each step evaluate if due, save if due, batch, step, log the last one.
+"""The training loop, in one order: restore; then for each step: evaluate if due, save if due, batch, step, log.
 
-The loop reads the numbers of step t - 1 after it has sent off step t, so the device never waits for the host.
+The loop reads the metrics of step t - 1 after it has dispatched step t, so that the device never waits for the host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import jax
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.train import hosts, memory
 from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.mesh import ROWS, global_batch
+from s2sjax.train.mesh import ROWS, global_batch, path_of
+from s2sjax.train.preemption import Preemption
 from s2sjax.train.progress import NOTHING, Log
 from s2sjax.train.state import TrainState, TrainStep
 
 Batch = Any
 Batches = Callable[[int], Iterator[tuple[int, Batch]]]
-"""batches(k) yields (k, batch), (k + 1, batch), ...: this process's rows, leaves [rows, ...]."""
+"""batches(k) yields (k, batch), (k + 1, batch), ...: the rows of this process, leaves [rows, ...]."""
 
 
 class Scores(NamedTuple):
-    """What an evaluation found; `value` decides which checkpoint is best."""
+    """The result of an evaluation; `value` decides which checkpoint is best."""
 
     name: str
     value: float
@@ -46,7 +44,7 @@ class Best(NamedTuple):
     value: float | None = None
     step: int = 0
     waited: int = 0
-    """evaluations since, all of them worse"""
+    """evaluations since then, none of them better"""
     evaluated: int = 0
     """the last step evaluated"""
 
@@ -54,7 +52,7 @@ class Best(NamedTuple):
 class Result(NamedTuple):
     state: TrainState
     status: Literal["done", "stopped", "interrupted"]
-    """all steps made; patience ran out; a SIGTERM came: run the same command again"""
+    """all steps are done; train.patience ran out; a SIGTERM arrived"""
     best: Best
 
 
@@ -62,7 +60,8 @@ Evaluate = Callable[[TrainState, int], Scores | None]
 
 
 def fit(
-    state: TrainState,
+    template: TrainState,
+    init: Callable[[], TrainState],
     train_step: TrainStep,
     batches: Batches,
     train: config.Train,
@@ -74,20 +73,22 @@ def fit(
     shapes: Iterable[Batch] = (),
     compiler_options: dict[str, Any] | None = None,
 ) -> Result:
-    """Trains until train.steps, from the newest checkpoint if there is one. The given state is used up (donated).
+    """Trains until train.steps, from the newest checkpoint if there is one, else from init().
 
-    `shapes` are batches, or their global shapes, to compile for ahead of time: one a bucket.
+    `template` has the shapes and shardings of init() (`mesh.abstract_state`). init is called only if there is nothing
+    to restore, so that there is never more than one state in memory. The state of init() is donated.
+    `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket.
     """
     log = log or Log(None, train.steps, train.log_every)
-    state, step, best = _restored(state, checkpoints)
+    state, step, best = _restore_or_init(template, init, checkpoints)
     saved = step
-    programs = Programs(train_step, state, mesh, compiler_options)
+    programs = Programs(train_step, template, mesh, compiler_options)
     stream: Iterator[tuple[int, Batch]] | None = None
     pending: tuple[int, Batch, dict] | None = None
     log.start(step)
-    with contextlib.closing(log), _Preemption() as preemption:
+    with contextlib.closing(log), Preemption() as preemption:
         if step:
-            log.say(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
+            log.print(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
         while True:
             if checkpoints is not None:
                 checkpoints.check()
@@ -96,37 +97,37 @@ def fit(
             if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
                 _flush(pending, train, log)
                 pending = None
-                with log.aside("evaluate"), preemption.at_once() as evaluation:
+                with log.timed("evaluate"), preemption.interruptible() as evaluation:
                     scores = evaluate(state, step)
-                interrupted = evaluation.cut_short
+                interrupted = evaluation.interrupted
                 if not interrupted and scores is not None:
                     score, best = scores.value, judge(best, scores, step)
                     log.scores(step, *scores)
 
             finished = _finished(step, best, train)
             due = step > saved and (finished or interrupted or step % train.save_every == 0)
-            # An evaluation that is the best yet, or was made up for, is noted in the checkpoint of its step.
-            noted = score is not None and step in (best.step, saved)
-            if checkpoints is not None and (due or noted):
+            # The best score, or one that an earlier run left out, is saved with the checkpoint of its step.
+            scored = score is not None and step in (best.step, saved)
+            if checkpoints is not None and (due or scored):
                 _flush(pending, train, log)
                 pending = None
-                with log.aside("save"):
+                with log.timed("save"):
                     checkpoints.save(state, step, score, {"best": best._asdict()})
                 saved = step
             if finished or interrupted:
                 _flush(pending, train, log)
                 break
 
-            if stream is None:  # nothing is read or compiled for a run that has ended
+            if stream is None:  # a finished run reads and compiles nothing
                 stream = batches(step)
-                with log.aside("compile"), preemption.at_once() as compilation:
+                with log.timed("compile"), preemption.interruptible() as compilation:
                     programs.prepare(shapes, log)
-                if compilation.cut_short:
+                if compilation.interrupted:
                     continue
-                for line in programs.what_lives_where():
-                    log.say(line)
+                for line in programs.describe_memory():
+                    log.print(line)
             at, batch = next(stream)
-            assert at == step, f"asked for the batch of step {step}, got that of step {at}"
+            assert at == step, f"expected the batch of step {step}, got that of step {at}"
             on_device = batch if mesh is None else global_batch(batch, mesh)
             state, metrics = programs(state, on_device, log)
             _flush(pending, train, log)
@@ -135,13 +136,13 @@ def fit(
         if checkpoints is not None:
             checkpoints.wait()
         if interrupted and not finished:
-            log.say(f"interrupted after step {step}: run the same command again to go on")
+            log.print(f"interrupted after step {step}: run the same command again to continue")
             return Result(state, "interrupted", best)
         return Result(state, "done" if step >= train.steps else "stopped", best)
 
 
 def judge(best: Best, scores: Scores, step: int) -> Best:
-    """The best evaluation after one more: only a strictly better score is an improvement, NaN never is."""
+    """The best evaluation after one more. Only a strictly better score is an improvement; NaN never is."""
     better = scores.value == scores.value and (
         best.value is None or (scores.value > best.value if scores.higher_is_better else scores.value < best.value)
     )
@@ -150,9 +151,12 @@ def judge(best: Best, scores: Scores, step: int) -> Best:
     return best._replace(waited=best.waited + 1, evaluated=step)
 
 
-def _restored(state: TrainState, checkpoints: Checkpoints | None) -> tuple[TrainState, int, Best]:
-    found = None if checkpoints is None else checkpoints.restore(state)
+def _restore_or_init(
+    template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None
+) -> tuple[TrainState, int, Best]:
+    found = None if checkpoints is None else checkpoints.restore(template)
     if found is None or checkpoints is None:
+        state = init()
         return state, int(state.step), Best(evaluated=int(state.step))
     return *found, Best(**checkpoints.notes(found[1])["best"])
 
@@ -167,7 +171,7 @@ def _finished(step: int, best: Best, train: config.Train) -> bool:
 
 
 def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Log) -> None:
-    """Waits for the numbers of a step already sent off, and tells them."""
+    """Waits for the metrics of a dispatched step, and logs them."""
     if pending is None:
         return
     step, batch, metrics = pending
@@ -175,67 +179,55 @@ def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Lo
     (total, weight), norm = numbers["loss"], numbers["grad_norm"]
     if not (math.isfinite(total) and math.isfinite(norm)):
         skipped, examples = int(numbers["skipped"]), _examples(batch)
-        log.say(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
+        log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:
             which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
             which = f"the examples in {file}" if file else which
             raise UserError(
                 f"{skipped} non-finite steps in a row, the last one step {step}: "
-                f"look at {which}, or lower train.learning_rate or train.clip"
+                f"check {which}, or lower train.learning_rate or train.clip"
             )
-        numbers["loss"] = (0.0, 0.0)  # one bad step must not spoil the mean of its neighbours
+        numbers["loss"] = (0.0, 0.0)  # a skipped step does not count in the mean
     log.step(step, numbers)
 
 
 def _examples(batch: Batch) -> list[int]:
-    """The examples of a global batch that carries their numbers as `example`, -1 in a row of padding."""
+    """The example numbers of a global batch, from its column `example`; -1 marks a padding row."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = hosts.gathered(batch["example"])  # all come here, for all have seen the same loss
+    numbers = hosts.all_gather(batch["example"])  # all processes get here: they see the same loss
     return [int(number) for number in numbers.ravel() if number >= 0]
 
 
-def compiler_options() -> dict[str, Any] | None:
-    """How a train step is best compiled for the devices at hand."""
-    if jax.default_backend() != "cpu":
-        return None
-    return {
-        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
-        "xla_cpu_experimental_ynn_fusion_type": "",
-        # A CPU alone drops the barriers that hold back what is computed again until the backward pass asks for it.
-        "xla_disable_hlo_passes": "cse_barrier_expander",
-    }
-
-
 class Programs:
-    """The train step, compiled ahead of time once for each shape of batch; `seconds` proves there are no others."""
+    """The train step, compiled ahead of time once per batch shape; `seconds` counts the compilations."""
 
     def __init__(
         self,
         train_step: TrainStep,
-        state: TrainState,
+        template: TrainState,
         mesh: Mesh | None = None,
         compiler_options: dict[str, Any] | None = None,
     ):
-        where = jax.tree.map(lambda leaf: leaf.sharding, state)
-        self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
-        self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._state)
+        self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
         self._mesh, self._options = mesh, compiler_options
         self._programs: dict[Any, Any] = {}
         self.seconds: dict[Any, float] = {}
-        """seconds that each program took to compile, by the shapes of its batch"""
+        """compilation time of each program, by the shapes of its batch"""
         self.memory: dict[Any, memory.Memory] = {}
-        """what each of them needs, where the backend tells"""
+        """memory of each program, where the backend reports it"""
 
     def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
         if _shapes(batch) not in self._programs:
-            with log.aside("compile"):
+            with log.timed("compile"):
                 self.prepare([batch], log)
         return self._programs[_shapes(batch)](state, batch)
 
     def prepare(self, batches: Iterable[Batch], log: Log) -> None:
-        """Compiles for these batches, two at a time: most of the work is outside Python."""
+        """Compiles for these batches, two at a time: XLA releases the GIL."""
         missing = {_shapes(b): b for b in batches if _shapes(b) not in self._programs}
         if not missing:
             return
@@ -245,12 +237,12 @@ class Programs:
             for key, (program, seconds, needs) in zip(missing, compiled, strict=True):
                 self._programs[key], self.seconds[key] = program, seconds
                 self.memory |= {key: needs} if needs else {}
-                log.say(f"compiled train step {len(self._programs)} in {seconds:.1f} s")
+                log.print(f"compiled the train step for batches of {_describe(missing[key])} in {seconds:.1f} s")
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # whoever was told to stop does not wait for XLA
+            pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, do not wait for XLA
 
-    def what_lives_where(self) -> list[str]:
-        """Lines on the program that needs the most."""
+    def describe_memory(self) -> list[str]:
+        """The memory of the program that needs most, as lines of text."""
         most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
         return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
 
@@ -268,52 +260,8 @@ def _shapes(batch: Batch) -> Any:
     return structure, tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves)
 
 
-class _CutShort(BaseException):
-    """Raised by the SIGTERM handler into work that can be dropped; no `except Exception` may catch it."""
-
-
-class _Aside:
-    cut_short = False
-
-
-class _Preemption:
-    """Notes a SIGTERM, so that the loop can save at the next step; a second one ends the process at once.
-
-    With several processes JAX has its own notice, which lets all of them stop at the same step.
-    """
-
-    def __init__(self):
-        self._several = jax.distributed.is_initialized()
-        self._noted = False
-        self._impatient = False
-        self._former: Any = None
-
-    def __enter__(self) -> _Preemption:
-        if not self._several and threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGTERM, self._note)
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self._former is not None:
-            signal.signal(signal.SIGTERM, self._former)
-
-    def _note(self, *_) -> None:
-        self._noted = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._impatient:
-            raise _CutShort
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[_Aside]:
-        """What runs inside can be dropped: a SIGTERM ends it there and then, and `cut_short` tells."""
-        aside = _Aside()
-        self._impatient = True
-        try:
-            yield aside
-        except _CutShort:
-            aside.cut_short = True
-        finally:
-            self._impatient = False
-
-    def reached(self, step: int) -> bool:
-        return multihost_utils.reached_preemption_sync_point(step) if self._several else self._noted
+def _describe(batch: Batch) -> str:
+    """The shapes of a batch: "source 64x16, target 64x16". Columns of one value per row are left out."""
+    shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(batch)}
+    wide = {name: shape for name, shape in shapes.items() if len(shape) > 1} or shapes
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}".strip() for name, shape in wide.items())

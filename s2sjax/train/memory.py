@@ -1,9 +1,9 @@
-"""What lives where: the bytes that each device holds, and those that a step adds.
+"""Memory of a device: what it holds between steps, and what a step adds.
 
     mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host
     each device holds parameters 0.4 MB, optimizer 0.9 MB; a step adds batch 16 kB, activations 12 MB: 13 MB of 24 GB
 
-Every device holds the same number of bytes: what is split is split evenly, the rest is whole on each (train/mesh.py).
+Every device holds the same number of bytes: arrays are either split evenly or replicated (train/mesh.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Memory(NamedTuple):
     optimizer: int
     """its state, and the counters of the step"""
     average: int
-    """of the parameters, where one is kept"""
+    """of the parameters, if one is kept"""
     batch: int
     step: int
-    """activations and all else that a step makes and drops; what it makes and keeps takes the place of the old state"""
+    """activations and other temporary arrays; the new state reuses the memory of the old one"""
 
     @property
     def held(self) -> int:
-        """From the first step to the last."""
+        """Between steps."""
         return self.parameters + self.optimizer + self.average
 
     @property
@@ -42,7 +42,7 @@ class Memory(NamedTuple):
 
 
 def shard_bytes(tree: Tree) -> int:
-    """Of a tree of arrays, or of shapes with shardings, what one device holds: [8, 6] float32 split 4 ways is 48."""
+    """Bytes of a tree (arrays, or shapes with shardings) on one device: [8, 6] float32 split over 4 is 48."""
     return sum(
         math.prod(leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -50,7 +50,7 @@ def shard_bytes(tree: Tree) -> int:
 
 
 def measure(state: TrainState, batch: Tree, program: Any) -> Memory | None:
-    """Of a compiled train step, by its own account; None where the backend gives none.
+    """The memory of a compiled train step; None if the backend does not report it.
 
     state, batch: arrays, or their shapes with shardings.
     """
@@ -59,23 +59,23 @@ def measure(state: TrainState, batch: Tree, program: Any) -> Memory | None:
         return None
     parameters, average = shard_bytes(state.params), shard_bytes(state.ema)
     optimizer = shard_bytes(state) - parameters - average
-    made = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # the new state lies where the old one lay
+    made = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # the new state reuses the old one's memory
     return Memory(parameters, optimizer, average, shard_bytes(batch), analysis.temp_size_in_bytes + made)
 
 
 def limit(device: jax.Device) -> int | None:
-    """The bytes that a device has for programs, where it tells: a CPU does not."""
+    """The memory of a device in bytes, if it reports it: a CPU does not."""
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def describe(memory: Memory, mesh: Mesh | None = None, limit: int | None = None) -> list[str]:
-    """The lines above; a mesh of one device needs no name."""
-    several = mesh is not None and mesh.size > 1
-    lines = [_mesh(mesh)] if mesh is not None and several else []
-    held = _listed(parameters=memory.parameters, optimizer=memory.optimizer, average=memory.average)
-    added = _listed(batch=memory.batch, activations=memory.step)
-    total, of = readable(memory.total), "in all" if limit is None else f"of {readable(limit)}"
-    lines.append(f"{'each' if several else 'the'} device holds {held}; a step adds {added}: {total} {of}")
+    """The lines above. A mesh of one device is not described."""
+    many = mesh is not None and mesh.size > 1
+    lines = [_describe_mesh(mesh)] if mesh is not None and many else []
+    held = _join(parameters=memory.parameters, optimizer=memory.optimizer, average=memory.average)
+    added = _join(batch=memory.batch, activations=memory.step)
+    total, of = readable(memory.total), "in total" if limit is None else f"of {readable(limit)}"
+    lines.append(f"{'each' if many else 'the'} device holds {held}; a step adds {added}: {total} {of}")
     if limit is not None and memory.total > limit:
         lines.append(
             f"warning: {total} is more than the {readable(limit)} of a device: raise train.micro_batches or "
@@ -84,11 +84,11 @@ def describe(memory: Memory, mesh: Mesh | None = None, limit: int | None = None)
     return lines
 
 
-def _listed(**sizes: int) -> str:
+def _join(**sizes: int) -> str:
     return ", ".join(f"{name} {readable(size)}" for name, size in sizes.items() if size)
 
 
-def _mesh(mesh: Mesh) -> str:
+def _describe_mesh(mesh: Mesh) -> str:
     kinds = sorted({device.device_kind for device in mesh.devices.flat})
     hosts = len({device.process_index for device in mesh.devices.flat})
     shape = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())

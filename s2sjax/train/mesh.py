@@ -1,9 +1,9 @@
-"""Named devices and where things live on them. Models never mention devices: a table of rules does.
+"""The device mesh and the sharding of each parameter. Models never mention devices: a table of rules does.
 
-The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits them too and, besides, every large parameter
-(ZeRO, Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
+The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits the rows and every large parameter (ZeRO,
+Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
 
-A rule is (regular expression on the parameter's path, axis names of its *last* dimensions); the first match holds:
+A rule is (regular expression for the path of a parameter, axis names of its *last* dimensions). The first match counts:
 
     (("feedforward/in/kernel", (None, "tensor")), ("feedforward/out/kernel", ("tensor", None)))
 """
@@ -23,16 +23,16 @@ from s2sjax.train.state import TrainState
 
 Tree = Any
 AnyMesh = Mesh | AbstractMesh
-"""an abstract one has no devices: what would lie where, if they were there"""
+"""an AbstractMesh has a shape but no devices"""
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec(("data", "fsdp"))
 MIN_SIZE = 2**12
-"""parameters with fewer elements are not worth gathering: fsdp leaves them whole"""
+"""fsdp does not split parameters with fewer elements"""
 
 
 def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """All devices, data x fsdp x tensor of them; data = -1 takes what the other two leave.
+    """A mesh of all devices, data x fsdp x tensor; data = -1 means: as many as the other two leave.
 
     `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1.
     """
@@ -44,7 +44,7 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
             raise UserError(f"train.mesh.{name} is {size}: it must be at least 1")
     if count % split:
         raise UserError(
-            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split} ways, but there are {count} devices: "
+            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split}, but there are {count} devices: "
             f"the product must be one of {', '.join(str(n) for n in range(1, count + 1) if count % n == 0)}"
         )
     data = count // split if mesh.data == -1 else mesh.data
@@ -57,21 +57,21 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
-def ways(mesh: AnyMesh) -> int:
-    """The parts that the rows of a batch are cut into."""
+def data_parallel_size(mesh: AnyMesh) -> int:
+    """How many parts the rows of a batch are split into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def global_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """This process's rows, numpy [rows, ...], as its share of global arrays with rows over data and fsdp."""
+    """Global arrays with rows split over data and fsdp, from the rows of this process, numpy [rows, ...]."""
     sharding = NamedSharding(mesh, ROWS)
 
     def put(leaf):
         rows = leaf.shape[0] * jax.process_count()
-        if rows % ways(mesh):
+        if rows % data_parallel_size(mesh):
             raise UserError(
-                f"a batch of {rows} rows cannot be spread over {ways(mesh)} devices: "
-                f"make its rows a multiple of train.mesh data x fsdp = {ways(mesh)}"
+                f"a batch of {rows} rows cannot be split over {data_parallel_size(mesh)} devices: "
+                f"make its rows a multiple of train.mesh data x fsdp = {data_parallel_size(mesh)}"
             )
         return jax.make_array_from_process_local_data(sharding, leaf)
 
@@ -79,10 +79,10 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
 
 
 def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
-    """A NamedSharding for each leaf of a tree of parameters, or of a TrainState; arrays or only their shapes.
+    """A NamedSharding for each leaf of a tree of parameters or of a TrainState (arrays, or their shapes).
 
     A parameter is split over `tensor` as the first matching rule says and, if it has at least min_size elements, over
-    `fsdp` along its largest free dimension that divides. Optimizer state and average lie where their parameter lies.
+    `fsdp` along its largest free dimension that divides. Optimizer state and average are sharded like their parameter.
     """
     params = tree.params if isinstance(tree, TrainState) else tree
     shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -95,40 +95,42 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     for pattern, _ in rules:
         if pattern not in used:
             raise UserError(
-                f"the sharding rule {pattern!r} matches no parameter (left by the rules before it): mend or drop it"
+                f"the sharding rule {pattern!r} matches no parameter (that no earlier rule matches): fix or delete it"
             )
 
-    def follow(path, leaf):
-        """The optimizer's mu/encoder/kernel lies where encoder/kernel lies: the longest end of its path that is one."""
+    def like_parameter(path, leaf):
+        """mu/encoder/kernel of the optimizer is sharded like encoder/kernel: the longest suffix that is a parameter."""
         names = path_of(path).split("/")
         ends = ("/".join(names[i:]) for i in range(len(names)))
         owner = next((end for end in ends if shapes.get(end) == leaf.shape), None)
         return NamedSharding(mesh, PartitionSpec(*specs[owner]) if owner is not None else PartitionSpec())
 
-    return jax.tree_util.tree_map_with_path(follow, tree)
+    return jax.tree_util.tree_map_with_path(like_parameter, tree)
 
 
-def shapes(tree: Tree, mesh: AnyMesh, rules: Rules = ()) -> Tree:
-    """The shapes of a tree, each with its sharding: what would lie where, without any array."""
-    where = shardings(tree, mesh, rules)
+def with_shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
+    """The abstract arrays (shape, dtype, sharding) of a tree of arrays or of their shapes."""
+    where = shardings(tree, mesh, rules, min_size)
     return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, where)
 
 
-def place(tree: Tree, where: Tree) -> Tree:
-    """The tree, moved to its shardings. Arrays that already lie there are not copied."""
-    return jax.device_put(tree, where)
+def abstract_state(
+    init: Callable[..., Tree], mesh: AnyMesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
+) -> Tree:
+    """The abstract arrays of init(*arguments): what `init_sharded` would create, without creating it."""
+    return with_shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
 
 
-def born_sharded(
+def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
-    """init(*arguments), each device computing only what it will hold: shapes, then shardings, then values."""
+    """init(*arguments), where each device computes only its own shards: shapes, then shardings, then values."""
     where = shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
     return jax.jit(init, out_shardings=where)(*arguments)
 
 
 def path_of(path) -> str:
-    """The keys that lead to a leaf, as one name: encoder/kernel."""
+    """The keys of a leaf as one name: encoder/kernel."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -152,11 +154,11 @@ def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], me
 
 def _with_fsdp(shape: tuple[int, ...], spec: list[str | None], mesh: AnyMesh, min_size: int) -> list[str | None]:
     """Adds `fsdp` at the largest free dimension that divides: (32, 64), [None, None] -> [None, "fsdp"]."""
-    ways, size = mesh.shape["fsdp"], 1
+    fsdp, size = mesh.shape["fsdp"], 1
     for n in shape:
         size *= n
-    free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % ways == 0]
-    if ways == 1 or size < min_size or "fsdp" in spec or not free:
+    free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % fsdp == 0]
+    if fsdp == 1 or size < min_size or "fsdp" in spec or not free:
         return spec
     largest = max(free, key=lambda d: shape[d])
     return [*spec[:largest], "fsdp", *spec[largest + 1 :]]

@@ -1,7 +1,7 @@
-"""What a run tells: a live line on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
-samples.txt, and nonfinite.jsonl with the steps that were skipped.
+"""The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
+samples.txt, and nonfinite.jsonl with the skipped steps.
 
-Only process 0 speaks and writes.
+Only process 0 prints and writes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Log:
-    """Averages the numbers of `every` steps and tells them once. Without a folder it only speaks."""
+    """Averages the metrics over `every` steps, then prints and writes them. Without a folder it only prints."""
 
     def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
-        self._speaks = hosts.leads()
+        self._is_leader = hosts.is_leader()
         self._run = None if folder is None else Path(folder)
-        self._folder = self._run if self._speaks else None
+        self._folder = self._run if self._is_leader else None
         self._steps, self._every, self._tensorboard = steps, every, tensorboard
         self._events: Any = None
         self._live: Progress | None = None
@@ -42,17 +42,17 @@ class Log:
     # ------------------------------------------------------------------------------ life cycle
 
     def start(self, step: int) -> None:
-        """Begins, or goes on, after `step`: lines of later steps, which will be run again, are cut off."""
+        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             for name in (METRICS, NONFINITE):
-                cut_after(self._folder / name, step)
-            cut_samples_after(self._folder / SAMPLES, step)
+                remove_after(self._folder / name, step)
+            remove_samples_after(self._folder / SAMPLES, step)
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
                 self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
-        if self._speaks and sys.stdout.isatty():
+        if self._is_leader and sys.stdout.isatty():
             self._live = Progress(
                 *(TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}")),
                 *(TextColumn("left"), TimeRemainingColumn()),
@@ -70,17 +70,17 @@ class Log:
             self._events.close()
             self._events = None
 
-    # ----------------------------------------------------------------------------------- tell
+    # ---------------------------------------------------------------------------------- write
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """One line of text."""
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
-        elif self._speaks:
+        elif self._is_leader:
             print(text, flush=True)
 
     def step(self, step: int, numbers: dict[str, Any]) -> None:
-        """The numbers of one step: (sum, weight) pairs, added up until they are told, and scalars, told as they are."""
+        """The metrics of one step: (sum, weight) pairs, which are averaged, and scalars, which are not."""
         for name, value in numbers.items():
             if isinstance(value, tuple):
                 old = self._sums.get(name, (0.0, 0.0))
@@ -88,61 +88,61 @@ class Log:
             else:
                 self._scalars[name] = float(value)
         if step % self._every == 0 or step == self._steps:
-            self._tell(step)
+            self._write_means(step)
         if self._live is not None:
             self._live.update(self._task, completed=step)
 
     def scores(
         self, step: int, name: str, value: float, higher_is_better: bool = True, details: Mapping[str, Any] = NOTHING
     ) -> None:
-        """An evaluation."""
+        """The result of an evaluation."""
         self._write({"step": step, "score": name, name: value, **details})
         rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
-        self.say(f"step {step}  {name} {_short(value)}{rest}")
+        self.print(f"step {step}  {name} {_short(value)}{rest}")
 
     def samples(self, step: int, lines: Sequence[str]) -> None:
-        """A few decoded lines, told and kept under "step N" in samples.txt."""
+        """A few decoded lines: printed, and appended to samples.txt under the heading "step N"."""
         for line in lines:
-            self.say(line)
+            self.print(line)
         if self._folder is not None:
             _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
 
     def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
-        """A step that was skipped and the numbers of its examples; the file that now holds them, if there is one."""
+        """A skipped step and the numbers of its examples. Returns the file they are written to, if any."""
         if self._folder is None:
             return self._run and self._run / NONFINITE
-        # JSON has no NaN, and which of the two it was, and whether it is NaN or infinity, is what one wants to know.
+        # JSON has no NaN and no infinity: they are written as strings.
         numbers = {"loss": float(loss), "grad_norm": float(grad_norm)}
-        told = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+        values = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
         path = self._folder / NONFINITE
-        _append(path, json.dumps({"step": step, **told, "examples": [int(number) for number in examples]}))
+        _append(path, json.dumps({"step": step, **values, "examples": [int(number) for number in examples]}))
         return path
 
     @contextlib.contextmanager
-    def aside(self, name: str) -> Iterator[None]:
-        """Time that is not spent on steps (compiling, evaluating, saving); told as NAME_seconds with the next steps."""
+    def timed(self, name: str) -> Iterator[None]:
+        """Time not spent on steps (compiling, evaluating, saving): written as NAME_seconds with the next metrics."""
         begin = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin
-        self._aside[f"{name}_seconds"] = self._aside.get(f"{name}_seconds", 0.0) + seconds
+        self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
 
-    def _tell(self, step: int) -> None:
-        seconds = time.perf_counter() - self._begin - sum(self._aside.values())
+    def _write_means(self, step: int) -> None:
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
         means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
         rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
-        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._aside}
+        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
         self._write(line)
         text = f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
         if self._live is not None:
             self._live.update(self._task, description=text)
         else:
-            self.say(f"step {step}/{self._steps}  {text}")
+            self.print(f"step {step}/{self._steps}  {text}")
         self._clear()
 
     def _clear(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
         self._scalars: dict[str, float] = {}
-        self._aside: dict[str, float] = {}
+        self._timed: dict[str, float] = {}
         self._begin = time.perf_counter()
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -156,8 +156,8 @@ class Log:
                     self._events.add_scalar(key, value, line["step"])
 
 
-def cut_after(path: Path, step: int) -> None:
-    """Drops the lines of steps after `step`, and a last line that a kill left unfinished."""
+def remove_after(path: Path, step: int) -> None:
+    """Removes the lines of steps after `step`, and an incomplete last line."""
     if not path.exists():
         return
     kept = []
@@ -165,21 +165,21 @@ def cut_after(path: Path, step: int) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-    _replace(path, kept)
+    replace_file(path, "".join(line + "\n" for line in kept))
 
 
-def cut_samples_after(path: Path, step: int) -> None:
-    """Drops the headings "step N" with N after `step`, and the lines below them, which all are indented."""
+def remove_samples_after(path: Path, step: int) -> None:
+    """Removes the headings "step N" with N after `step`, and the indented lines below them."""
     if not path.exists():
         return
     text = path.read_text(encoding="utf-8")
     kept, at = [], 0
-    for line in text[: text.rfind("\n") + 1].splitlines():  # not what a kill left unfinished
+    for line in text[: text.rfind("\n") + 1].splitlines():  # without an incomplete last line
         if line.startswith("step "):
             at = int(line.removeprefix("step "))
         if at <= step:
             kept.append(line)
-    _replace(path, kept)
+    replace_file(path, "".join(line + "\n" for line in kept))
 
 
 def _append(path: Path, line: str) -> None:
@@ -187,15 +187,15 @@ def _append(path: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def _replace(path: Path, lines: Sequence[str]) -> None:
-    """Whole or not at all."""
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(fresh, path)
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file completely or not at all."""
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays as Python's."""
+    """NumPy numbers and arrays as Python numbers and lists."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The state of training and the pure function that advances it by one step.
+"""The train state and the pure function that advances it by one step.
 
 Letters: B rows of the global batch, m micro-batches.
 """
@@ -17,36 +17,36 @@ from s2sjax.errors import UserError
 from s2sjax.train.schedules import schedule
 
 Tree = Any
-Pairs = dict[str, tuple[jax.Array, jax.Array]]
+WeightedSums = dict[str, tuple[jax.Array, jax.Array]]
 """Metrics as (sum, weight): added over micro-batches and devices, divided once."""
-Loss = Callable[[Tree, Tree, jax.Array, jax.Array], Pairs]
-"""loss(params, batch, key, step) -> pairs; the quotient of pairs["loss"] is minimised."""
+Loss = Callable[[Tree, Tree, jax.Array, jax.Array], WeightedSums]
+"""loss(params, batch, key, step) -> sums; sum / weight of sums["loss"] is minimised."""
 TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes; with the data and the seed, all that resuming needs."""
+    """Everything that a step reads and writes. With the data and the seed, it is all that resuming needs."""
 
     step: jax.Array
     """batches seen"""
     params: Tree
     optimizer: Tree
     ema: Tree | None
-    """moving average of params, or None where none is kept"""
+    """moving average of params, or None"""
     skipped: jax.Array
-    """non-finite steps in a row, up to now"""
+    """non-finite steps in a row"""
     skipped_total: jax.Array
-    """steps, since the start, that updated nothing: non-finite, or a batch of no weight"""
+    """steps since the start without an update: non-finite, or a batch of weight 0"""
 
 
 def create(params: Tree, optimizer: optax.GradientTransformation, ema: bool = False) -> TrainState:
-    """The state before the first step. `ema` asks for an average, which starts at (a copy of) the parameters."""
+    """The state before the first step. With `ema`, the moving average starts as a copy of the parameters."""
     average = jax.tree.map(jnp.copy, params) if ema else None
     return TrainState(jnp.int32(0), params, optimizer.init(params), average, jnp.int32(0), jnp.int32(0))
 
 
 def evaluation_params(state: TrainState) -> Tree:
-    """The parameters to decode with: the average where one is kept."""
+    """The parameters to decode with: the average if one is kept."""
     return state.params if state.ema is None else state.ema
 
 
@@ -54,16 +54,16 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     """train_step(state, batch) -> state, metrics: pure, to be jitted with the state donated.
 
     The gradient is d(sum)/d(params) / weight, with sum and weight taken over the whole global batch.
-    A step whose loss or gradient is not finite changes nothing but the counters.
-    The metrics are the pairs of `loss` and the scalars grad_norm, learning_rate, skipped.
+    A step whose loss or gradient is not finite changes only the counters.
+    The metrics are the weighted sums of `loss` and the scalars grad_norm, learning_rate, skipped.
     """
     rate = schedule(train)
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         now = lambda params, batch, key: loss(params, batch, key, state.step)
-        pairs, gradient = _summed(now, state.params, batch, key, train.micro_batches)
-        total, weight = pairs["loss"]
+        sums, gradient = _sum_gradient(now, state.params, batch, key, train.micro_batches)
+        total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(total) & jnp.isfinite(norm)
@@ -78,9 +78,9 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
         skipped = jnp.where(updated, 0, state.skipped + ~finite)
         metrics = {
-            **pairs,
+            **sums,
             "grad_norm": norm,
-            "learning_rate": rate(state.step - state.skipped_total),  # the optimizer counts its updates alone
+            "learning_rate": rate(state.step - state.skipped_total),  # the optimizer counts only updates
             "skipped": skipped,
         }
         idle = state.skipped_total + ~updated
@@ -89,18 +89,18 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     return train_step
 
 
-def _summed(
-    loss: Callable[[Tree, Tree, jax.Array], Pairs], params: Tree, batch: Tree, key: jax.Array, parts: int
-) -> tuple[Pairs, Tree]:
-    """The pairs of the batch and the gradient of the *sum* of its loss, added up over micro-batches."""
+def _sum_gradient(
+    loss: Callable[[Tree, Tree, jax.Array], WeightedSums], params: Tree, batch: Tree, key: jax.Array, parts: int
+) -> tuple[WeightedSums, Tree]:
+    """The weighted sums of the batch and the gradient of the *sum* of its loss, accumulated over micro-batches."""
 
-    def sum_and_pairs(params, batch, key):
-        pairs = loss(params, batch, key)
-        return pairs["loss"][0], pairs
+    def loss_and_sums(params, batch, key):
+        sums = loss(params, batch, key)
+        return sums["loss"][0], sums
 
     def part(index, micro_batch):
-        gradient, pairs = jax.grad(sum_and_pairs, has_aux=True)(params, micro_batch, jax.random.fold_in(key, index))
-        return pairs, gradient
+        gradient, sums = jax.grad(loss_and_sums, has_aux=True)(params, micro_batch, jax.random.fold_in(key, index))
+        return sums, gradient
 
     if parts == 1:
         return part(0, batch)
@@ -115,20 +115,19 @@ def _summed(
 
 
 def _split(leaf: jax.Array, parts: int) -> jax.Array:
-    """[B, ...] -> [m, B/m, ...], micro-batch i taking the rows i, m+i, 2m+i, ...
+    """[B, ...] -> [m, B/m, ...]: micro-batch i gets the rows i, m+i, 2m+i, ...
 
-    Each device holds a run of neighbouring rows, so every micro-batch has an equal share of every device's rows
-    and none has to move: with B=4, m=2 on two devices, rows 01|23 become 0|2 and then 1|3.
+    Each device holds consecutive rows, so that every micro-batch gets an equal share of the rows of each device and no
+    row moves: with B=4, m=2 on two devices, rows 01|23 become 0|2 and 1|3.
     """
     rows = leaf.shape[0]
     if rows % parts:
         raise UserError(
-            f"a batch of {rows} rows cannot be split in train.micro_batches {parts}: use a divisor of {rows}"
+            f"a batch of {rows} rows cannot be split into train.micro_batches {parts}: use a divisor of {rows}"
         )
     return jnp.moveaxis(leaf.reshape(rows // parts, parts, *leaf.shape[1:]), 1, 0)
 
 
 def _average(ema: Tree, params: Tree, step: jax.Array, decay: float) -> Tree:
-    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)): early on it forgets quickly."""
-    d = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return jax.tree.map(lambda e, p: d * e + (1 - d) * p, ema, params)
+    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly."""
+    return optax.incremental_update(params, ema, 1 - jnp.minimum(decay, (1.0 + step) / (10.0 + step)))

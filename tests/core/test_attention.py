@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 
 from s2sjax.core import attention, positions
 
@@ -96,7 +97,7 @@ FORMULAS = {
 @every_score
 def test_a_score_is_its_formula(name):
     score, weights, queries, memory = score_example(name)
-    ask, prepare = partial(score.ask, weights), partial(score.prepare, weights)
+    ask, prepare = partial(score.query, weights), partial(score.prepare, weights)
     one = jax.jit(lambda state, memory: score.score(weights, ask(state), prepare(memory)))
     expected = [FORMULAS[name](weights, queries[0, 0], h) for h in memory[0]]
     np.testing.assert_allclose(one(queries[0, 0], memory[0]), expected, atol=BAR)
@@ -129,11 +130,9 @@ def test_many_queries_are_a_loop_over_one(name):
 
 
 def test_cosine_equals_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    score, _, queries, memory = score_example("cosine")
-    ours = jax.jit(lambda q, h: score.score({}, score.ask({}, q), score.prepare({}, h)))(queries[0, 0], memory[0])
-    theirs = torch.nn.functional.cosine_similarity(torch.tensor(queries[0, 0])[None], torch.tensor(memory[0]), dim=1)
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
+    theirs, score = references.of_pytorch("cosine"), attention.SCORES["cosine"]
+    ours = jax.jit(lambda q, h: score.score({}, score.query({}, q), score.prepare({}, h)))
+    np.testing.assert_allclose(ours(theirs["query"], theirs["memory"]), theirs["scores"], atol=BAR)
 
 
 def test_a_vector_without_direction_has_cosine_zero_and_a_gradient_of_zero():
@@ -166,8 +165,8 @@ def test_coverage_enters_the_additive_score():
     """e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i)."""
     score, weights, queries, memory = score_example("additive")
     weights["coverage"], coverage = draw(16, HIDDEN), np.abs(draw(17, ROWS, MEMORY))
-    keys = attention.covered(weights, score.prepare(weights, memory), coverage)
-    found = score.score(weights, score.ask(weights, queries[0, 0]), keys[0])
+    keys = attention.add_coverage(weights, score.prepare(weights, memory), coverage)
+    found = score.score(weights, score.query(weights, queries[0, 0]), keys[0])
     hidden = (
         memory[0] @ weights["memory"] + queries[0, 0] @ weights["query"] + coverage[0][:, None] * weights["coverage"]
     )
@@ -214,19 +213,13 @@ def heads_example(queries: int = QUERIES, memory: int = MEMORY):
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 def test_many_heads_equal_flax_and_pytorch(biased):
-    bias = draw(26, 1, HEADS, QUERIES, MEMORY) if biased else None
-    mask = np.random.default_rng(23).random((ROWS, QUERIES, MEMORY)) < 0.6
-    mask[..., 0] = True  # theirs do not define an empty row
-    queries, keys, values = heads_example()
+    torch = references.of_pytorch("heads-biased" if biased else "heads-plain")
+    queries, keys, values, theirs = (torch[name].swapaxes(1, 2) for name in ("queries", "keys", "values", "ys"))
+    mask, bias = torch["mask"], torch["bias"] if biased else None
     ours = jax.jit(attention.multi_head)(queries, keys, values, mask, bias)
+    np.testing.assert_allclose(ours, theirs, atol=BAR)
     flax = jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, bias, mask[:, None]))(queries, keys, values)
     np.testing.assert_allclose(ours, flax, atol=BAR)
-
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    tensors = [torch.tensor(x.swapaxes(1, 2)) for x in (queries, keys, values)]
-    added = np.where(mask[:, None], np.float32(0) if bias is None else bias, -np.inf)
-    theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=torch.tensor(added))
-    np.testing.assert_allclose(ours, theirs.numpy().swapaxes(1, 2), atol=BAR)
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])

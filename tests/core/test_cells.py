@@ -43,7 +43,8 @@ def unrolled(name: str, weights, xs, carry):
 
 
 def test_a_configuration_can_name_every_cell():
-    assert set(typing.get_args(CellName)) == set(cells.CELLS)
+    (choices,) = typing.get_args(CellName)[1:]
+    assert choices.table is cells.CELLS
 
 
 @pytest.mark.parametrize(

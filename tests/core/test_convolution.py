@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 
 from s2sjax.core import convolution
 
@@ -44,14 +45,12 @@ def test_it_is_the_sum_that_its_docstring_writes(width, dilation, causal):
 
 @every_shape
 def test_it_equals_pytorch(width, dilation):
-    """`conv1d` with copied weights, on a sentence without padding."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    weights, reach = weights_of(width), (width - 1) * dilation
-    xs = torch.nn.functional.pad(torch.tensor(XS).transpose(1, 2), (reach, 0))
-    kernel, bias = torch.tensor(weights["kernel"]).permute(2, 1, 0), torch.tensor(weights["bias"])
-    theirs = torch.nn.functional.conv1d(xs, kernel, bias, dilation=dilation).transpose(1, 2)
-    ours = convolution.convolve(weights, XS, np.ones((ROWS, TIME), bool), causal=True, dilation=dilation)
-    np.testing.assert_allclose(ours, theirs, atol=BAR)
+    """`conv1d` with its weights, on a sentence without padding."""
+    theirs = references.of_pytorch(f"conv1d-{width}-{dilation}")
+    weights = {"kernel": theirs["weight"].transpose(2, 1, 0), "bias": theirs["bias"]}
+    xs, everywhere = theirs["xs"], np.ones(theirs["xs"].shape[:2], bool)
+    ours = convolution.convolve(weights, xs, everywhere, causal=True, dilation=dilation)
+    np.testing.assert_allclose(ours, theirs["ys"], atol=BAR)
 
 
 @every_shape
@@ -88,8 +87,8 @@ def test_a_causal_output_has_no_gradient_from_its_future():
 def test_the_gated_linear_unit():
     """A gate of 0 is half open; one of 100 is open; one of -100 is closed."""
     np.testing.assert_allclose(convolution.gated(jnp.array([2.0, 2, 2, 0, 100, -100])), [1, 2, 0], atol=1e-6)
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    np.testing.assert_allclose(convolution.gated(XS), torch.nn.functional.glu(torch.tensor(XS)), atol=1e-6)
+    theirs = references.of_pytorch("glu")
+    np.testing.assert_allclose(convolution.gated(theirs["xs"]), theirs["ys"], atol=1e-6)
 
 
 def test_weight_norm_splits_a_kernel_into_length_and_direction():
@@ -98,6 +97,6 @@ def test_weight_norm_splits_a_kernel_into_length_and_direction():
     np.testing.assert_allclose(lengths, np.linalg.norm(kernel.reshape(-1, OUTPUTS), axis=0), rtol=1e-6)
     np.testing.assert_allclose(convolution.weight_norm(kernel, lengths), kernel, rtol=1e-5)
     np.testing.assert_allclose(convolution.weight_norm(7 * kernel, lengths), kernel, rtol=1e-5)
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    theirs = torch._weight_norm(torch.tensor(kernel), torch.full((1, 1, OUTPUTS), 2.0), 2)
-    np.testing.assert_allclose(convolution.weight_norm(kernel, jnp.full(OUTPUTS, 2.0)), theirs, rtol=1e-5)
+    theirs = references.of_pytorch("weight_norm")
+    ours = convolution.weight_norm(theirs["direction"], theirs["length"].ravel())
+    np.testing.assert_allclose(ours, theirs["kernel"], rtol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from s2sjax import config, models
-from s2sjax.core import attention, fused, past, search
+from s2sjax.core import attention, device, fused, kv_cache, search
 from s2sjax.train import mesh as meshes
 
 
@@ -20,7 +20,7 @@ def drawn(*shape, dtype="float32", seed=0):
 
 @pytest.mark.parametrize(("capability", "runs"), [("9.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)])
 def test_old_and_other_devices_are_left_to_xla(capability, runs):
-    assert fused.runs_here(SimpleNamespace(compute_capability=capability)) == runs
+    assert device.runs_triton(SimpleNamespace(compute_capability=capability)) == runs
     assert not fused.fits(drawn(1, 1, 1, 16))  # on a CPU
 
 
@@ -32,13 +32,13 @@ def on_a_gpu(monkeypatch):
         monkeypatch.setattr(fused, name, partial(getattr(fused, name), interpret=True))
 
 
-def a_past(at, K=5, N=2, D=16, L=7, dtype="float32"):
-    """qkv, cache, rows; where a prefix writes, its own row is its past."""
+def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
+    """qkv, cache, beam_index; where a prefix writes, its index is its own row."""
     B = len(at)
-    rows = jnp.asarray(np.random.default_rng(0).integers(0, K, (B, K, L)))
-    rows = jnp.where(jnp.arange(L) == (at % L)[:, None, None], jnp.arange(K)[:, None], rows)
+    beam_index = jnp.asarray(np.random.default_rng(0).integers(0, K, (B, K, L)))
+    beam_index = jnp.where(jnp.arange(L) == (at % L)[:, None, None], jnp.arange(K)[:, None], beam_index)
     cache = tuple(drawn(B, N, L, K, D, seed=seed, dtype=dtype) for seed in (1, 2))
-    return drawn(B, K, 3, N, D, dtype=dtype), cache, rows
+    return drawn(B, K, 3, N, D, dtype=dtype), cache, beam_index
 
 
 @pytest.mark.parametrize("prefixes", [1, 5, 17])
@@ -53,12 +53,12 @@ def test_a_shared_memory(prefixes, length):
 
 @pytest.mark.parametrize("length", [1, 32, 70])
 @pytest.mark.parametrize("prefixes", [1, 5])
-def test_the_past_of_each_prefix_and_what_is_written(length, prefixes):
+def test_the_cache_of_each_prefix_and_what_is_written(length, prefixes):
     for position in ([0, 1, length - 1], [length, length + 3, 2 * length]):  # the second: a cache that rolls
         at = jnp.asarray(position)
-        qkv, cache, rows = a_past(at, K=prefixes, L=length)
-        expected, caches = past.attend(qkv, cache, rows, at)
-        attended, written = fused.attend_and_write(qkv, cache, rows, at, True)
+        qkv, cache, beam_index = a_cache(at, K=prefixes, L=length)
+        expected, caches = kv_cache.attend(qkv, cache, beam_index, at)
+        attended, written = fused.attend_and_write(qkv, cache, beam_index, at, True)
         np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
         for mine, theirs in zip(written, caches, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -66,14 +66,16 @@ def test_the_past_of_each_prefix_and_what_is_written(length, prefixes):
 
 def test_half_precision_is_summed_in_float32():
     at = jnp.array([5, 40, 63])
-    qkv, cache, rows = a_past(at, dtype="bfloat16", L=64)
-    exact = past.attend(qkv.astype("float32"), tuple(part.astype("float32") for part in cache), rows, at)[0]
-    attended, _ = fused.attend_and_write(qkv, cache, rows, at, True)
+    qkv, cache, beam_index = a_cache(at, dtype="bfloat16", L=64)
+    exact = kv_cache.attend(qkv.astype("float32"), tuple(part.astype("float32") for part in cache), beam_index, at)[0]
+    attended, _ = fused.attend_and_write(qkv, cache, beam_index, at, True)
     assert attended.dtype == jnp.bfloat16
     np.testing.assert_allclose(attended.astype("float32"), exact, rtol=2**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize(("positions", "window"), [("sinusoidal", 0), ("rotary", 4)])
+@pytest.mark.parametrize(
+    ("positions", "window"), [("sinusoidal", 0), pytest.param("rotary", 4, marks=pytest.mark.slow)]
+)
 def test_a_search_finds_the_same(positions, window, request):
     small = {"width": 32, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2}
     module = models.build(config.Transformer(positions=positions, window=window, **small), 30, 30)
@@ -84,7 +86,7 @@ def test_a_search_finds_the_same(positions, window, request):
         memory = module.apply({"params": params}, source, method="encode")
         state = module.apply({"params": params}, memory, 12, method="start")
         limit = jnp.array([12, 7, 0])
-        return search.beam(module.beams(params, memory), state, limit, 12, width=4, nbest=4, penalty="mean")
+        return search.beam_search(module.beams(params, memory), state, limit, 12, width=4, nbest=4, penalty="mean")
 
     plain = found()
     request.getfixturevalue("on_a_gpu")
@@ -97,13 +99,13 @@ def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
     mesh = meshes.make_mesh(config.Mesh(tensor=2))
     put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
     at = jnp.arange(8)
-    qkv, cache, rows = a_past(at, N=4)
-    expected, caches = past.attend(qkv, cache, rows, at)
+    qkv, cache, beam_index = a_cache(at, N=4)
+    expected, caches = kv_cache.attend(qkv, cache, beam_index, at)
     batch = ("data", "fsdp")
     placed = (
         put(qkv, batch, None, None, "tensor"),
         tuple(put(part, batch, "tensor") for part in cache),
-        put(rows, batch),
+        put(beam_index, batch),
         put(at, batch),
     )
     program = jax.jit(partial(fused.attend_and_write, interpret=True)).lower(*placed).compile()

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 
 from s2sjax import layers
 from s2sjax.core import cells, recurrence
@@ -69,31 +70,25 @@ def test_weights_are_read_in_the_computing_type_and_kept_in_float32():
 
 def test_a_bidirectional_lstm_stack_equals_pytorch():
     """Two layers, each direction half of the width, on padded sentences: outputs and last states."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    stack = layers.Recurrent("lstm", WIDTH, 2, INPUTS, bidirectional=2)
-    xs = draw(0, ROWS, TIME, INPUTS)
-    variables = variables_of(stack, xs, MASK)
-    ys, final = jax.jit(stack.apply)(variables, xs, MASK)
+    torch = references.of_pytorch("lstm_stack")
 
-    def theirs(name, layer):
+    def ours(name):
         """PyTorch's gates lie in the order i, f, c~, o, ours in the order f, i, o, c~."""
-        f, i, o, candidate = np.split(np.asarray(variables["params"][layer][name]).T, 4)
-        return torch.tensor(np.concatenate([i, f, candidate, o]))
+        i, f, candidate, o = np.split(torch[name].T, 4, axis=-1)
+        return np.concatenate([f, i, o, candidate], axis=-1)
 
-    module = torch.nn.LSTM(INPUTS, WIDTH // 2, num_layers=2, batch_first=True, bidirectional=True)
-    with torch.no_grad():
-        for layer in range(2):
-            for ours, suffix in ((f"forward_{layer}", ""), (f"backward_{layer}", "_reverse")):
-                for name, part in (("input", "weight_ih"), ("state", "weight_hh"), ("bias", "bias_ih")):
-                    getattr(module, f"{part}_l{layer}{suffix}").copy_(theirs(name, ours))
-                getattr(module, f"bias_hh_l{layer}{suffix}").zero_()
-        packed = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(xs), torch.tensor(MASK.sum(1)), batch_first=True)
-        outputs, last = module(packed)
-        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
-    np.testing.assert_allclose(np.where(MASK[..., None], ys, 0), outputs.numpy(), atol=BAR)
+    params = {}
     for layer in range(2):
-        for ours, part in zip(final[layer], last):  # [2 layers x 2 directions, B, H/2]
-            np.testing.assert_allclose(ours, np.concatenate(part[2 * layer : 2 * layer + 2].numpy(), axis=1), atol=BAR)
+        for direction, end in (("forward", f"l{layer}"), ("backward", f"l{layer}_reverse")):
+            names = {"input": f"weight_ih_{end}", "state": f"weight_hh_{end}", "bias": f"bias_ih_{end}"}
+            params[f"{direction}_{layer}"] = {name: ours(theirs) for name, theirs in names.items()}
+    stack = layers.Recurrent("lstm", WIDTH, 2, INPUTS, bidirectional=2)
+    mask = np.arange(torch["xs"].shape[1]) < torch["lengths"][:, None]
+    ys, final = jax.jit(stack.apply)({"params": params}, torch["xs"], mask)
+    np.testing.assert_allclose(np.where(mask[..., None], ys, 0), torch["ys"], atol=BAR)
+    for layer in range(2):
+        for carry, part in zip(final[layer], (torch["last_0"], torch["last_1"])):  # [2 layers x 2 directions, B, H/2]
+            np.testing.assert_allclose(carry, np.concatenate(part[2 * layer : 2 * layer + 2], axis=1), atol=BAR)
 
 
 def test_residual_stacks_add_from_the_second_layer_on():
@@ -152,7 +147,7 @@ def test_two_directions_are_joined_as_asked(join):
 def drawn_noise(rate: float, zoneout: float, train: bool, shape=(TIME, 20, 300)) -> cells.Noise:
     class Draw(nn.Module):
         def __call__(self):
-            return layers.noise(self, cells.CELLS["lstm"], shape, rate, zoneout, np.float32, train)
+            return layers.draw_noise(self, cells.CELLS["lstm"], shape, rate, zoneout, np.float32, train)
 
     return Draw().apply({}, rngs={"dropout": jax.random.key(3)})
 
@@ -183,8 +178,8 @@ def test_zoneout_draws_at_every_step_and_later_is_its_mean():
 
 
 def test_without_rates_there_is_no_noise():
-    assert drawn_noise(0.0, 0.0, train=True) == cells.QUIET
-    assert drawn_noise(0.3, 0.0, train=False) == cells.QUIET
+    assert drawn_noise(0.0, 0.0, train=True) == cells.NO_NOISE
+    assert drawn_noise(0.3, 0.0, train=False) == cells.NO_NOISE
 
 
 def test_a_stack_hides_and_zones_out_while_it_learns():

@@ -15,7 +15,7 @@ LENGTHS = np.array([6, 3, 0])
 MASK = np.arange(MEMORY) < LENGTHS[:, None]
 BAR = 1e-5
 
-look = jax.jit(local.look, static_argnums=(0, 1))
+look = jax.jit(local.window_weights, static_argnums=(0, 1))
 every_window = pytest.mark.parametrize("name", local.WINDOWS)
 
 
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_predicted_window():
 
         @jax.jit
         def context(weights, states):
-            near = local.look(local.WINDOWS["predictive"], RADIUS, weights, states, TIMES[:, 0], MASK)
+            near = local.window_weights(local.WINDOWS["predictive"], RADIUS, weights, states, TIMES[:, 0], MASK)
             return attention.attend_batch(attention.SCORES["dot"], {}, states, memory, memory, MASK, window=near)[0]
 
         arguments = jax.tree.map(jnp.float64, (weights_of("predictive"), STATES[:, 0]))

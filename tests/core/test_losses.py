@@ -10,7 +10,6 @@ from s2sjax.core import losses
 ROWS, TIME, VOCABULARY = 4, 5, 7
 
 cross_entropy = jax.jit(losses.cross_entropy, static_argnums=3)
-accuracy = jax.jit(losses.accuracy)
 log_likelihood = jax.jit(losses.log_likelihood)
 
 every_smoothing = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
@@ -46,7 +45,6 @@ def test_padding_never_counts(smoothing):
     np.testing.assert_array_equal(
         cross_entropy(logits, labels, mask, smoothing), cross_entropy(*other, mask, smoothing)
     )
-    np.testing.assert_array_equal(accuracy(logits, labels, mask), accuracy(*other, mask))
     np.testing.assert_array_equal(log_likelihood(logits, labels, mask), log_likelihood(*other, mask))
     gradient = np.asarray(jax.jit(jax.grad(lambda x: losses.cross_entropy(x, labels, mask, smoothing)[0]))(logits))
     assert (gradient[~mask] == 0).all()
@@ -57,7 +55,6 @@ def test_padding_never_counts(smoothing):
 def test_nothing_but_padding_weighs_nothing(smoothing):
     logits, labels, mask = example()
     np.testing.assert_array_equal(cross_entropy(logits, labels, np.zeros_like(mask), smoothing), (0, 0))
-    np.testing.assert_array_equal(accuracy(logits, labels, np.zeros_like(mask)), (0, 0))
 
 
 @every_smoothing
@@ -65,15 +62,8 @@ def test_the_parts_of_a_batch_add_up_to_it(smoothing):
     """Halves of unequal weight, as micro-batches and devices are: 8 tokens and 1."""
     arrays = example()
     first, second = [x[:2] for x in arrays], [x[2:] for x in arrays]
-    for total in (lambda *args: cross_entropy(*args, smoothing), accuracy):
-        parts = np.add(total(*first), total(*second))
-        np.testing.assert_allclose(parts, total(*arrays), rtol=1e-6)
-
-
-def test_accuracy_counts_the_highest_logits():
-    logits, labels, mask = example()
-    labels = np.where(np.arange(TIME) % 2 == 0, logits.argmax(-1), logits.argmin(-1))
-    assert tuple(map(float, accuracy(logits, labels, mask))) == (3 + 2 + 1, 9)
+    parts = np.add(cross_entropy(*first, smoothing), cross_entropy(*second, smoothing))
+    np.testing.assert_allclose(parts, cross_entropy(*arrays, smoothing), rtol=1e-6)
 
 
 def test_log_likelihood_is_the_sum_of_each_sentence():

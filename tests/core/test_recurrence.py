@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 import zoo
 
-from s2sjax.core import cells, recurrence
+from s2sjax.core import cells, device, recurrence
 
 ROWS, TIME, INPUTS, WIDTH = 4, 6, 2, 3
 LENGTHS = np.array([6, 4, 1, 0])  # whole, padded, nearly and wholly empty
@@ -91,60 +92,42 @@ def test_reverse_is_forward_on_the_flipped_sentence(name):
         assert_same(name, ys[row, :n], flipped_ys[row, :n][::-1])
 
 
-def pytorch_module(torch, name: str, forward, backward):
-    """PyTorch's two directions with our weights, and which of its parameters each of ours became."""
-    kind = {"rnn": "RNN", "lstm": "LSTM", "gru_after": "GRU"}[name]
-    module = getattr(torch.nn, kind)(INPUTS, WIDTH, batch_first=True, bidirectional=True)
-    names = {"input": "weight_ih_l0", "state": "weight_hh_l0", "bias": "bias_ih_l0"}
-    for suffix, weights in (("", forward), ("_reverse", backward)):
-        for ours, theirs in names.items():
-            getattr(module, theirs + suffix).data.copy_(torch.tensor(in_pytorchs_order(name, weights[ours].T)))
-        second = getattr(module, "bias_hh_l0" + suffix).data.zero_()
-        if name == "gru_after":
-            second[2 * WIDTH :] = torch.tensor(weights["state_bias"])
-    return module, names
-
-
-def in_pytorchs_order(name: str, value) -> np.ndarray:
+def from_pytorchs_order(name: str, value: np.ndarray) -> np.ndarray:
     """PyTorch's gates lie in the order i, f, c~, o and r, u, h~; ours in the order f, i, o, c~ and u, r, h~."""
     order = {"rnn": [0], "lstm": [1, 0, 3, 2], "gru_after": [1, 0, 2]}[name]
-    blocks = np.split(np.asarray(value), len(order))
-    return np.concatenate([blocks[place] for place in order])
+    blocks = np.split(value.T, len(order), axis=-1)
+    return np.concatenate([blocks[place] for place in order], axis=-1)
 
 
 @pytest.mark.parametrize("name", ["rnn", "lstm", "gru_after"])
 def test_both_directions_equal_pytorch_on_packed_sentences(name):
     """Outputs, last carries, and the gradients of all squared outputs by the weights."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    lengths, rows = np.maximum(LENGTHS[:3], 1), slice(0, 3)  # PyTorch refuses an empty sentence
-    forward, backward = example(name, seed=1), example(name, seed=2)
-    xs = forward[1][rows]
-    carries = [tuple(part[rows] for part in carry) for _, _, carry in (forward, backward)]
-    module, names = pytorch_module(torch, name, forward[0], backward[0])
-
-    begin = [torch.stack([torch.tensor(part) for part in parts]) for parts in zip(*carries)]
-    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(xs), torch.tensor(lengths), batch_first=True)
-    outputs, last = module(packed, tuple(begin) if name == "lstm" else begin[0])
-    outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=TIME)
-    (outputs**2).sum().backward()
-    last = last if name == "lstm" else (last,)
+    torch, names = references.of_pytorch(name), {"input": "weight_ih_l0", "state": "weight_hh_l0", "bias": "bias_ih_l0"}
+    xs, mask = torch["xs"], np.arange(torch["xs"].shape[1]) < torch["lengths"][:, None]
+    parts = range(cells.CELLS[name].carries)
 
     def loss(weights, carry, reverse):
-        ys, carry = recurrence.run(cells.CELLS[name], weights, xs, MASK[rows], carry, reverse=reverse)
-        ys = jnp.where(MASK[rows, :, None], ys, 0)
+        ys, carry = recurrence.run(cells.CELLS[name], weights, xs, mask, carry, reverse=reverse)
+        ys = jnp.where(mask[..., None], ys, 0)
         return jnp.sum(ys**2), (ys, carry)
 
     gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=2)
-    for direction, (suffix, weights) in enumerate((("", forward[0]), ("_reverse", backward[0]))):
-        d_weights, (ys, carry) = gradient(weights, carries[direction], direction == 1)
-        theirs = outputs[..., direction * WIDTH : (direction + 1) * WIDTH].detach().numpy()
-        np.testing.assert_allclose(ys, theirs, atol=1e-5)
-        for ours, part in zip(carry, last):
-            np.testing.assert_allclose(ours, part[direction].detach().numpy(), atol=1e-5)
-        for ours, name_there in names.items():
-            there = getattr(module, name_there + suffix).grad.numpy()
-            here = in_pytorchs_order(name, d_weights[ours].T)
-            np.testing.assert_allclose(here, there, atol=1e-5 * max(1, np.abs(there).max()))
+    for direction, suffix in enumerate(("", "_reverse")):
+        weights, slopes = (
+            {ours: from_pytorchs_order(name, torch[begin + there + suffix]) for ours, there in names.items()}
+            for begin in ("", "d_")
+        )
+        if name == "gru_after":
+            weights["state_bias"], slopes["state_bias"] = (
+                torch[f"{begin}bias_hh_l0{suffix}"][-WIDTH:] for begin in ("", "d_")
+            )
+        carry = tuple(torch[f"begin_{part}"][direction] for part in parts)
+        d_weights, (ys, last) = gradient(weights, carry, direction == 1)
+        np.testing.assert_allclose(ys, np.split(torch["ys"], 2, axis=-1)[direction], atol=1e-5)
+        for part in parts:
+            np.testing.assert_allclose(last[part], torch[f"last_{part}"][direction], atol=1e-5)
+        for ours, there in slopes.items():
+            np.testing.assert_allclose(d_weights[ours], there, atol=1e-5 * max(1, np.abs(there).max()))
 
 
 # ------------------------------------------------------------------------------- parallel over time
@@ -158,7 +141,7 @@ def test_in_parallel_is_step_by_step(name, reverse, zoned):
     rng = np.random.default_rng(4)
     xs = rng.normal(size=(ROWS, 11, INPUTS)).astype(np.float32)
     mask = rng.random((ROWS, 11)) < 0.7
-    noise = cells.Noise(zone=rng.random((11, 1, ROWS, WIDTH)).astype(np.float32)) if zoned else cells.QUIET
+    noise = cells.Noise(zone=rng.random((11, 1, ROWS, WIDTH)).astype(np.float32)) if zoned else cells.NO_NOISE
 
     @partial(jax.jit, static_argnums=0)
     def with_gradients(parallel, *arguments):
@@ -271,7 +254,7 @@ def test_unrolled_scans_are_the_same_scan(monkeypatch):
     weights, xs, carry = example("lstm")
     arguments = weights, xs, HOLES, carry, cotangents_like(xs, carry)
     rolled = late_gradients("lstm", True, *arguments)
-    monkeypatch.setattr(recurrence, "unroll", lambda: 4)
+    monkeypatch.setattr(device, "scan_unroll", lambda: 4)
     unrolled = jax.jit(partial(gradients, recurrence.run, "lstm", True))(*arguments)
     assert_close(unrolled, rolled, atol=1e-5)
 
@@ -297,8 +280,10 @@ def test_what_is_shared_between_steps_has_its_gradient():
 def test_turned_rows_keep_their_padding_at_the_end():
     """a b c _ -> c b a _, of ids and of vectors; turned twice, a row is as it was."""
     ids = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
-    there = recurrence.turned(ids, ids != 0)
+    there = recurrence.reverse_sequences(ids, ids != 0)
     np.testing.assert_array_equal(there, [[3, 2, 1, 0], [4, 0, 0, 0], [0, 0, 0, 0], [8, 7, 6, 5]])
-    np.testing.assert_array_equal(recurrence.turned(there, ids != 0), ids)
+    np.testing.assert_array_equal(recurrence.reverse_sequences(there, ids != 0), ids)
     vectors = np.stack([ids, 10 * ids], axis=-1)
-    np.testing.assert_array_equal(recurrence.turned(vectors, ids != 0), np.stack([there, 10 * there], axis=-1))
+    np.testing.assert_array_equal(
+        recurrence.reverse_sequences(vectors, ids != 0), np.stack([there, 10 * there], axis=-1)
+    )

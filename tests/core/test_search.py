@@ -1,7 +1,6 @@
 """Search, tried on the models of tests/tables.py."""
 
-import itertools
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,7 @@ from s2sjax.core.tokens import EOS, PAD, SOS, UNK
 
 @partial(jax.jit, static_argnames=("width", "nbest", "penalty"))
 def _beam(models, limit, alpha, **options):
-    return search.beam(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
+    return search.beam_search(partial(step, models), start(len(limit)), limit, LENGTH, alpha=alpha, **options)
 
 
 @partial(jax.jit, static_argnames="penalty")
@@ -77,14 +76,6 @@ def by_specification(log_p, limit: int, width: int, divisor: np.ndarray) -> list
         aside = sorted(aside, key=lambda hypothesis: -hypothesis[1])[:width]
         live = [(tokens, s) for tokens, s in ranked if tokens[-1] != EOS][:width]
     return aside
-
-
-@cache
-def by_enumeration(seed: int, row: int, limit: int) -> dict[tuple[int, ...], float]:
-    """The log-probability of every hypothesis there is."""
-    log_p = next_log_probs(natural_models(seed)[row : row + 1], 0)
-    sentences = [(*words, EOS) for count in range(limit) for words in itertools.product(WORDS, repeat=count)]
-    return {tokens: sum(log_p(tokens[:t])[token] for t, token in enumerate(tokens)) for tokens in sentences}
 
 
 def assert_found(found: search.Hypotheses, row: int, expected: list):
@@ -146,7 +137,7 @@ def test_a_search_stops_when_nothing_better_can_come(penalty, steps):
         jax.debug.callback(lambda position: seen.append(position.max()), state.position)
         return step(chain(), state, token)
 
-    decode = lambda limit: search.beam(watched, start(1), limit, LENGTH, width=2, penalty=penalty)
+    decode = lambda limit: search.beam_search(watched, start(1), limit, LENGTH, width=2, penalty=penalty)
     jax.block_until_ready(jax.jit(decode)(LIMIT))
     jax.effects_barrier()
     assert max(seen) + 1 == steps
@@ -200,24 +191,6 @@ def test_a_beam_follows_its_specification(width, nbest, penalty, alpha):
     for row in range(ROWS):
         expected = by_specification(next_log_probs(models, row), limit[row], width, divisor)
         assert_found(found, row, expected[:nbest])
-
-
-@pytest.mark.parametrize("penalty, alpha", PENALTIES)
-def test_a_wide_beam_equals_exhaustive_search(penalty, alpha):
-    """All 40 hypotheses of up to three words, best first, for models with limits of 0 to 4 tokens."""
-    seed, limit, divisor = 3, limits(4, most=4), divisors(penalty, alpha)
-    found = beam(natural_models(seed), limit, width=40, penalty=penalty, alpha=alpha)
-    assert_well_formed(found, limit)
-    for row in range(ROWS):
-        log_probs = by_enumeration(seed, row, limit[row])
-        scores = {tokens: log_prob / divisor[len(tokens)] for tokens, log_prob in log_probs.items()}
-        tokens = [written(found, row, place) for place in range(len(scores))]
-        assert set(tokens) == set(scores)
-        # Hypotheses closer than float32 can tell may change places; so their scores are compared, in order.
-        np.testing.assert_allclose([scores[t] for t in tokens], sorted(scores.values(), reverse=True), atol=1e-5)
-        np.testing.assert_allclose(found.scores[row, : len(tokens)], [scores[t] for t in tokens], atol=1e-5)
-        np.testing.assert_allclose(found.log_probs[row, : len(tokens)], [log_probs[t] for t in tokens], atol=1e-5)
-        assert (found.lengths[row, len(tokens) :] == 0).all()
 
 
 def test_asking_for_fewer_finds_the_same():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import (
@@ -47,7 +48,7 @@ def run(models: Models, limit, constraint=lambda limit: (), **options):
         walked = partial(step, models), start(len(limit)), limit, LENGTH
         if "width" not in options:
             return search.greedy(*walked, constraint=rules, **options), None
-        return search.explore(*walked, constraint=rules, **options)
+        return search.beam_search_with_tree(*walked, constraint=rules, **options)
 
     return jax.tree.map(np.asarray, compiled(models, limit))
 
@@ -82,7 +83,7 @@ def enumerated(models: Models) -> tuple[np.ndarray, np.ndarray]:
 def wide_beam(models, limit, alpha, penalty, stop):
     # 40 sentences exist, and 41 places: the first of the stop rules never has enough.
     options = dict(width=41, nbest=41, penalty=penalty, alpha=alpha, stop=stop)
-    return search.beam(partial(step, models), start(len(limit)), limit, MOST, **options)
+    return search.beam_search(partial(step, models), start(len(limit)), limit, MOST, **options)
 
 
 def mismatches(found: search.Hypotheses, limit: np.ndarray, scores: np.ndarray) -> int:
@@ -102,14 +103,19 @@ def mismatches(found: search.Hypotheses, limit: np.ndarray, scores: np.ndarray) 
     return wrong
 
 
-@pytest.mark.parametrize("stop", STOPS)
+@zoo.each(STOPS, quick=("bound",))
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, stop):
+def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, name):
     """n-best order included: 1,024 models, all sentences of up to three words, limits of 0 to 4 tokens."""
     models, limit = many_models(100), np.random.default_rng(101).integers(0, MOST + 1, MODELS).astype(np.int32)
-    found = jax.tree.map(np.asarray, wide_beam(models, limit, 0.7, penalty, stop))
     log_probs, _ = enumerated(models)
-    assert mismatches(found, limit, log_probs / divisors(penalty, 0.7)[LENGTHS]) == 0
+    for alpha in (0.6, 3.7, -1.5) if penalty == "gnmt" else (0.0,):
+        found = jax.tree.map(np.asarray, wide_beam(models, limit, alpha, penalty, stop=name))
+        assert_well_formed(found, limit)
+        assert mismatches(found, limit, log_probs / divisors(penalty, alpha)[LENGTHS]) == 0
+        real = found.lengths > 0
+        sums = (found.scores * divisors(penalty, alpha)[found.lengths])[real]
+        np.testing.assert_allclose(found.log_probs[real], sums, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None, database=None)
@@ -134,7 +140,7 @@ def test_coverage_rewards_hypotheses_that_looked_at_all_of_the_source(beta):
     @jax.jit
     def decode(models):
         options = dict(width=41, nbest=41, penalty="mean", coverage=beta, source_mask=mask)
-        return search.beam(partial(looking, models), start(MODELS), limit, MOST, **options)
+        return search.beam_search(partial(looking, models), start(MODELS), limit, MOST, **options)
 
     found = jax.tree.map(np.asarray, decode(models))
     log_probs, each = enumerated(models)
@@ -308,7 +314,9 @@ def test_a_wide_beam_with_required_words_finds_the_best_that_has_them(words):
     @jax.jit
     def decode(models):
         rule = constraints.with_all(words, jnp.asarray(limit))
-        return search.beam(partial(step, models), start(MODELS), limit, MOST, width=41, nbest=41, constraint=rule)
+        return search.beam_search(
+            partial(step, models), start(MODELS), limit, MOST, width=41, nbest=41, constraint=rule
+        )
 
     found = jax.tree.map(np.asarray, decode(models))
     holds = lambda tokens: all(any(tokens[i : i + len(w)] == w for i in range(len(tokens))) for w in words)

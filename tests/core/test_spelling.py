@@ -10,6 +10,7 @@ from s2sjax.core import spelling
 from s2sjax.core.tokens import EOS
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
+from s2sjax.tasks import Translation
 
 WORDS = Vocabulary("words", ["ab", "a", "babab"])
 OPTIONS = config.Spelling(on=True, width=3, kernels=(1, 3), filters=2)
@@ -83,6 +84,6 @@ def test_what_cannot_be_spelt_is_refused():
     with pytest.raises(UserError, match="but the unit is characters: set unit words"):
         config.Text(spelling=OPTIONS)
     spelt = config.Text("words", spelling=OPTIONS)
-    with pytest.raises(UserError, match=r"model\.tie 'output' .* which data\.target\.spelling\.on replaces"):
-        config.Experiment("x", config.Data(target=spelt), config.Transformer())
-    config.Experiment("x", config.Data(source=spelt), config.Transformer())
+    with pytest.raises(UserError, match=r"model\.tie 'output' .* data\.target\.spelling\.on replaces that table"):
+        Translation("x", config.Data(target=spelt), config.Transformer())
+    Translation("x", config.Data(source=spelt), config.Transformer())

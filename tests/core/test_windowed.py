@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 from jax.test_util import check_grads
 
 from s2sjax.core import attention, positions
@@ -39,7 +40,9 @@ def test_what_a_block_sees():
 
 
 @both_ways
-@pytest.mark.parametrize("length, radius", [(7, 1), (7, 2), (5, 7)])
+@pytest.mark.parametrize(
+    "length, radius", [pytest.param(7, 1, marks=pytest.mark.slow), (7, 2), pytest.param(5, 7, marks=pytest.mark.slow)]
+)
 def test_it_equals_the_band_mask(length, radius, causal):
     """Values and gradients: lengths that are no multiple of the radius, padding, an empty row, relative positions."""
     lengths = np.array([length, (length + 1) // 2, 0])
@@ -64,14 +67,10 @@ def test_it_equals_the_band_mask(length, radius, causal):
 
 @both_ways
 def test_it_equals_pytorch_with_the_band_mask(causal):
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    length, radius, heads = 9, 2, heads_example(2, 9)
-    everyone = np.full(2, length)
-    ours = jax.jit(windowed_multi_head, static_argnums=(4, 5))(*heads, everyone, radius, causal)
-    mask = torch.tensor(band(length, everyone, radius, causal)[:, None])
-    tensors = [torch.tensor(x.swapaxes(1, 2)) for x in heads]
-    theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=mask)
-    np.testing.assert_allclose(ours, theirs.numpy().swapaxes(1, 2), atol=BAR)
+    torch = references.of_pytorch(f"band-{causal}")
+    *heads, theirs = (torch[name].swapaxes(1, 2) for name in ("queries", "keys", "values", "ys"))
+    ours = jax.jit(windowed_multi_head, static_argnums=(4, 5))(*heads, np.full(2, 9), 2, causal)
+    np.testing.assert_allclose(ours, theirs, atol=BAR)
 
 
 def test_its_gradient_matches_finite_differences_in_float64():

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from s2sjax.data import Example, batches
-from s2sjax.data.batches import Plan, Ragged, encode, evaluation_batches, make_batch, round_length, stream
+from s2sjax.data import Example
+from s2sjax.data.batches import Plan, evaluation_batches, make_batch, round_length, stream
+from s2sjax.data.columns import Columns, Ragged, first_bucket
+from s2sjax.data.pairs import encode
 from s2sjax.data.text import EOS, PAD, Vocabulary
 from s2sjax.errors import UserError
 
@@ -29,9 +31,7 @@ plans = st.builds(
 
 def some_pairs(count=40):
     """Pair n: n % 7 + 1 source letters, n % 5 + 1 target letters."""
-    return encode(
-        [Example("abcdefg"[: n % 7 + 1], ("jihgf"[: n % 5 + 1],)) for n in range(count)], LETTERS, LETTERS, BUCKETS
-    )
+    return encode([Example("abcdefg"[: n % 7 + 1], ("jihgf"[: n % 5 + 1],)) for n in range(count)], LETTERS, LETTERS)
 
 
 def some_plan(pairs, **changes):
@@ -46,7 +46,7 @@ def equal(left, right):
 
 
 def test_ragged_sequences_end_in_eos_and_pad_to_any_width():
-    ragged = Ragged.of([[7], [8, 9], []])
+    ragged = Ragged.of_ids([[7], [8, 9], []])
     assert ragged.flat.tolist() == [7, EOS, 8, 9, EOS, EOS] and ragged.offsets.tolist() == [0, 2, 5, 6]
     padded = ragged.padded(np.array([1, -1, 2, 0]), 4)
     assert padded.dtype == np.int32
@@ -54,25 +54,41 @@ def test_ragged_sequences_end_in_eos_and_pad_to_any_width():
 
 
 def test_an_example_gives_a_pair_for_each_target():
-    pairs = encode([Example("ab", ("c", "dd")), Example("a", ("",))], LETTERS, LETTERS, BUCKETS)
+    pairs = encode([Example("ab", ("c", "dd")), Example("a", ("",))], LETTERS, LETTERS)
     assert pairs.example.tolist() == [0, 0, 1]
     assert pairs.lengths.tolist() == [[3, 2], [3, 3], [2, 1]]
-    assert pairs.source.padded(np.arange(3), 3).tolist() == [[4, 5, EOS], [4, 5, EOS], [4, EOS, PAD]]
-    assert pairs.target.padded(np.arange(3), 3).tolist() == [[6, EOS, PAD], [7, 7, EOS], [EOS, PAD, PAD]]
+    assert pairs.ragged["source"].padded(np.arange(3), 3).tolist() == [[4, 5, EOS], [4, 5, EOS], [4, EOS, PAD]]
+    assert pairs.ragged["target"].padded(np.arange(3), 3).tolist() == [[6, EOS, PAD], [7, 7, EOS], [EOS, PAD, PAD]]
 
 
 def test_pairs_too_long_are_counted_and_never_planned():
     examples = [Example("a" * n, ("b",)) for n in (3, 7, 8, 40)]  # with <eos>: 4, 8, 9, 41
-    pairs = encode(examples, LETTERS, LETTERS, BUCKETS)
-    assert pairs.too_long == 2
+    pairs = encode(examples, LETTERS, LETTERS)
     plan = some_plan(pairs)
+    assert plan.left_out == 2
     planned = {row for step in range(plan.steps_per_epoch) for row in plan.at(step)[1] if row >= 0}
     assert planned == {0, 1}
 
 
 def test_the_first_bucket_that_holds_both_sides():
     lengths = np.array([(4, 6), (5, 6), (4, 7), (8, 9), (9, 1), (1, 17)])
-    assert batches.first_bucket(lengths, BUCKETS).tolist() == [0, 1, 1, 2, -1, -1]
+    assert first_bucket(lengths, BUCKETS).tolist() == [0, 1, 1, 2, -1, -1]
+
+
+def test_frames_come_with_their_lengths_and_dense_columns_with_zeros():
+    """A task of real numbers: series [*, F] in, one number out. A row of padding is zeros of length 0."""
+    series = Ragged.of_frames([np.array([[0.1, 1.0], [0.2, 2.0]]), np.array([[0.3, 3.0]])])
+    columns = Columns({"series": series}, {"target": np.array([[5.0], [6.0]], np.float32)}, np.array([7, 8]), (2,))
+    assert columns.lengths.tolist() == [[2], [1]]
+    batch = columns.batch(np.array([1, -1, 0]), (3,))
+    assert batch["series"].shape == (3, 3, 2) and batch["series"].dtype == np.float32
+    np.testing.assert_allclose(batch["series"][2], [[0.1, 1], [0.2, 2], [0, 0]], rtol=1e-6)
+    assert not batch["series"][1].any()
+    assert batch["series_lengths"].tolist() == [1, 0, 2]
+    assert batch["target"].tolist() == [[6], [0], [5]]
+    assert batch["example"].tolist() == [8, -1, 7]
+    plan = Plan(columns.lengths, ((1,), (4,)), tokens=8, seed=0)
+    assert plan.rows == (8, 2) and plan.steps_per_epoch == 2
 
 
 # ------------------------------------------------------------------------------------------ plan
@@ -194,7 +210,7 @@ def test_nothing_to_plan_is_refused():
         Plan([(30, 9), (9, 2)], BUCKETS, 48, 0)
     assert str(caught.value) == (
         "none of 2 examples fits in data.buckets, the largest of which is (8, 16): "
-        "the shortest has 9 source and 2 target tokens"
+        "the shortest has the lengths (9, 2); add a bucket that holds it"
     )
 
 
@@ -277,9 +293,9 @@ def test_the_threads_end_with_the_stream():
 def test_a_program_that_leaves_a_stream_open_ends_in_peace():
     program = (
         "import numpy as np\n"
-        "from s2sjax.data import Example, batches, text\n"
+        "from s2sjax.data import Example, batches, pairs, text\n"
         "letters = text.Vocabulary('characters', 'ab')\n"
-        "pairs = batches.encode([Example('ab', ('b',))] * 9, letters, letters, [(4, 4)])\n"
+        "pairs = pairs.encode([Example('ab', ('b',))] * 9, letters, letters)\n"
         "open_stream = batches.stream(pairs, batches.Plan(pairs.lengths, [(4, 4)], 16, 0), 0, 10**9)\n"
         "print(next(open_stream)[0], next(open_stream)[0])\n"
     )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from s2sjax import config
 from s2sjax.config import Data, Mixture, Synthetic, Text, TextFiles
 from s2sjax.core.tokens import EOS, SPECIALS, UNK
-from s2sjax.data import Example, batches, sources, text, training
+from s2sjax.data import Example, batches, sources, text
+from s2sjax.data import pairs as textpairs
 from s2sjax.data.mixtures import MixturePlan, shares
 from s2sjax.errors import UserError
 
@@ -176,10 +177,10 @@ def test_the_examples_of_a_mixture_carry_their_tags_and_their_corpus():
 def test_a_mixture_trains_by_the_plan_of_its_shares():
     copy, sort = (Synthetic(task, train=size, length=5, alphabet=3) for task, size in (("copy", 40), ("sort", 8)))
     data = Data(Mixture((copy, sort), weights=(1, 1), tags=TAGS), buckets=((8, 8),), tokens=64)
-    train = training.read(data)
-    source, target = training.vocabularies(data, train)
-    pairs = training.make_pairs(data, train, source, target, seed=0)
-    plan = training.make_plan(data, pairs, seed=0, multiple=1)
+    train = textpairs.read(data)
+    source, target = textpairs.vocabularies(data, train)
+    pairs = textpairs.make_columns(data, train, source, target, seed=0)
+    plan = textpairs.make_plan(data, pairs, seed=0, multiple=1)
     assert pairs.sizes == (40, 8) and plan.shares == [24, 24] and target.tags == ()
     tags = Counter()
     for step in range(2 * plan.steps_per_epoch):
@@ -201,7 +202,10 @@ def test_a_mixture_trains_by_the_plan_of_its_shares():
         (lambda: Mixture((Synthetic(),), weights=(1,), temperature=2.0), "data.corpus has weights and a temperature"),
         (lambda: Mixture((Synthetic(),), tags=("to de",)), "data.corpus.tags: 'to de' cannot be a tag"),
         (lambda: Mixture((Synthetic(),), tags=("<eos>",)), "data.corpus.tags: '<eos>' cannot be a tag"),
-        (lambda: Mixture((Mixture((Synthetic(),)),)), "Mixture.corpora is (Mixture("),
+        (
+            lambda: Mixture((Mixture((Synthetic(),)),)),
+            "data.corpus.corpora has a Mixture: a mixture takes",
+        ),
         (lambda: config.Prepared(), "data.corpus.folder is empty"),
         (lambda: config.Tfds(name=""), "data.corpus.name is empty: name it"),
         (lambda: Text(sample=0), "sample of a vocabulary is 0: it must be at least 1 line"),

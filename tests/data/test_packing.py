@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s2sjax import config, models
-from s2sjax.config import Data, Experiment, Luong, Mixture, Prepared, RNNsearch, Synthetic, Transformer
+from s2sjax.config import Data, Luong, Mixture, Prepared, RNNsearch, Synthetic, Transformer
 from s2sjax.core import positions
 from s2sjax.core.attention import fused_multi_head, multi_head, same_segment
 from s2sjax.core.tokens import EOS, PAD, SOS
-from s2sjax.data import Example, batches, packing, prepare, training
+from s2sjax.data import Example, batches, packing, prepare
+from s2sjax.data import pairs as textpairs
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.models.contract import shift_right
+from s2sjax.tasks import Translation
 
 ROW = (9, 8)
 LETTERS = Vocabulary("characters", "abc")
@@ -27,7 +29,7 @@ examples_of = st.lists(
 
 
 def packed_of(examples):
-    pairs = batches.encode([Example("a", ("b",)), *examples], LETTERS, LETTERS, [ROW])
+    pairs = textpairs.encode([Example("a", ("b",)), *examples], LETTERS, LETTERS)
     return pairs, packing.Packed(pairs, ROW)
 
 
@@ -68,29 +70,29 @@ def test_no_row_holds_more_than_it_can(lengths):
 @given(examples_of)
 def test_every_pair_is_in_one_row_whole(rows):
     pairs, packed = packed_of([Example(source, tuple(targets)) for source, targets in rows])
-    batch = packed.batch(np.arange(len(packed.lengths)), *ROW)
+    batch = packed.batch(np.arange(len(packed.lengths)), ROW)
     sources, targets = unpacked(batch, "source"), unpacked(batch, "target")
     assert sources.keys() == targets.keys()
     fits = np.flatnonzero(np.all(pairs.lengths <= ROW, axis=1))
-    plain = pairs.batch(fits, *ROW)
+    plain = pairs.batch(fits, ROW)
     expected = [
         ([*filter(None, source.tolist())], [*filter(None, target.tolist())], int(example))
         for source, target, example in zip(plain["source"], plain["target"], plain["example"])
     ]
     found = [(sources[key], targets[key], int(batch["example"][key[0], key[1] - 1])) for key in sources]
     assert sorted(found) == sorted(expected) and len(fits) == (batch["example"] >= 0).sum()
-    assert packed.too_long == len(pairs.lengths) - len(fits)
+    assert packed.left_out == len(pairs.lengths) - len(fits)
 
 
 def test_rows_of_padding_and_rows_in_any_order():
     _, packed = packed_of([Example("ab" * (n % 4), ("c" * (n % 6),)) for n in range(20)])
-    whole = packed.batch(np.arange(4), *ROW)
-    some = packed.batch(np.array([2, -1, 0]), *ROW)
+    whole = packed.batch(np.arange(4), ROW)
+    some = packed.batch(np.array([2, -1, 0]), ROW)
     for name in whole:
         assert some[name].dtype == np.int32
         assert np.array_equal(some[name][[0, 2]], whole[name][[2, 0]])
         assert np.all(some[name][1] == (-1 if name == "example" else 0))
-        assert np.all(packed.batch(np.array([-1, -1]), *ROW)[name] == (-1 if name == "example" else 0))
+        assert np.all(packed.batch(np.array([-1, -1]), ROW)[name] == (-1 if name == "example" else 0))
 
 
 def test_packing_wastes_less_than_buckets():
@@ -107,9 +109,9 @@ def test_packing_wastes_less_than_buckets():
 
 
 def pairs_and_plan(data):
-    train = training.read(data)
-    pairs = training.make_pairs(data, train, *training.vocabularies(data, train), seed=0)
-    return pairs, training.make_plan(data, pairs, seed=0, multiple=2)
+    train = textpairs.read(data)
+    pairs = textpairs.make_columns(data, train, *textpairs.vocabularies(data, train), seed=0)
+    return pairs, textpairs.make_plan(data, pairs, seed=0, multiple=2)
 
 
 def test_prepared_and_mixed_corpora_are_packed_alike(tmp_path):
@@ -151,7 +153,9 @@ def test_attention_by_segments_is_the_definition(causal):
 
 
 transformers = zoo.each(
-    {name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer) and not model.window}
+    {name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer) and not model.window},
+    quick=(),
+    rare=("transformer-pre-learned", "transformer-shared"),
 )
 
 
@@ -161,13 +165,12 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     words = Vocabulary("characters", "abc")  # the vocabulary of the zoo: 7
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("abc"), rng.integers(0, 5))) for _ in range(20)]
-    pairs = batches.encode([Example(s, (t,)) for s, t in zip(texts[:10], texts[10:])], words, words, [ROW])
+    pairs = textpairs.encode([Example(s, (t,)) for s, t in zip(texts[:10], texts[10:])], words, words)
     packed = packing.Packed(pairs, ROW)
     assert packed.most >= 3
     module = models.build(zoo.MODELS[name], words.size, words.size)
-    plain = pairs.batch(np.arange(10), *ROW)
-    params = jax.jit(module.init)(jax.random.key(1), plain["source"], plain["target"])["params"]
-    params = jax.tree.map(lambda leaf: 1.5 * leaf, params)
+    plain = pairs.batch(np.arange(10), ROW)
+    params = zoo.parameters(module, sharp=1.5)["params"]
 
     @jax.jit
     def loss_and_gradients(params, batch):
@@ -179,7 +182,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
         return jax.value_and_grad(total, has_aux=True)(params)
 
     (loss, weight), gradients = loss_and_gradients(params, plain)
-    (other, same), others = loss_and_gradients(params, packed.batch(np.arange(len(packed.lengths)), *ROW))
+    (other, same), others = loss_and_gradients(params, packed.batch(np.arange(len(packed.lengths)), ROW))
     assert weight == same == pairs.lengths[:, 1].sum()
     np.testing.assert_allclose(loss / weight, other / weight, rtol=1e-5)
     for left, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(others)):
@@ -200,8 +203,9 @@ class _Still:
 @pytest.mark.parametrize("model", [Luong(), RNNsearch(), config.ConvS2S(), config.Pair()], ids=config.family)
 def test_a_model_that_would_mix_the_examples_of_a_row_is_refused_by_name(model):
     with pytest.raises(UserError) as caught:
-        Experiment("x", Data(packing=True), model)
+        Translation("x", Data(packing=True), model)
+    mixing = next(side for side in config.sides(model) if not isinstance(side, Transformer))
     assert str(caught.value) == (
-        f"data.packing needs a Transformer, which keeps the examples of a row apart; {config.family(model)} would "
-        "run from one into the next: unset it"
+        "data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
+        f"{type(mixing).__name__} does not: unset it"
     )

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from s2sjax import config, run
-from s2sjax.config import Data, Experiment, Luong, Mixture, Prepared, Synthetic, Text, TextFiles, Train
-from s2sjax.data import batches, prepare, records, sources, training
+from s2sjax import folder as run_folder
+from s2sjax.config import Data, Luong, Mixture, Prepared, Synthetic, Text, TextFiles, Train
+from s2sjax.data import batches, prepare, records, sources
+from s2sjax.data import pairs as textpairs
 from s2sjax.errors import UserError
+from s2sjax.tasks import Translation
 
 COPY = Synthetic("copy", train=150, dev=5, test=0, length=9, alphabet=4)
 SORT = Synthetic("sort", train=60, dev=5, test=5, length=9, alphabet=4)
@@ -35,13 +38,13 @@ def read_from(data, folder):
 
 
 def all_batches(data, steps=25):
-    train = training.read(data)
-    source, target = training.vocabularies(data, train)
-    pairs = training.make_pairs(data, train, source, target, seed=1)
-    plan = training.make_plan(data, pairs, seed=1, multiple=2)
+    train = textpairs.read(data)
+    source, target = textpairs.vocabularies(data, train)
+    pairs = textpairs.make_columns(data, train, source, target, seed=1)
+    plan = textpairs.make_plan(data, pairs, seed=1, multiple=2)
     found = [batches.make_batch(pairs, plan, step) for step in range(steps)]
     shares = [batches.make_batch(pairs, plan, 3, index, 2) for index in range(2)]
-    return source.fingerprint, target.fingerprint, training.fingerprint(train), pairs.too_long, found + shares
+    return source.fingerprint, target.fingerprint, textpairs.fingerprint(train), plan.left_out, found + shares
 
 
 def equal(left, right):
@@ -96,7 +99,7 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
     assert max(done for _, done in stages) == 150
 
 
-TINY = Experiment("tiny", DATA, Luong(width=4, embedding=4, layers=1), Train(steps=2, warmup=1, evaluate_every=0))
+TINY = Translation("tiny", DATA, Luong(width=4, embedding=4, layers=1), Train(steps=2, warmup=1, evaluate_every=0))
 
 
 def test_a_run_may_find_it_elsewhere_the_next_time(tmp_path):
@@ -104,11 +107,11 @@ def test_a_run_may_find_it_elsewhere_the_next_time(tmp_path):
     for name in ("made", "moved"):
         (tmp_path / "made").rename(tmp_path / name)
         experiment = config.replace(TINY, data=read_from(DATA, tmp_path / name))
-        started = run.start_run(experiment, tmp_path / "run", training.read(experiment.data))
-    raw = run.start_run(TINY, tmp_path / "raw", training.read(DATA))
+        started = run_folder.start_task(experiment, tmp_path / "run", textpairs.read(experiment.data))
+    raw = run_folder.start_task(TINY, tmp_path / "raw", textpairs.read(DATA))
     assert started.source.fingerprint == raw.source.fingerprint
     pages = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("run", "raw")]
-    assert pages[0]["data"] == pages[1]["data"] and pages[0]["vocabulary"] == pages[1]["vocabulary"]
+    assert pages[0]["data"] == pages[1]["data"] and pages[0]["assets"] == pages[1]["assets"]
 
 
 @pytest.mark.slow
@@ -161,7 +164,9 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
     folder = tmp_path / "made"
     with pytest.raises(Killed):
         prepare.prepare(DATA, folder, shard=64)
-    assert "is not prepared: run `s2sjax prepare FILE` first" in refused(lambda: training.read(read_from(DATA, folder)))
+    assert "is not prepared: run `s2sjax prepare FILE` first" in refused(
+        lambda: textpairs.read(read_from(DATA, folder))
+    )
     whole = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
     monkeypatch.setattr(os, "replace", rename)
     kept = []
@@ -252,12 +257,12 @@ def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
     prepare.prepare(DATA, tmp_path / "made")
     page = json.loads((tmp_path / "made/prepared.json").read_text())
     made = read_from(DATA, tmp_path / "made")
-    words = refused(lambda: training.read(config.replace(made, target=Text("words"))))
+    words = refused(lambda: textpairs.read(config.replace(made, target=Text("words"))))
     assert words.startswith(f"{tmp_path / 'made'} was prepared with data.target Text(unit='characters'")
     other = config.replace(made, corpus=Prepared(str(tmp_path / "made"), SORT))
-    assert "was prepared from another corpus" in refused(lambda: training.read(other))
+    assert "was prepared from another corpus" in refused(lambda: textpairs.read(other))
     (tmp_path / "made/prepared.json").write_text(json.dumps({**page, "version": 0}))
-    assert "was prepared by another s2sjax" in refused(lambda: training.read(made))
+    assert "was prepared by another s2sjax" in refused(lambda: textpairs.read(made))
 
 
 def test_what_a_prepared_folder_does_not_keep(tmp_path):

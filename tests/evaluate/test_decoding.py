@@ -81,6 +81,7 @@ def test_prefixes_and_words(weights, text):
             assert len(threes) == len(set(threes))
 
 
+@pytest.mark.slow
 def test_the_score_of_an_output_is_the_score_of_its_pair(weights, text):
     """With constraints that forbid, with groups, and drawn at random: `score` gives it the same log-probability."""
     params = weights[0][1]
@@ -128,6 +129,7 @@ def test_mbr_puts_the_middle_first(weights, text):
         assert [output.score for output in best] == sorted((output.score for output in best), reverse=True)
 
 
+@pytest.mark.slow
 def test_the_tree_is_drawn(weights, text, tmp_path):
     maker = translator(weights, text, beam=4, nbest=2, groups=2)
     tree, found = maker.tree(weights[0][1], "fade")

@@ -198,13 +198,13 @@ def test_buckets_refuse_missing_lengths_and_falling_ends():
 
 RESULTS = {
     "per": Result("per", 7.9312, False, None, 6012, "PER"),
-    "bleu": Result("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU"),
+    "bleu": Result("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU", "{:.2f}"),
     "wer": Result("wer", 33.1, False, None, 6012, "WER"),
 }
 
 
 def test_the_summary_prints_a_signature_with_every_sacrebleu_score():
-    assert summary(RESULTS, line="word").splitlines() == [
+    assert summary(RESULTS, noun="word").splitlines() == [
         "PER 7.93%  WER 33.10%  on 6,012 words",
         "BLEU 27.31  on 6,012 words  nrefs:1|case:mixed",
     ]

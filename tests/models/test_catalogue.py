@@ -33,6 +33,7 @@ def test_the_weights_are_those_at_the_vocabularies_given():
     assert catalogue.facts(config.Sutskever(width=256, embedding=0, layers=1), 75, 78).weights == 702_030 + 4 * 256
 
 
+@pytest.mark.slow
 def test_every_name_has_a_line():
     header, *lines = catalogue.table(100, 200).splitlines()
     assert header.split() == ["name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "essence"]

@@ -51,17 +51,17 @@ def by_hand(params, source, target):
     encoder, decoder = params["encoder"], params["decoder"]
     half = 0.5**0.5
 
-    def embed(side, placed, ids):
+    def embed(side, positions, ids):
         table = params[f"{side}_embedding"]["table"]
-        return 0.1 * table.shape[1] ** 0.5 * table[ids] + placed["table"][: len(ids)]
+        return 0.1 * table.shape[1] ** 0.5 * table[ids] + positions["table"][: len(ids)]
 
-    e = embed("source", encoder["placed"], source)
+    e = embed("source", encoder["positions"], source)
     x = affine(encoder["enter"], e)
     for layer, (_, kernel) in enumerate(CONFIG.encoder_layers):
         x = block(encoder[f"blocks_{layer}"], x, (kernel - 1) // 2)
     z = affine(encoder["leave"], x)
 
-    g = embed("target", decoder["placed"], np.array([SOS, *target[:-1]]))
+    g = embed("target", decoder["positions"], np.array([SOS, *target[:-1]]))
     x = affine(decoder["enter"], g)
     for layer, (_, kernel) in enumerate(CONFIG.decoder_layers):
 
@@ -100,6 +100,7 @@ def test_eight_blocks_keep_the_variance_of_the_embeddings(dropout):
     assert 0.8 < x.var() / before < 1.25
 
 
+@pytest.mark.slow
 def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
     """N(0, 4 (1 - p) / (k D)) before a gate, N(0, (1 - p) / D) behind dropout, N(0, 1 / D) elsewhere."""
     shapes = dict(embedding=64, encoder_layers=((96, 3), (64, 5)), decoder_layers=((72, 1),), max_length=99)
@@ -113,7 +114,7 @@ def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
     assert deviation("encoder", "enter", "kernel") == near((0.8 / 64) ** 0.5)
     assert deviation("decoder", "attentions_0", "ask", "kernel") == near((1 / 72) ** 0.5)
     assert deviation("decoder", "output", "kernel") == near((0.8 / 64) ** 0.5)
-    assert deviation("decoder", "placed", "table") == near(0.1)
+    assert deviation("decoder", "positions", "table") == near(0.1)
 
 
 def path_of(tree, *names):
@@ -140,6 +141,7 @@ def test_weight_norm_begins_with_the_weights_as_they_were_drawn(layer):
     np.testing.assert_allclose(output(length=3 * params["length"]), 3 * unnormed, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_encoders_gradient_is_divided_by_twice_the_number_of_attentions():
     """Of the blocks; embeddings, which attention reaches past them, and the decoder keep theirs."""
 
@@ -169,10 +171,10 @@ def test_a_token_depends_on_no_later_one_and_no_further_back_than_its_kernels_re
     mixture = np.random.default_rng(1).normal(size=zoo.VOCABULARY)
 
     def logits(table):
-        decoder = {**params["params"]["decoder"], "placed": {"table": table}}
+        decoder = {**params["params"]["decoder"], "positions": {"table": table}}
         return module.apply({"params": {**params["params"], "decoder": decoder}}, SOURCE, TARGET)[0] @ mixture
 
-    slopes = jax.jit(jax.jacrev(logits))(params["params"]["decoder"]["placed"]["table"])
+    slopes = jax.jit(jax.jacrev(logits))(params["params"]["decoder"]["positions"]["table"])
     seen = np.abs(slopes).sum(-1)[:, :length] > 0  # [T of the logit, T of the input]
     back = np.arange(length)[:, None] - np.arange(length)
     assert reach < length

@@ -1,7 +1,5 @@
 """Dense decoders: each token is read off the state of its own position, whatever was written before."""
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ from s2sjax.core.tokens import EOS, PAD
 from s2sjax.models import dense
 
 both = pytest.mark.parametrize("name", ["lstm-dense", "dense-dense"])
-build = cache(lambda name: zoo.Pure(name, sharp=1.5))
+build = zoo.build
 
 
 def test_a_position_beyond_the_end_has_the_state_beyond():

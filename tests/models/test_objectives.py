@@ -16,18 +16,14 @@ from s2sjax.models import objectives
 BAR = 1e-5
 # Always tested: one that goes step by step under its own output layer, one of two passes under a tied one.
 QUICK = ("luong", "transformer-post")
-slow = lambda name: () if name in QUICK else pytest.mark.slow
-every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=slow(name)) for name in zoo.FAMILIES])
+every_model = zoo.each(zoo.FAMILIES, quick=QUICK)
+# What costs most to compile: .ci/run takes one that goes step by step more, and one of convolutions.
+some_models = zoo.each(zoo.FAMILIES, quick=QUICK, rare=set(zoo.FAMILIES) - {"rnnsearch", "convs2s"})
 KEY = jax.random.key(3)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
 FALLING = config.ScheduledSampling("linear", k=10, feed="argmax")  # step 0 reads the truth alone, step 10 itself alone
 PROPOSAL = sampled.log_uniform(zoo.VOCABULARY)
 ALL_WORDS = jnp.arange(zoo.VOCABULARY)[None]
-
-
-@cache
-def build(name: str) -> zoo.Pure:
-    return zoo.Pure(name, sharp=1.5)
 
 
 def without_dropout(name: str):
@@ -51,13 +47,13 @@ def _scheduled(name: str):
 
 def scheduled_at(name: str, step: int, target=TARGET, key=KEY):
     batch = {"source": SOURCE, "target": target}
-    return _scheduled(name)(build(name).params["params"], batch, key, jnp.int32(step))
+    return _scheduled(name)(zoo.build(name).params["params"], batch, key, jnp.int32(step))
 
 
 def forced(name: str):
     """(gradient, loss) of teacher forcing, as all other tests know it."""
-    total, weight = losses.cross_entropy(build(name).logits(SOURCE, TARGET), TARGET, TARGET != PAD)
-    return build(name).gradient(SOURCE, TARGET)["params"], total / weight
+    total, weight = losses.cross_entropy(zoo.build(name).logits(SOURCE, TARGET), TARGET, TARGET != PAD)
+    return zoo.build(name).gradient(SOURCE, TARGET)["params"], total / weight
 
 
 def assert_close(found, expected):
@@ -85,7 +81,7 @@ def greedy(module, params, source):
 @every_model
 def test_reading_itself_alone_is_greedy_search_fed_back(name):
     """A parallel model reads the outputs of its first pass instead, which read the truth."""
-    model = build(name)
+    model = zoo.build(name)
     if model.module.decoder_type.parallel:
         target = TARGET
         own = np.asarray(scheduled.own_output(jnp.asarray(model.logits(SOURCE, target)), None))
@@ -112,7 +108,7 @@ def test_the_step_decides_and_the_same_step_gives_the_same_mixture(name):
 
 def several_losses(name: str, params, key):
     """Those of several objectives, from one program: teacher forced, scheduled, a part's, all words', samples'."""
-    quiet, noisy = without_dropout(name), build(name).module
+    quiet, noisy = without_dropout(name), zoo.build(name).module
     batch = {"source": SOURCE, "target": TARGET, "part": np.ones(len(SOURCE), np.int32)}
     fed = (0.0, config.ScheduledSampling("constant", k=1.0), params, batch, key, jnp.int32(0))
     part = jnp.array([[0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5, 6]])
@@ -125,9 +121,9 @@ def several_losses(name: str, params, key):
     }
 
 
-@every_model
+@some_models
 def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
-    model = build(name)
+    model = zoo.build(name)
     program = jax.jit(partial(several_losses, name))
     found = [program(model.params["params"], jax.random.key(seed)) for seed in range(2)]
     one, other = ({which: float(pairs["loss"][0]) for which, pairs in each.items()} for each in found)
@@ -145,10 +141,9 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     assert one["samples"] == pytest.approx(float(full), rel=0.02)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", zoo.FAMILIES)
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(QUICK))
 def test_the_gradients_over_all_words_and_over_many_samples_are_those_of_the_softmax(name):
-    module, params = without_dropout(name), build(name).params["params"]
+    module, params = without_dropout(name), zoo.build(name).params["params"]
     batch = {"source": SOURCE, "target": TARGET, "part": np.zeros(len(SOURCE), np.int32)}
     over = lambda loss: compile_gradient(loss)(params, batch, KEY)
     assert_close(over(partial(objectives.subset_loss, module, ALL_WORDS)), forced(name))

@@ -9,7 +9,8 @@ import pytest
 import zoo
 
 from s2sjax import config, models
-from s2sjax.config import Carries, Reader, Writer
+from s2sjax.config import Carries, DecoderSpec, EncoderSpec
+from s2sjax.errors import UserError
 from s2sjax.models.contract import Bridge, Memory
 
 ROWS, TIME = 3, 4
@@ -20,13 +21,13 @@ def draw(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def memory_of(given: Reader, parts: int) -> Memory:
+def memory_of(given: EncoderSpec, parts: int) -> Memory:
     widths = given.carries.widths if given.carries else ()
     final = tuple(tuple(draw(10 * i + j, ROWS, width) for j in range(parts)) for i, width in enumerate(widths))
     return Memory(draw(99, ROWS, TIME, given.states), MASK, final)
 
 
-def crossed(kind: str, given: Reader, asked: Writer, parts: int = 1):
+def crossed(kind: str, given: EncoderSpec, asked: DecoderSpec, parts: int = 1):
     """(memory, its other side, the bridge's parameters)."""
     bridge, memory = Bridge(kind, given, asked), memory_of(given, parts)
     shapes = jax.eval_shape(bridge.init, jax.random.key(0), memory)
@@ -38,8 +39,8 @@ def crossed(kind: str, given: Reader, asked: Writer, parts: int = 1):
 
 
 def test_identity_changes_nothing_and_has_no_weights():
-    given = Reader(5, Carries("lstm", (4, 4)))
-    memory, other, params = crossed("identity", given, Writer(5, given.carries), parts=2)
+    given = EncoderSpec(5, Carries("lstm", (4, 4)))
+    memory, other, params = crossed("identity", given, DecoderSpec(5, given.carries), parts=2)
     assert params == {}
     jax.tree.map(np.testing.assert_array_equal, other, memory)
 
@@ -47,7 +48,7 @@ def test_identity_changes_nothing_and_has_no_weights():
 @pytest.mark.parametrize("kind, curve", [("linear", lambda x: x), ("tanh", np.tanh)])
 def test_each_carry_is_a_map_of_the_one_at_its_height(kind, curve):
     """Three layers under two, counted from the top: the lowest of the three is left out."""
-    given, asked = Reader(5, Carries("gru", (4, 4, 6))), Writer(5, Carries("gru", (3, 2)))
+    given, asked = EncoderSpec(5, Carries("gru", (4, 4, 6))), DecoderSpec(5, Carries("gru", (3, 2)))
     memory, other, params = crossed(kind, given, asked)
     np.testing.assert_array_equal(other.states, memory.states)
     assert params.keys() == {"carries_0_0", "carries_1_0"}
@@ -59,21 +60,22 @@ def test_each_carry_is_a_map_of_the_one_at_its_height(kind, curve):
 
 def test_a_decoder_with_more_layers_and_carries_takes_what_there_is_again():
     """One GRU under two LSTMs: all four carries are maps, each its own, of the one state."""
-    _, other, params = crossed("linear", Reader(5, Carries("gru", (4,))), Writer(None, Carries("lstm", (3, 3))))
+    given, wanted = EncoderSpec(5, Carries("gru", (4,))), DecoderSpec(None, Carries("lstm", (3, 3)))
+    _, other, params = crossed("linear", given, wanted)
     assert [[part.shape for part in carry] for carry in other.final] == [[(ROWS, 3)] * 2] * 2
     assert {params[name]["kernel"].shape for name in params} == {(4, 3)}
     assert len(params) == 4
 
 
 def test_an_encoder_without_carries_gives_the_mean_of_its_states():
-    memory, other, params = crossed("linear", Reader(5), Writer(5, Carries("gru", (3,))))
+    memory, other, params = crossed("linear", EncoderSpec(5), DecoderSpec(5, Carries("gru", (3,))))
     dense = params["carries_0_0"]
     means = np.stack([memory.states[0].mean(0), memory.states[1, :2].mean(0), np.zeros(5)])  # the last row is empty
     np.testing.assert_allclose(other.final[0][0], means @ dense["kernel"] + dense["bias"], atol=1e-5)
 
 
 def test_states_are_mapped_where_the_widths_differ_and_no_carry_is_made_for_who_has_none():
-    memory, other, params = crossed("tanh", Reader(5, Carries("gru", (4,))), Writer(6))
+    memory, other, params = crossed("tanh", EncoderSpec(5, Carries("gru", (4,))), DecoderSpec(6))
     assert params.keys() == {"states"}
     np.testing.assert_allclose(other.states, memory.states @ params["states"]["kernel"], atol=1e-5)
 
@@ -81,16 +83,14 @@ def test_states_are_mapped_where_the_widths_differ_and_no_carry_is_made_for_who_
 # ---------------------------------------------------------------------------------------- the pairs
 
 SINGLE = [name for name in zoo.FAMILIES if not isinstance(zoo.MODELS[name], config.Pair)]
-JOINING = [name for name in SINGLE if not zoo.MODELS[name].writer.alone]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", JOINING)
-def test_every_encoder_joins_every_decoder(decoder):
+@zoo.each(SINGLE, quick=())
+def test_every_encoder_joins_every_decoder(name):
     """By shapes alone."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
     for encoder in SINGLE:
-        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[decoder])
+        pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[name])
         module = models.build(pair, 7, 9)
         logits, params = jax.eval_shape(module.init_with_output, jax.random.key(0), ids, ids)
         assert logits.shape == (2, 5, 9)
@@ -101,12 +101,32 @@ def test_every_encoder_joins_every_decoder(decoder):
 
         _, logits, attention = jax.eval_shape(one_step, params)
         assert logits.shape == (2, 9)
-        assert (attention is not None) == module.attends == (pair.decoder.writer.states is not None)
+        assert (attention is not None) == module.attends == (pair.decoder.decoder_spec.states is not None)
         assert_rules_match(pair, params)
 
 
 def unshared(name: str) -> dict:
-    return {"share": False} if hasattr(zoo.MODELS[name], "share") else {}
+    return {"share": False} if zoo.MODELS[name].share else {}
+
+
+# --------------------------------------------------------------------------- facts of both sides
+
+
+def test_the_longest_sequence_is_that_of_the_side_with_fewer_positions():
+    learned = config.Transformer(width=8, heads=2, positions="learned", max_length=12)
+    assert models.build(learned, 7, 7).longest == 12
+    assert models.build(zoo.CONVS2S, 7, 7).longest == 16
+    assert models.build(config.Pair(zoo.CONVS2S, learned), 7, 7).longest == 12
+    assert models.build(config.Luong(), 7, 7).longest is None
+
+
+def test_packed_rows_are_refused_where_a_side_does_not_keep_their_examples_apart():
+    ids = jnp.ones((1, 4), jnp.int32)
+    pair = config.Pair(zoo.MODELS["transformer-post"], zoo.MODELS["luong"])
+    for model in (zoo.MODELS["luong"], pair, zoo.MODELS["transformer-window"]):
+        module = models.build(model, 7, 7)
+        with pytest.raises(UserError, match=r"does not keep the examples of a packed row apart: unset data.packing"):
+            jax.eval_shape(module.init, jax.random.key(0), ids, ids, False, (ids, ids))
 
 
 # ------------------------------------------------------------------------------------ tensor meshes

@@ -1,9 +1,12 @@
 """The recurrent continuous translation model: what a sentence's vector is, and a decoder that sees nothing else."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 import zoo
 
 from s2sjax import config, models
@@ -42,25 +45,20 @@ def model(c: config.RCTM):
 
 def test_the_decoder_equals_pytorchs_cell_that_is_fed_the_sentence_with_every_word():
     """h_t = tanh(W [y_{t-1}; c] + U h_{t-1} + b), logits W_o h_t, h_0 = 0."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
+    torch = references.of_pytorch("rnn_fed_a_sentence")
     module, params = model(zoo.MODELS["cnn-rnn"])
-    source, target = np.array([[4, 5, 2]]), np.array([[6, 4, 5, 2]])
-    both = lambda params: (module.apply(params, source, target), module.apply(params, source, method="encode"))
-    ours, c = jax.jit(both)(params)
+    ids, words = [SOS, 6, 4, 5], torch["words"][0]
+    decoder, table = params["params"]["decoder"], params["params"]["target_embedding"]["table"]
+    table[ids] = words / words.shape[1] ** 0.5
+    decoder["cell"]["input"], decoder["cell"]["context"] = np.split(torch["weight_ih_l0"].T, [words.shape[1]])
+    decoder["cell"]["state"], decoder["cell"]["bias"] = torch["weight_hh_l0"].T, torch["bias_ih_l0"]
 
-    words, decoder = params["params"]["target_embedding"]["table"], params["params"]["decoder"]
-    width = module.config.width
-    cell = torch.nn.RNN(module.config.embedding + width, width, batch_first=True)
-    with torch.no_grad():
-        cell.weight_ih_l0.copy_(torch.tensor(np.concatenate([decoder["cell"]["input"], decoder["cell"]["context"]]).T))
-        cell.weight_hh_l0.copy_(torch.tensor(decoder["cell"]["state"].T))
-        cell.bias_ih_l0.copy_(torch.tensor(decoder["cell"]["bias"]))
-        cell.bias_hh_l0.zero_()
-        read = words[np.array([[SOS, *target[0, :-1]]])] * words.shape[1] ** 0.5
-        sentence = np.broadcast_to(np.asarray(c)[:, None], (1, 4, width))
-        states, _ = cell(torch.tensor(np.concatenate([read, sentence], axis=-1)))
-    logits = states.numpy() @ decoder["output"]["kernel"] + decoder["output"]["bias"]
-    np.testing.assert_allclose(ours, logits, atol=1e-5)
+    step = jax.jit(partial(module.apply, method="step"))
+    state = module.apply(params, torch["sentence"], len(ids), method="start")
+    for token, theirs in zip(ids, torch["states"][0]):
+        state, logits, _ = step(params, torch["sentence"], state, np.array([token]))
+        expected = theirs @ decoder["output"]["kernel"] + decoder["output"]["bias"]
+        np.testing.assert_allclose(logits[0], expected, atol=1e-5)
 
 
 def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
@@ -75,7 +73,7 @@ def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
 def test_residual_and_gated_convolutions_by_hand():
     """x + a sigmoid(b): the first layer changes the width, so only the second one adds."""
     module, params = model(config.RCTM(width=4, embedding=3, kernels=(1, 1), activation="gated", residual=True))
-    read = lambda module, source: module.encoder(source, source > 0, False)
+    read = lambda module, source: module.encoder(*module.frontend(source), False)
     states, _, ((sentence,),), _ = module.apply(params, np.array([[5]]), method=read)
     weights, (x,) = params["params"]["encoder"]["stack"], params["params"]["source_embedding"]["table"][5:6] * 3**0.5
     for layer in range(2):

@@ -138,12 +138,12 @@ def test_to_reverse_the_source_is_to_read_it_from_its_end(kind):
     """The plain model on a turned source; attention still points at the words where they stood."""
     plain, variables = built(kind(**SIZES, reverse=False))
     reversing, _ = built(kind(**SIZES, reverse=True))
-    turned = np.asarray(recurrence.turned(SOURCE, SOURCE != PAD))
+    turned = np.asarray(recurrence.reverse_sequences(SOURCE, SOURCE != PAD))
     logits, read = jax.jit(reversing.apply)(variables, SOURCE, TARGET), jax.jit(plain.apply)
     assert np.abs(logits - read(variables, SOURCE, TARGET)).max() > 0.01
     np.testing.assert_allclose(logits, read(variables, turned, TARGET), atol=BAR)
     if reversing.attends:
-        looked = recurrence.turned(first_attention(plain, variables, turned), SOURCE != PAD)
+        looked = recurrence.reverse_sequences(first_attention(plain, variables, turned), SOURCE != PAD)
         np.testing.assert_allclose(first_attention(reversing, variables, SOURCE), looked, atol=BAR)
 
 

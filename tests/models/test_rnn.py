@@ -41,14 +41,13 @@ def test_every_cell_fits_every_decoder(family, cell):
     assert logits.shape == (len(SOURCE), zoo.VOCABULARY)
 
 
-@pytest.mark.slow
 @every_cell
-@pytest.mark.parametrize("family", ["rnnsearch", "luong-unfed"])
-def test_every_cell_decodes_as_it_learnt(family, cell, monkeypatch):
+@zoo.each(["rnnsearch", "luong-unfed"], quick=(), rare=("luong-unfed",))
+def test_every_cell_decodes_as_it_learnt(name, cell, monkeypatch):
     """Step by step equals teacher forced, with zoneout's expectation in both."""
-    monkeypatch.setitem(zoo.MODELS, "this", FAMILIES[family](**TINY, cell=cell))
+    monkeypatch.setitem(zoo.MODELS, "this", FAMILIES[name](**TINY, cell=cell))
     model = zoo.Pure("this", sharp=1.5)
     real = (TARGET != PAD)[..., None]
     np.testing.assert_allclose(
-        model.logits(SOURCE, TARGET) * real, zoo.step_by_step(model, SOURCE, TARGET) * real, atol=1e-5
+        model.forward(SOURCE, TARGET) * real, zoo.step_by_step(model, SOURCE, TARGET) * real, atol=1e-5
     )

@@ -22,6 +22,7 @@ from s2sjax.train.state import create, make_train_step
 SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
 every_family = zoo.each(zoo.FAMILIES, quick=("luong",))
+both_kinds = zoo.each(KINDS, quick=(), rare=("transformer-post",))
 VOCABULARY = 8
 PARTS = jnp.array([[0, 1, 2, 4, 5, 6, 7], [0, 2, 3, 4, 5, 6, 7]])
 OBJECTIVES = {
@@ -35,13 +36,13 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
     """(state, step) of a model of the zoo, on a mesh."""
     model = zoo.MODELS[name] if dropout else zoo.without_dropout(zoo.MODELS[name])
     module = models.build(model, VOCABULARY, VOCABULARY)
-    source, target = zoo.batch(np.random.default_rng(0), vocabulary=VOCABULARY)
+    params = zoo.parameters(module)["params"]
 
     def init(key):
-        return create(module.init(key, source, target)["params"], optimizer(train), ema=train.ema > 0)
+        return create(params, optimizer(train), ema=train.ema > 0)
 
     rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
-    state = meshes.born_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
+    state = meshes.init_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
     loss = objectives.choose(module, train, sampled.log_uniform(VOCABULARY), PARTS)
     return state, make_train_step(loss, optimizer(train), train, seed=0)
 
@@ -87,8 +88,7 @@ def test_a_mesh_whose_gradients_would_be_wrong_is_refused(name):
             models.check_mesh(model, sizes)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - {"luong"})
 @pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, fsdp=4), dict(data=4, tensor=2)], ids=str)
 def test_one_device_equals_eight_on_each_axis(name, mesh):
     eight_are_one(name, mesh)
@@ -103,8 +103,7 @@ def eight_are_one(name, mesh):
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), spread, parameters)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@both_kinds
 @pytest.mark.parametrize("learning", OBJECTIVES)
 def test_one_device_equals_eight_whatever_is_learnt_from(name, learning):
     """What is drawn depends on the seed and the step, not on where the rows lie."""
@@ -149,8 +148,7 @@ def test_a_restart_changes_no_bit(name, tmp_path):
     restarted_is_straight(name, {}, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@both_kinds
 @pytest.mark.parametrize("learning", OBJECTIVES)
 def test_a_restart_changes_no_bit_whatever_is_learnt_from(name, learning, tmp_path):
     restarted_is_straight(name, OBJECTIVES[learning], tmp_path)
@@ -166,7 +164,8 @@ def restarted_is_straight(name, learning, tmp_path):
             state, step = setting(name, train, one_device(), dropout=True)
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
-            state = fit(state, step, batches, train, checkpoints, mesh=one_device()).state
+            init = lambda state=state: state
+            state = fit(state, init, step, batches, train, checkpoints, mesh=one_device()).state
             checkpoints.close()
         return jax.device_get(state)
 

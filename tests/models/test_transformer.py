@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 
 from s2sjax import config, models
 from s2sjax.core import search
@@ -46,30 +47,22 @@ def fast_first(count: int, cases: list[tuple]):
 @pytest.mark.parametrize("window, causal", fast_first(2, [(0, False), (2, True), (0, True), (2, False)]))
 def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal):
     """Theirs under the mask of the band; ours without."""
-    torch = pytest.importorskip("torch", reason="PyTorch is the independent implementation here")
-    length, x = 6, draw(0, 2, 6, WIDTH)
-    module = transformer.Attention(config.Transformer(**SMALL, window=window), jnp.float32)
-    parts = {"query": WIDTH, "key_value": 2 * WIDTH, "output": WIDTH}
+    torch = references.of_pytorch("self_attention")
+    kernels, biases, x = torch["in_proj_weight"].T, torch["in_proj_bias"], torch["x"]  # [W, 3W]
+    split = lambda array: np.split(array, [WIDTH], axis=-1)
     weights = {
-        name: {"kernel": draw(size, WIDTH, size) / 2, "bias": draw(size + 1, size)} for name, size in parts.items()
+        name: {"kernel": kernel, "bias": bias}
+        for name, kernel, bias in zip(("query", "key_value"), split(kernels), split(biases))
     }
-    run = jax.jit(partial(module.apply, method="to_itself"), static_argnums=3)
+    weights["output"] = {"kernel": torch["out_proj.weight"].T, "bias": torch["out_proj.bias"]}
+    module = transformer.Attention(config.Transformer(**SMALL, window=window), jnp.float32)
+    run = jax.jit(partial(module.apply, method="self_attention"), static_argnums=3)
+    length = x.shape[1]
     ours = run({"params": weights}, x, np.full(2, length), causal)
+    np.testing.assert_allclose(ours, references.of_pytorch(f"self_attention-{window}-{causal}")["ys"], atol=BAR)
 
     distance = np.arange(length) - np.arange(length)[:, None]
     seen = (np.abs(distance) <= (window or length)) & ((distance <= 0) | (not causal))
-
-    kernels = np.concatenate([weights["query"]["kernel"], weights["key_value"]["kernel"]], axis=1)  # [W, 3W]
-    biases = np.concatenate([weights["query"]["bias"], weights["key_value"]["bias"]])
-    peer = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    with torch.no_grad():
-        peer.in_proj_weight.copy_(torch.tensor(kernels.T))
-        peer.in_proj_bias.copy_(torch.tensor(biases))
-        peer.out_proj.weight.copy_(torch.tensor(weights["output"]["kernel"].T))
-        peer.out_proj.bias.copy_(torch.tensor(weights["output"]["bias"]))
-        theirs = peer(*[torch.tensor(x)] * 3, attn_mask=torch.tensor(~seen))[0]
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=BAR)
-
     by_head = {
         name: {"kernel": kernel.reshape(WIDTH, HEADS, -1), "bias": bias.reshape(HEADS, -1)}
         for name, kernel, bias in zip(("query", "key", "value"), np.split(kernels, 3, 1), np.split(biases, 3))
@@ -139,7 +132,7 @@ def test_a_stack_has_one_table_of_relative_positions_shared_by_its_blocks():
         for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
         if leaf.shape == (32, HEADS)
     ]
-    assert tables == ["decoder/positioned/relative", "encoder/positioned/relative"]
+    assert tables == ["decoder/positions/relative", "encoder/positions/relative"]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
@@ -196,7 +189,7 @@ def test_a_cache_that_stays_where_it_lies_finds_what_a_cache_that_moves_does(opt
         memory = apply(source, method="encode")
         step = partial(apply, memory, method="step") if moving else module.beams(params["params"], memory)
         limits = jnp.array([7, 6, 3])
-        return search.beam(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
+        return search.beam_search(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
 
     moved, stayed = jax.jit(beam, static_argnums=0)(True), jax.jit(beam, static_argnums=0)(False)
     np.testing.assert_array_equal(moved.tokens, stayed.tokens)

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.train import mesh
-from s2sjax.train.checkpoints import Checkpoints, fingerprint
+from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.train.fingerprints import fingerprint
 from s2sjax.train.state import TrainState, create
 
 
@@ -86,14 +87,14 @@ def test_the_newest_and_the_best_are_kept(open_folder):
     assert checkpoints.steps() == [20, 50, 60] and checkpoints.best_step() == 20
     again = open_folder(keep=2, best="max")
     assert again.best_step() == 20
-    assert_same(again.restore_best(state_at(0))[0], state_at(20))
+    assert_same(again.restore(state_at(0), again.best_step())[0], state_at(20))
     assert again.restore_params()[1] == 20 and again.restore(state_at(0))[1] == 60
     assert open_folder(keep=2, best="min").best_step() == 60
 
 
 def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwise(open_folder):
     where = mesh.make_mesh(config.Mesh(data=1, fsdp=8))
-    saved = mesh.place(state_at(5), mesh.shardings(state_at(5), where, min_size=1))
+    saved = jax.device_put(state_at(5), mesh.shardings(state_at(5), where, min_size=1))
     assert len(saved.params["net"]["kernel"].sharding.device_set) == 8
     checkpoints = open_folder()
     checkpoints.save(saved, 5)
@@ -101,8 +102,8 @@ def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwi
     four = mesh.make_mesh(config.Mesh(data=2, tensor=2), jax.devices()[:4])
     templates = [
         state_at(0),
-        mesh.place(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))),
-        mesh.place(state_at(0), mesh.shardings(state_at(0), mesh.make_mesh(config.Mesh()))),
+        jax.device_put(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))),
+        jax.device_put(state_at(0), mesh.shardings(state_at(0), mesh.make_mesh(config.Mesh()))),
     ]
     for template in templates:
         restored, _ = checkpoints.restore(template)
@@ -158,6 +159,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_any_file_is_never_loaded(open_folder, tmp_path, capsys):
     checkpoints = open_folder(keep=2)
     for step in (20, 30):
@@ -206,6 +208,7 @@ def test_a_torn_or_lost_file_means_an_older_checkpoint_which_training_then_goes_
     checkpoints.close()
     again = open_folder()
     assert again.steps() == [25, 30]
+    assert (again.folder / "30.damaged" / "rest").is_dir(), "set aside, not deleted"
     assert_same(again.restore(state_at(0))[0], state_at(30))
 
 
@@ -233,7 +236,7 @@ def test_too_few_to_average_is_refused_and_a_damaged_one_does_not_count(open_fol
     with pytest.raises(UserError) as caught:
         checkpoints.restore_average(4)
     assert str(caught.value) == (
-        f"there are 3 whole checkpoints in {checkpoints.folder}, too few to average 4: "
+        f"there are 3 readable checkpoints in {checkpoints.folder}, but 4 are to be averaged: "
         "average fewer, or train with a higher train.keep"
     )
     shutil.rmtree(checkpoints.folder / "3" / "params")

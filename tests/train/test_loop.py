@@ -44,12 +44,19 @@ class Lab:
 
     def fit(self, train=TRAIN, batches=batches, evaluate=None, best="min", saving=True, **options):
         optimizer = schedules.optimizer(train)
-        start = state.create({"w": jnp.zeros(4)}, optimizer, ema=train.ema > 0)
+        self.inits = 0
+
+        def init():
+            self.inits += 1
+            return state.create({"w": jnp.zeros(4)}, optimizer, ema=train.ema > 0)
+
+        template = jax.eval_shape(init)
+        self.inits = 0
         step = state.make_train_step(loss, optimizer, train, seed=7)
         log = progress.Log(self.folder, train.steps, train.log_every, tensorboard=False)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", train.keep, best) if saving else None
         try:
-            return loop.fit(start, step, batches, train, self.checkpoints, evaluate, log, **options)
+            return loop.fit(template, init, step, batches, train, self.checkpoints, evaluate, log, **options)
         finally:
             if saving:
                 self.checkpoints.close()
@@ -115,6 +122,14 @@ def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
     assert numbers[0] == numbers[1] and [step for step, *_ in numbers[0]] == list(range(1, 11))
 
 
+def test_a_resumed_run_does_not_build_the_initial_state(lab):
+    """Restore comes before initialise: there is never more than one state in memory."""
+    lab.fit(config.replace(TRAIN, steps=4))
+    assert lab.inits == 1
+    resumed = lab.fit(config.replace(TRAIN, steps=6))
+    assert lab.inits == 0 and int(resumed.state.step) == 6
+
+
 def test_lines_of_steps_that_are_run_again_are_cut(lab):
     """The run dies at step 7; its newest checkpoint is that of step 4: steps 5 and 6 are made, and told, once more."""
 
@@ -169,7 +184,7 @@ def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys
         *("batch 4", "log 5", "evaluate 5", "save 5"),
     ]
     lines = lab.lines()
-    assert capsys.readouterr().out.count("compiled train step") == len(ROWS)
+    assert capsys.readouterr().out.count("compiled the train step for batches of x ") == len(ROWS)
     assert lines[0]["compile_seconds"] > 0 and "compile_seconds" not in lines[1]
     assert lab.checkpoints.best_step() == 5
 
@@ -185,15 +200,18 @@ def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
     assert len(programs.seconds) == 2 and all(seconds > 0 for seconds in programs.seconds.values())
 
 
+@pytest.mark.slow
 def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_done(lab, other):
     def fit(lab, devices, steps, shape):
         train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)
         optimizer = schedules.optimizer(train)
         where = mesh.make_mesh(shape, jax.devices()[:devices])
-        start = mesh.born_sharded(lambda: state.create({"w": jnp.zeros(4)}, optimizer), where, min_size=1)
+        create = lambda: state.create({"w": jnp.zeros(4)}, optimizer)
+        template = mesh.abstract_state(create, where, min_size=1)
+        init = lambda: mesh.init_sharded(create, where, min_size=1)
         step = state.make_train_step(loss, optimizer, train, seed=7)
         checkpoints = Checkpoints(lab.folder)
-        result = loop.fit(start, step, batches, train, checkpoints, mesh=where, shapes=[make_batch(0)])
+        result = loop.fit(template, init, step, batches, train, checkpoints, mesh=where, shapes=[make_batch(0)])
         checkpoints.close()
         return result.state
 
@@ -273,7 +291,7 @@ def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys)
     with pytest.raises(UserError) as caught:
         lab.fit(train, batches=poisoned(2, 3, 4), saving=False)
     assert str(caught.value) == (
-        "3 non-finite steps in a row, the last one step 5: look at the examples in "
+        "3 non-finite steps in a row, the last one step 5: check the examples in "
         f"{lab.folder / 'nonfinite.jsonl'}, or lower train.learning_rate or train.clip"
     )
 
@@ -297,9 +315,9 @@ def test_without_a_folder_the_examples_are_in_the_message_and_padding_is_not_amo
 
     train = config.replace(TRAIN, max_skipped=1)
     optimizer = schedules.optimizer(train)
-    start = state.create({"w": jnp.zeros(4)}, optimizer)
-    with pytest.raises(UserError, match=r"the last one step 1: look at examples 0, 1, 2, or lower"):
-        loop.fit(start, state.make_train_step(loss, optimizer, train, seed=7), few, train)
+    init = lambda: state.create({"w": jnp.zeros(4)}, optimizer)
+    with pytest.raises(UserError, match=r"the last one step 1: check examples 0, 1, 2, or lower"):
+        loop.fit(jax.eval_shape(init), init, state.make_train_step(loss, optimizer, train, seed=7), few, train)
 
 
 def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):

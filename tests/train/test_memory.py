@@ -50,7 +50,7 @@ TRAIN_STEP = state.make_train_step(loss, schedules.optimizer(TRAIN), TRAIN, seed
 )
 def test_the_numbers_are_those_counted_by_hand(shape, parameters, batch):
     where = mesh.make_mesh(shape)
-    begin = mesh.born_sharded(init, where, RULES if shape.tensor > 1 else (), min_size=1)
+    begin = mesh.init_sharded(init, where, RULES if shape.tensor > 1 else (), min_size=1)
     rows = mesh.global_batch(next(batches(0))[1], where)
     program = jax.jit(TRAIN_STEP, donate_argnums=0).lower(begin, rows).compile()
     found, analysis = memory.measure(begin, rows, program), program.memory_analysis()
@@ -62,9 +62,10 @@ def test_the_numbers_are_those_counted_by_hand(shape, parameters, batch):
 
 def test_it_is_told_once_before_the_first_step(capsys):
     where = mesh.make_mesh(config.Mesh(data=2, fsdp=4))
-    begin = mesh.born_sharded(init, where, min_size=1)
+    template = mesh.abstract_state(init, where, min_size=1)
+    start = lambda: mesh.init_sharded(init, where, min_size=1)
     log = progress.Log(None, 1, 1)
-    loop.fit(begin, TRAIN_STEP, batches, TRAIN, log=log, mesh=where, shapes=[next(batches(0))[1]])
+    loop.fit(template, start, TRAIN_STEP, batches, TRAIN, log=log, mesh=where, shapes=[next(batches(0))[1]])
     compiled, named, held, step = capsys.readouterr().out.splitlines()
     assert compiled.startswith("compiled") and step.startswith("step 1/1")
     assert named == "mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host"

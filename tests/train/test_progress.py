@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from s2sjax.train.progress import Log, cut_after, cut_samples_after
+from s2sjax.train.progress import Log, remove_after, remove_samples_after
 
 
 def numbers(total, weight, norm=1.0):
@@ -32,7 +32,7 @@ def test_time_set_aside_does_not_slow_the_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     log = Log(tmp_path, steps=9, every=1, tensorboard=False)
     log.start(0)
-    with log.aside("compile"):
+    with log.timed("compile"):
         clock[0] += 50
     clock[0] += 2
     log.step(1, numbers(1.0, 10.0))
@@ -44,9 +44,9 @@ def test_time_set_aside_does_not_slow_the_steps(tmp_path, monkeypatch):
 def test_cutting_keeps_the_past_and_drops_the_future_and_torn_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2, "loss": 3.0}\n{"step": 3}\n{"step": 2, "score": "per"}\n{"st')
-    cut_after(path, 2)
+    remove_after(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2, "loss": 3.0}\n{"step": 2, "score": "per"}\n'
-    cut_after(tmp_path / "absent.jsonl", 2)
+    remove_after(tmp_path / "absent.jsonl", 2)
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
@@ -63,7 +63,7 @@ def test_samples_of_a_step_that_is_run_again_are_cut(tmp_path, capsys):
     assert path.read_text() == "".join(blocks)
     assert capsys.readouterr().out.count("  b a  ->  20  ✓\n") == 2
     path.write_text("".join(blocks[:2]) + "step 3")
-    cut_samples_after(path, 20)
+    remove_samples_after(path, 20)
     assert path.read_text() == "".join(blocks[:2]), "a heading that a kill tore apart"
 
 
@@ -86,7 +86,7 @@ def test_on_a_terminal_one_line_lives(tmp_path, monkeypatch, capsys):
     log = Log(None, steps=4, every=1)
     log.start(2)
     log.step(3, numbers(3.0, 2.0))
-    log.say("hello [there]")
+    log.print("hello [there]")
     log.step(4, numbers(2.0, 2.0))
     log.close()
     told = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
     log = Log(tmp_path, steps=1, every=1)
     log.start(0)
     log.step(1, numbers(1.0, 1.0))
-    log.say("hello")
+    log.print("hello")
     log.scores(1, "per", 1.0)
     log.samples(1, ["  a  ->  b"])
     assert log.nonfinite(1, float("nan"), 1.0, [3]) == tmp_path / "nonfinite.jsonl"  # process 0 writes it

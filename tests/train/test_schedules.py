@@ -27,6 +27,17 @@ def test_what_follows_the_peak():
     np.testing.assert_allclose(rates(schedules.inverse_sqrt(2.0, 100), [99, 399, 1599]), [2.0, 1.0, 0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 5, 40])
+def test_every_step_follows_the_formula(warmup):
+    step, w = np.arange(40), max(warmup, 1)
+    climb, t = np.minimum((step + 1) / w, 1), step + 1
+    fall = 0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * np.clip((step - warmup) / max(30 - warmup, 1), 0, 1)))
+    np.testing.assert_allclose(rates(schedules.constant(3.0, warmup), step), 3 * climb, rtol=1e-6)
+    np.testing.assert_allclose(rates(schedules.cosine(3.0, warmup, 30, 0.1), step), 3 * climb * fall, rtol=1e-5)
+    expected = 3 * np.minimum(t / w, np.sqrt(w / t))
+    np.testing.assert_allclose(rates(schedules.inverse_sqrt(3.0, warmup), step), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["constant", "cosine", "inverse_sqrt"])
 def test_without_warm_up_the_first_step_is_at_the_peak_also_under_jit(name):
     rate = schedules.schedule(config.Train(schedule=name, warmup=0, learning_rate=0.5))

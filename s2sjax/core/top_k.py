@@ -27,7 +27,7 @@ def top_k(values: Array, k: int) -> Array:
     return jnp.take_along_axis(places, lax.top_k(few, k)[1], axis=-1)
 
 
-def top_few(values: Array, k: int) -> Array:
+def top_k_small(values: Array, k: int) -> Array:
     """The same for a list of some dozens, [..., J]: an accelerator counts who is larger faster than it sorts."""
     if values.shape[-1] > 64:
         return lax.top_k(values.astype(jnp.float32), k)[1]

@@ -1,4 +1,4 @@
-"""Many sentences through few rows: the result is that of all of them side by side."""
+"""Continuous batching: many sentences in a few slots give the result of one large batch."""
 
 from functools import partial
 from typing import NamedTuple
@@ -6,11 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+import zoo
 from tables import LENGTH, Models, limits, natural_models, start, step
 
-from s2sjax.core import sampling, search
-from s2sjax.core.turns import in_turns
+from s2sjax.core import continuous_batching, sampling, search
 
 COUNT = 23
 
@@ -27,33 +26,33 @@ def walked(sentences: Sentences):
 
 def drawn(sentences: Sentences) -> search.Search:
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(sentences.number)
-    return sampling.sampling(*walked(sentences), keys, count=3, top_p=0.9)
+    return sampling.sampling_loop(*walked(sentences), keys, count=3, top_p=0.9)
 
 
 SEARCHES = {
-    "greedy": lambda s: search.walking(*walked(s), search.likeliest),
-    "beam": lambda s: search.exploring(*walked(s), width=3, nbest=3, penalty="mean"),
-    "first": lambda s: search.exploring(*walked(s), width=2, stop="first"),
-    "groups": lambda s: search.exploring(*walked(s), width=4, nbest=4, groups=2, diversity=0.5),
+    "greedy": lambda s: search.decode_loop(*walked(s), search.argmax_token),
+    "beam": lambda s: search.beam_loop(*walked(s), width=3, nbest=3, penalty="mean"),
+    "first": lambda s: search.beam_loop(*walked(s), width=2, stop="first"),
+    "groups": lambda s: search.beam_loop(*walked(s), width=4, nbest=4, groups=2, diversity=0.5),
     "samples": drawn,
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_turns_change_nothing(name):
-    """23 sentences through 16 rows, where two change at once, and through 3; limits from 0 tokens to 6."""
+@zoo.each(SEARCHES, quick=("greedy", "beam"))
+def test_slots_change_nothing(name):
+    """23 sentences in 16 slots, where two change at once, and through 3; limits from 0 tokens to 6."""
     models, limit = natural_models(5)[:COUNT], limits(6)[:COUNT]
     sentences = Sentences(models, limit, np.arange(COUNT))
-    together = jax.jit(lambda s: search.to_the_end(SEARCHES[name](s))[0])(sentences)
-    for rows in (16, 3, 40):
-        found = jax.jit(lambda s, rows=rows: in_turns(SEARCHES[name], s, rows))(sentences)
+    together = jax.jit(lambda s: search.run_loop(SEARCHES[name](s))[0])(sentences)
+    for slots in (16, 3, 40):
+        found = jax.jit(lambda s, slots=slots: continuous_batching.decode(SEARCHES[name], s, slots))(sentences)
         np.testing.assert_array_equal(found.tokens, together.tokens)
         np.testing.assert_array_equal(found.lengths, together.lengths)
         np.testing.assert_allclose(found.scores, together.scores, rtol=1e-6)
 
 
-def test_a_row_is_not_left_empty_while_sentences_wait():
-    """One sentence of 6 tokens and five of 1, in 2 rows: the short ones pass by the long one, in 6 steps and not 8."""
+def test_no_slot_is_empty_while_sentences_wait():
+    """One sentence of 6 tokens and five of 1, in 2 slots: the short ones pass by the long one, in 6 steps and not 8."""
     steps = []
 
     def watched(models, state, token):
@@ -65,9 +64,9 @@ def test_a_row_is_not_left_empty_while_sentences_wait():
 
     def never(s: Sentences) -> search.Search:
         walk = partial(watched, s.models), start(len(s.limit)), s.limit, LENGTH
-        return search.exploring(*walk, width=2, stop="never")
+        return search.beam_loop(*walk, width=2, stop="never")
 
-    jax.block_until_ready(jax.jit(lambda s: in_turns(never, s, 2))(sentences))
+    jax.block_until_ready(jax.jit(lambda s: continuous_batching.decode(never, s, 2))(sentences))
     jax.effects_barrier()
     assert len(steps) == 6
     assert jnp.sum(limit) > 6

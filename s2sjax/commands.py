@@ -1,0 +1,254 @@
+"""The commands: each gets its parsed options and the fields that are set, and prints what it did."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from s2sjax import config
+from s2sjax import launch as processes
+from s2sjax.errors import UserError
+from s2sjax.fields import nearest, override
+from s2sjax.lines import chunks, input_lines, two_columns
+from s2sjax.startup import ends_at_sigterm, start_jax
+
+LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
+BENCHMARKS = ("train", "decode", "data")
+
+
+def train(options: argparse.Namespace, fields: list[str]) -> None:
+    with ends_at_sigterm():
+        from s2sjax import run
+        from s2sjax.train import hosts
+
+        experiment = _experiment(options, fields)
+        start_jax(options.distributed)
+        trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
+        if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
+            hosts.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+        written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
+        if run.default_split(trained.task):
+            run.evaluate(trained)
+            written.append(trained.folder / "results.json")
+        written += run.show(trained)
+        print("wrote " + ", ".join(str(path) for path in written))
+
+
+def prepare(options: argparse.Namespace, fields: list[str]) -> None:
+    with ends_at_sigterm():
+        from s2sjax.data import prepare as preparing
+
+        experiment: Any = _experiment(options, fields)
+        if not isinstance(experiment.data, config.Data):
+            raise UserError(f"{options.subject} has no text to prepare: train on it as it is")
+        folder = options.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
+        with preparing.bars() as progress:
+            done = preparing.prepare(experiment.data, folder, options.workers, progress)
+        what = "wrote" if done.new else "nothing to do:"
+        print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
+        if getattr(experiment.data.corpus, "folder", None) != folder:
+            print(f"to train on it: data.corpus = config.Prepared({folder!r})")
+
+
+def launch(options: argparse.Namespace, fields: list[str]) -> None:
+    if fields:
+        raise UserError(f"launch takes no {fields[0]}: write the command behind --, as in {LAUNCH}")
+    if options.launched[:1] not in (["train"], ["evaluate"]):
+        raise UserError(f"launch runs train or evaluate on several processes: write it behind --, as in {LAUNCH}")
+    sys.exit(processes.pod(options.processes, options.devices, options.launched))
+
+
+def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import run
+
+    opened = run.load(options.subject)
+    opened = _adjusted(opened, opened.experiment.evaluate_fields, options, fields)
+    others = [run.load(other) for other in options.also]
+    start_jax(options.distributed)
+    run.evaluate(opened, options.split, others, options.average)
+
+
+def decode(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import run
+
+    opened = run.load(options.subject)
+    opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
+    if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
+        raise UserError(f"--tree {options.tree} is no picture that can be drawn: end it with .png, .svg or .pdf")
+    others = [run.load(other) for other in options.also]
+    if not hasattr(opened.task, "translator"):
+        return _predict(opened, others, options)
+    translator, params = _translator(opened, others, options.average)
+    if options.alignment:
+        translator.need_attention("--alignment", "leave it out")
+    first = 0
+    for lines in chunks(input_lines()):
+        prefixes = None
+        if options.prefixes:
+            pairs = [two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
+            lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
+        lines = [_tagged(opened, line, options.tag, first + i) for i, line in enumerate(lines)]
+        if options.tree and first == 0:
+            from s2sjax.evaluate import figures
+
+            tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
+            figures.search_tree(options.tree, tree, found, translator.target.pieces)
+        outputs = translator.decode(params, lines, prefixes, first)
+        aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
+        for best in outputs:
+            columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
+            print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
+        sys.stdout.flush()
+        first += len(lines)
+    return None
+
+
+def score(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import run
+
+    opened = run.load(options.subject)
+    if not hasattr(opened.task, "translator"):
+        raise UserError(f"{opened.folder} does not write text, so it cannot score any: use s2sjax evaluate")
+    translator, params = _translator(opened, (), options.average)
+    number = 0
+    for lines in chunks(input_lines()):
+        pairs = []
+        for line in lines:
+            source, target = two_columns(line, number, "target")
+            pairs.append((_tagged(opened, source, options.tag, number), target))
+            number += 1
+        for log_prob, tokens in translator.score(params, pairs):
+            print(f"{log_prob:.4f}\t{tokens}")
+        sys.stdout.flush()
+
+
+def models(options: argparse.Namespace, fields: list[str]) -> None:
+    for name in ("source_size", "target_size"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}: it must be at least 1")
+    from s2sjax.models import catalogue
+
+    print(catalogue.table(options.source_size, options.target_size))
+
+
+def plan(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax.plan import report
+
+    experiment = _experiment(options, fields)
+    if (options.source_size is None) != (options.target_size is None):
+        raise UserError("one of --source-size and --target-size is missing: give both, or none to read the data")
+    sizes = None if options.source_size is None else (options.source_size, options.target_size)
+    start_jax()
+    named = ["--model", options.model] if options.model else []
+    command = " ".join(["s2sjax train", options.subject, *named, *fields])
+    print(report.plan(experiment, options.devices, options.chip, sizes, command))
+
+
+def bench(options: argparse.Namespace, fields: list[str]) -> None:
+    if options.subject not in BENCHMARKS:
+        near = nearest(options.subject, BENCHMARKS)
+        raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
+    if options.rounds < 1:
+        raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
+    start_jax()
+    from s2sjax.bench import data as feeding
+    from s2sjax.bench import decode as decoding
+    from s2sjax.bench import train as training
+
+    if options.subject == "decode":
+        return decoding.bench(options.size, options.rounds)
+    return {"train": training, "data": feeding}[options.subject].bench(options.rounds)
+
+
+def doctor(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import doctor as health
+
+    health.report(start_jax)
+
+
+# --------------------------------------------------------------------------------------- helpers
+
+
+def _experiment(options: argparse.Namespace, fields: list[str]) -> config.Experiment:
+    """What a file defines, with the model that --model names and the fields that are set."""
+    from s2sjax import experiment_file, models
+
+    experiment = experiment_file.load_experiment(options.subject)
+    name = getattr(options, "model", None)
+    if name:
+        if name not in models.NAMED:
+            names = list(models.NAMED)
+            raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
+        # Whether it fits the rest is checked when all is there: a field set here may make it fit.
+        object.__setattr__(experiment, "model", models.NAMED[name].config)
+    return override(options, experiment, fields)
+
+
+def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:
+    """The run with the fields that are set, among those that may change after training."""
+    if fields and not names:
+        raise UserError(f"{opened.folder} has no field {fields[0]} that can be changed after training: leave it out")
+    if not names:
+        return opened
+    values = {name: getattr(opened.experiment, name) for name in names}
+    kinds = [(name, type(value)) for name, value in values.items()]
+    settings = override(options, dataclasses.make_dataclass("Adjustable", kinds, frozen=True)(**values), fields)
+    return opened.adjusted(**{name: getattr(settings, name) for name in names})
+
+
+@contextlib.contextmanager
+def _messages_to_stderr() -> Iterator[None]:
+    """Standard output belongs to the lines that a command writes."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _translator(opened: Any, others: Sequence[Any], average: int) -> tuple[Any, Any]:
+    """A translator and its parameters, or those of each run of an ensemble."""
+    start_jax()
+    with _messages_to_stderr():
+        opened.check_ensemble(others)
+        mesh = opened.mesh()
+        translator = opened.task.translator(mesh, [other.task for other in others])
+        params = [each.params(average, mesh)[0] for each in (opened, *others)]
+        return translator, params if others else params[0]
+
+
+def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
+    """One line for each line of standard input, of a task that does not write text by search."""
+    for name in ("scores", "alignment", "prefixes", "tag", "tree"):
+        if getattr(options, name):
+            raise UserError(f"--{name} is for runs that write text: leave it out")
+    start_jax()
+    with _messages_to_stderr():
+        mesh = opened.mesh()
+        predict = opened.task.predictor(mesh, [other.task for other in others])
+        params, _ = opened.params(options.average, mesh)
+    number = 0
+    for lines in chunks(input_lines()):
+        where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]
+        for output in predict(params, [opened.task.example_of(*pair) for pair in zip(lines, where)]):
+            print(output)
+        sys.stdout.flush()
+        number += len(lines)
+
+
+def _alignments(translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:
+    """Of each output of each line: "0-0 1-2"."""
+    each = [(line, output) for line, best in zip(lines, outputs) for output in best]
+    for pairs in translator.align(params, [line for line, _ in each], [output for _, output in each]):
+        yield " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def _tagged(opened: Any, line: str, tag: str | None, index: int) -> str:
+    from s2sjax.data import text
+
+    return text.with_tag(opened.task.source, line, tag, f"standard input, line {index + 1}")

@@ -1,0 +1,67 @@
+"""What depends on the device: unrolling, kernels, layouts. Every such decision is made here, under a name.
+
+The results are the same whatever is decided; only the time differs.
+"""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+FEW_ROWS = 128
+"""rows of a product that count as few: those of a search"""
+
+
+def on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def scan_unroll() -> int:
+    """Time steps of a recurrence that are compiled as one: accelerators gain from 8, a CPU only compiles longer."""
+    return 1 if on_cpu() else 8
+
+
+def block_unroll(depth: int) -> int:
+    """Blocks of a stack that are compiled as one: accelerators run all of them unrolled."""
+    return 1 if on_cpu() else depth
+
+
+def tokens_per_check() -> int:
+    """Tokens that a search writes before it checks whether all sentences are done: the check stalls an accelerator."""
+    return 1 if on_cpu() else 4
+
+
+def gathers_kv_cache() -> bool:
+    """Whether each prefix gathers its own keys and values; an accelerator reads all of them and masks the others'."""
+    return on_cpu()
+
+
+def reads_table_as_stored(rows: int) -> bool:
+    """Whether a product of a few rows with a transposed table reads the table as it is stored: [V, W] @ [W, rows]."""
+    return on_cpu() and rows <= FEW_ROWS
+
+
+def attention_kernel(queries: Array) -> Literal["cudnn", "xla"]:
+    """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere: queries [..., D]."""
+    half = queries.dtype in (jnp.bfloat16, jnp.float16)
+    width = queries.shape[-1]
+    return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
+
+
+def runs_triton(device: jax.Device) -> bool:
+    """Whether s2sjax/core/fused.py runs: on NVIDIA's GPUs from Ampere on; elsewhere XLA's own kernels do."""
+    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD's "gfx942"
+    return capability.replace(".", "").isdecimal() and float(capability) >= 8
+
+
+def compiler_options() -> dict[str, Any] | None:
+    """How a train step is best compiled."""
+    if not on_cpu():
+        return None
+    return {
+        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
+        "xla_cpu_experimental_ynn_fusion_type": "",
+        # A CPU alone drops the barriers that keep recomputation for the backward pass from moving into the forward one.
+        "xla_disable_hlo_passes": "cse_barrier_expander",
+    }

@@ -1,0 +1,23 @@
+"""A sequence of vectors as one: pure functions [B, S, H], mask [B, S] -> [B, H].
+
+Letters: B batch, S positions, H width.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def attention_pool(weights: Mapping[str, Array], states: Array, mask: Array) -> tuple[Array, Array]:
+    """Attention over the states with a bias for each position, for sequences of a fixed length: pooled, alpha [B, S].
+
+    e_s = tanh(w . h_s + b_s);  alpha = softmax(e) over real positions;  pooled = sum_s alpha_s h_s
+
+    `kernel` w [H], `bias` b [S]: H + S weights, 22 for H = 2 and S = 20. A row without real positions gives zeros.
+    """
+    scores = jnp.tanh(states @ weights["kernel"] + weights["bias"])  # [B, S]
+    alpha = jax.nn.softmax(scores, axis=-1, where=mask)
+    alpha = jnp.where(mask.any(-1, keepdims=True), alpha, 0)
+    return jnp.einsum("bs,bsh->bh", alpha, states), alpha

@@ -1,0 +1,149 @@
+"""Examples as named columns: what a task hands to the batches.
+
+    columns = Columns({"source": Ragged, "target": Ragged}, {}, example=np.arange(N), sizes=(N,))    text pairs
+    columns = Columns({"inputs": Ragged}, {"target": floats [N, 1]}, ...)                           a number a series
+
+A *ragged* column holds sequences of unequal length: ids, or frames [*, F]. A *dense* column holds one array of a fixed
+shape for each row: a number, a label, a picture. Buckets and token budgets count the ragged columns, in their order.
+
+Letters: N rows of the data set, B rows of a batch, k ragged columns. All lengths of text count <eos>.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from s2sjax.core.tokens import EOS, PAD
+from s2sjax.data.segmentation import Draw
+
+Bucket = tuple[int, ...]
+"""the padded length of each ragged column"""
+Buckets = Sequence[Bucket]
+Batch = dict[str, np.ndarray]
+"""each column by its name, [B, ...]; `example` int32 [B], -1 in a row of padding; `part` int32 [B] with `Plan.part`"""
+
+
+class Ragged(NamedTuple):
+    """Sequences of unequal length without padding: sequence n is flat[offsets[n] : offsets[n + 1]]."""
+
+    flat: np.ndarray  # [total, ...]: ids, or frames [total, F]
+    offsets: np.ndarray  # int64 [N + 1]
+
+    @classmethod
+    def of_ids(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        """[[7], [8, 9]] -> flat 7 <eos> 8 9 <eos>, offsets 0 2 5."""
+        offsets = np.zeros(len(sequences) + 1, np.int64)
+        np.cumsum([len(sequence) + 1 for sequence in sequences], out=offsets[1:])
+        tokens = chain.from_iterable(chain(sequence, (EOS,)) for sequence in sequences)
+        return cls(np.fromiter(tokens, np.int32, count=offsets[-1]), offsets)
+
+    @classmethod
+    def of_frames(cls, sequences: Sequence[np.ndarray]) -> Ragged:
+        """Arrays [length, F], float32 in the batch: [[0.1], [0.2]] and [[0.3]] -> flat [3, 1], offsets 0 2 3."""
+        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
+        return cls(np.concatenate(sequences).astype(np.float32), offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def padded(self, rows: np.ndarray, width: int, epoch: int = 0) -> np.ndarray:
+        """[B, width, ...]: the sequences that `rows` name, then <pad> or zeros; -1 names a row of padding.
+
+        Every epoch has the same sequences.
+        """
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts  # row -1: first offset - last, negative, so nothing is real
+        column = np.arange(width)  # [width]
+        real = column < lengths[:, None]  # [B, width]
+        found = self.flat[np.where(real, starts[:, None] + column, 0)]
+        return np.where(real.reshape(*real.shape, *(1,) * (found.ndim - 2)), found, found.dtype.type(PAD))
+
+
+class Drawn(NamedTuple):
+    """Texts that are split into new subwords each epoch: a pure function of (seed, epoch, row).
+
+    A plan uses `lengths`: those of epoch 0, or the plain ones where they are longer or where only they fit a bucket.
+    A row that is too long for its bucket in a later epoch uses its plain sequence, so no row is cut or left out.
+    """
+
+    plain: Ragged
+    texts: Sequence[str]
+    draw: Draw
+    seed: str
+    lengths: np.ndarray
+
+    def sequence(self, row: int, epoch: int) -> list[int]:
+        return [*self.draw(self.texts[row], random.Random(f"{self.seed}/{epoch}/{row}")), EOS]
+
+    def first_lengths(self) -> np.ndarray:
+        """[N]: the lengths of epoch 0, or the plain ones where those are longer."""
+        drawn = [len(self.sequence(row, 0)) for row in range(len(self.texts))]
+        return np.maximum(drawn, self.plain.lengths)
+
+    def padded(self, rows: np.ndarray, width: int, epoch: int) -> np.ndarray:
+        """See `Ragged.padded`."""
+        table = self.plain.padded(rows, width)
+        for ids, row in zip(table, rows.tolist()):
+            if row >= 0 and len(sequence := self.sequence(row, epoch)) <= width:
+                ids[:] = PAD
+                ids[: len(sequence)] = sequence
+        return table
+
+
+class Columns(NamedTuple):
+    """All rows of a data set in memory.
+
+    Several rows may come from one example (a source with several targets); `example[n]` is the one of row n.
+    """
+
+    ragged: Mapping[str, Ragged | Drawn]
+    dense: Mapping[str, np.ndarray]  # [N, ...] each
+    example: np.ndarray  # int32 [N]
+    sizes: tuple[int, ...]  # rows of each corpus of a mixture, one corpus after the other
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N, k]"""
+        return np.stack([column.lengths for column in self.ragged.values()], axis=1)
+
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
+        """The rows, padded; -1 names a row of padding. Frames come with their lengths, as NAME_lengths [B].
+
+        Only `Drawn` columns depend on the epoch.
+        """
+        found: Batch = {}
+        for (name, column), width in zip(self.ragged.items(), bucket, strict=True):
+            found[name] = column.padded(rows, width, epoch)
+            if found[name].ndim > 2:  # ids show their padding, frames do not
+                found[f"{name}_lengths"] = np.where(rows < 0, 0, column.lengths[rows]).astype(np.int32)
+        for name, array in self.dense.items():
+            real = (rows >= 0).reshape(-1, *(1,) * (array.ndim - 1))
+            found[name] = np.where(real, array[rows], array.dtype.type(0))
+        return found | {"example": np.where(rows < 0, np.int32(-1), self.example[rows])}
+
+
+class AnyColumns(Protocol):
+    """Columns in memory, or those that are read when a batch asks for them (data/records.py)."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    @property
+    def lengths(self) -> np.ndarray: ...
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch: ...
+
+
+def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
+    """[N, k] -> [N]: the first bucket that holds all columns of a row, -1 where none does.
+
+    lengths (3, 9), (3, 3), (99, 1) and buckets (4, 4), (8, 16) -> 1, 0, -1
+    """
+    bucket = np.full(len(lengths), -1, np.int16)  # small: there may be many millions of rows
+    for index, widths in reversed(list(enumerate(buckets))):
+        bucket[(lengths <= np.array(widths)).all(axis=1)] = index
+    return bucket

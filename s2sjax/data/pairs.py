@@ -1,0 +1,146 @@
+"""Text pairs as columns: raw text, encoded in memory, or a prepared folder, which is only read.
+
+    train = read(data)                            examples or records
+    vocabularies(data, train)                     built, or those of the folder
+    pairs = make_columns(data, train, source, target, seed)
+    plan = make_plan(data, pairs, seed, multiple)
+
+Both give the same batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from s2sjax import config
+from s2sjax.data import Example, batches, mixtures, packing, parts, records, sources, text
+from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
+from s2sjax.data.segmentation import Draw
+
+Training = Sequence[Example] | records.Records
+
+
+def read(data: config.Data) -> Training:
+    if not isinstance(data.corpus, config.Prepared):
+        return sources.load(data.corpus, "train")
+    found = records.Records(data.corpus.folder)
+    found.check(data)
+    return found
+
+
+def fingerprint(train: Iterable[Example] | records.Records) -> str:
+    """SHA-256 of the examples' text."""
+    if isinstance(train, records.Records):
+        return train.fingerprint
+    digest = hashlib.sha256()
+    for example in train:
+        digest.update("\t".join([example.source, *example.targets, "\n"]).encode())
+    return digest.hexdigest()
+
+
+def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
+    if isinstance(train, records.Records):
+        return train.vocabularies()
+    return text.build_both(data, train, data.corpus.tags if isinstance(data.corpus, config.Mixture) else ())
+
+
+# ------------------------------------------------------------------------------------- columns
+
+
+def make_columns(
+    data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary, seed: int
+) -> AnyColumns:
+    """`seed` decides which subwords are drawn, where new ones are drawn each epoch."""
+    pairs: AnyColumns
+    pairs = train if isinstance(train, records.Records) else _encode(data, train, source, target, seed)
+    return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
+
+
+def _encode(
+    data: config.Data, examples: Sequence[Example], source: text.AnyVocabulary, target: text.AnyVocabulary, seed: int
+) -> Columns:
+    pairs = encode(examples, source, target)
+    of_source, of_target = (
+        vocabulary.drawing(options.algorithm, options.sampling)
+        if options.sampling and isinstance(vocabulary, text.Subwords)
+        else None
+        for options, vocabulary in ((data.source, source), (data.target, target))
+    )
+    if of_source or of_target:
+        return redrawn(pairs, examples, of_source, of_target, seed, data.buckets)
+    return pairs
+
+
+def encode(
+    examples: Sequence[Example], source_vocabulary: text.AnyVocabulary, target_vocabulary: text.AnyVocabulary
+) -> Columns:
+    """Every (source, target) pair as ids, <eos> appended on both sides; a row for each target of an example."""
+    encoded = [source_vocabulary.encode(example.source) for example in examples]
+    counts = [len(example.targets) for example in examples]
+    index = np.repeat(np.arange(len(examples), dtype=np.int32), counts)
+    source = Ragged.of_ids([encoded[n] for n in index])
+    target = Ragged.of_ids([target_vocabulary.encode(line) for example in examples for line in example.targets])
+    sizes = np.bincount([example.corpus for example in examples], counts).astype(int)
+    return Columns({"source": source, "target": target}, {}, index, tuple(sizes.tolist()))
+
+
+def redrawn(
+    pairs: Columns, examples: Sequence[Example], source: Draw | None, target: Draw | None, seed: int, buckets: Buckets
+) -> Columns:
+    """The pairs; each side that has a `draw` is split into new subwords every epoch."""
+    texts = (
+        [examples[index].source for index in pairs.example],
+        [line for example in examples for line in example.targets],
+    )
+    sides = {
+        name: Drawn(plain, lines, draw, f"{seed}/{name}", plain.lengths)
+        if draw and isinstance(plain, Ragged)
+        else plain
+        for (name, plain), draw, lines in zip(pairs.ragged.items(), (source, target), texts)
+    }
+    first = [side.first_lengths() if isinstance(side, Drawn) else side.lengths for side in sides.values()]
+    fits = first_bucket(np.stack(first, axis=1), buckets) >= 0
+    planned = {
+        name: side._replace(lengths=np.where(fits, now, side.lengths)) if isinstance(side, Drawn) else side
+        for (name, side), now in zip(sides.items(), first)
+    }
+    return pairs._replace(ragged=planned)
+
+
+def target_column(pairs: AnyColumns) -> Ragged | Drawn:
+    """Every target of pairs in memory, packed or not; the configuration refuses what needs those of a folder."""
+    plain = pairs.pairs if isinstance(pairs, packing.Packed) else pairs
+    assert isinstance(plain, Columns)
+    return plain.ragged["target"]
+
+
+def target_counts(pairs: AnyColumns, size: int) -> np.ndarray:
+    """How often each of `size` target ids comes, <eos> included: int64 [V]."""
+    targets = target_column(pairs)
+    return np.bincount((targets.plain if isinstance(targets, Drawn) else targets).flat, minlength=size)
+
+
+def make_parts(data: config.Data, pairs: AnyColumns, size: int) -> parts.Parts | None:
+    """The pairs in parts of `size` target words; None where `size` is 0."""
+    if not size:
+        return None
+    targets = target_column(pairs)
+    assert isinstance(targets, Ragged), "the configuration refuses drawn subwords here"
+    return parts.split(targets, first_bucket(pairs.lengths, data.buckets) >= 0, size)
+
+
+def make_plan(
+    data: config.Data, pairs: AnyColumns, seed: int, multiple: int, part: np.ndarray | None = None
+) -> batches.Plan:
+    """`part` [N]: the part of each pair, where they are in parts."""
+    corpus = data.corpus
+    if isinstance(corpus, config.Prepared):
+        corpus = records.corpus_of(corpus.folder)
+    buckets = data.buckets[-1:] if data.packing else data.buckets
+    settings = (pairs.lengths, buckets, data.tokens, seed, multiple)
+    if not isinstance(corpus, config.Mixture):
+        return batches.Plan(*settings, part)
+    return mixtures.MixturePlan(*settings, sizes=pairs.sizes, weights=corpus.weights, temperature=corpus.temperature)

@@ -1,0 +1,57 @@
+"""A compiled function over all rows of a data set: each row exactly once, in the order of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
+from s2sjax.errors import UserError
+
+Tree = Any
+
+
+class Batched:
+    """function(params, batch) -> a tree of arrays [B, ...], compiled once a bucket and kept between calls.
+
+    With a mesh, the rows of a batch are split over all devices, and every process gets all results.
+    """
+
+    def __init__(self, function: Callable[[Tree, Batch], Tree], buckets: Buckets, rows: int, mesh: Mesh | None = None):
+        self.buckets, self.mesh = buckets, mesh if mesh is not None and mesh.size > 1 else None
+        devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        self.rows = -(-rows // devices) * devices
+        everywhere = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        self._compiled = jax.jit(function, out_shardings=everywhere)
+
+    def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
+        """One result for each row of the columns, in their order."""
+        bucket = first_bucket(columns.lengths, self.buckets)
+        if np.any(bucket < 0):
+            row = int(np.argmin(bucket))
+            raise UserError(
+                f"example {row + 1} has the lengths {tuple(columns.lengths[row].tolist())}, more than the last of "
+                f"data.buckets, {tuple(self.buckets[-1])}: shorten it"
+            )
+        found: list[Tree] = [None] * len(bucket)
+        for number, widths in enumerate(self.buckets):
+            members = np.flatnonzero(bucket == number)
+            for first in range(0, len(members), self.rows):
+                chosen = members[first : first + self.rows]
+                rows = np.full(self.rows, -1)
+                rows[: len(chosen)] = chosen
+                batch = {name: self._place(array) for name, array in columns.batch(rows, widths).items()}
+                results = jax.device_get(self._compiled(params, batch))
+                for place, row in enumerate(chosen):
+                    found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
+        return found
+
+    def _place(self, array: np.ndarray) -> Any:
+        if self.mesh is None:
+            return array
+        sharding = NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

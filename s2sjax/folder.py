@@ -1,0 +1,155 @@
+"""The folder of a run: everything that is needed to continue it, to decode with it and to evaluate it.
+
+config.json         the experiment, and fingerprints of its data and assets
+code/               the experiment file, and the files it loads
+assets/             what was learned from the data before training: vocabularies, statistics
+checkpoints/        see train/checkpoints.py
+metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see train/progress.py
+results.json, attention.png                                    written by an evaluation
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from s2sjax import __version__, config
+from s2sjax.errors import UserError
+from s2sjax.experiment_file import files_of, load_file
+from s2sjax.tasks.task import Task
+from s2sjax.train import hosts
+
+CONFIG, CODE, ASSETS = "config.json", "code", "assets"
+# Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
+FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
+        "train.max_skipped", "train.mesh", "train.remat", "data.prefetch", "evaluate.lines", "evaluate.samples",
+        "evaluate.rows")  # fmt: skip
+
+
+def open_task(folder: Path) -> Task:
+    """The task of a run that was started before, with its assets."""
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
+    page = _read(folder)
+    return _with_assets(folder, page, _experiment(folder, page).task())
+
+
+def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str | Path | None = None) -> Task:
+    """The task of a new run in `folder`, or of the run that is there, if it is the same experiment on the same data.
+
+    file: the experiment file, of which the run keeps a copy.
+    """
+    task = experiment.task()
+    fingerprint = task.fingerprint(data)
+    if (folder / CONFIG).is_file():
+        page = _read(folder)
+        _check_same(folder, page["experiment"], experiment)
+        if page["data"] != fingerprint:
+            raise UserError(f"the training data has changed since {folder} was started: give another --out")
+        task = _with_assets(folder, page, task)
+    else:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file, not a folder: give another --out")
+        # A start that was killed before it wrote config.json may have left some of these.
+        if folder.is_dir() and {path.name for path in folder.iterdir()} - {CODE, ASSETS, f".{CONFIG}.partial"}:
+            raise UserError(f"{folder} contains something that is not a run: give another --out")
+        task = task.replace(assets=task.learn_assets(data))
+        for name, asset in task.assets.items():
+            asset.save(folder / ASSETS, name)
+    if not hosts.is_leader():
+        return task
+    for path in files_of(experiment, file):
+        (folder / CODE).mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(shutil.SameFileError):
+            shutil.copyfile(path, folder / CODE / path.name)
+    # Last: a folder with a config.json has everything that it names.
+    page = {
+        "s2sjax": __version__,
+        "data": fingerprint,
+        "assets": {name: asset.fingerprint for name, asset in task.assets.items()},
+        "experiment": config.to_json(experiment),
+    }
+    write(folder / CONFIG, json.dumps(page, indent=2) + "\n")
+    return task
+
+
+def write(path: Path, content: str) -> None:
+    """Writes the whole file or nothing."""
+    draft = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(content, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def flat(page: Any, prefix: str = "") -> dict[str, Any]:
+    """{"train": {"steps": 5}} -> {"train.steps": 5}"""
+    if not isinstance(page, dict):
+        return {prefix: page}
+    parts = [flat(value, f"{prefix}.{name}" if prefix else name) for name, value in page.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _experiment(folder: Path, page: dict) -> config.Experiment:
+    """The experiment of config.json. What s2sjax does not know by itself, the copied files define."""
+    try:
+        try:
+            experiment = config.from_json(page["experiment"])
+        except UserError:
+            copies = sorted((folder / CODE).glob("*.py"))
+            if not copies:
+                raise
+            for path in copies:
+                load_file(path)
+            experiment = config.from_json(page["experiment"])
+    except (UserError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    if not isinstance(experiment, config.Experiment):
+        raise _unreadable(folder, "it holds no experiment")
+    return experiment
+
+
+def _with_assets(folder: Path, page: dict, task: Task) -> Task:
+    task = task.replace(assets=task.load_assets(folder / ASSETS, list(page["assets"])))
+    for name, fingerprint in page["assets"].items():
+        if name not in task.assets or task.assets[name].fingerprint != fingerprint:
+            raise UserError(
+                f"{name} in {folder / ASSETS} is not the one that this run was trained with: "
+                "copy it again from where the run was made"
+            )
+    return task
+
+
+def _read(folder: Path) -> dict:
+    try:
+        page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        found = {name: page[name] for name in ("data", "assets", "experiment")}
+        dict(found["assets"])
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    except KeyError as error:
+        raise _unreadable(folder, f"it has no {error}") from None
+    return found
+
+
+def _unreadable(folder: Path, reason: object) -> UserError:
+    return UserError(
+        f"{folder / CONFIG} cannot be read ({reason}): copy it again from where the run was made, "
+        "or name another folder"
+    )
+
+
+def _check_same(folder: Path, page: dict, experiment: config.Experiment) -> None:
+    with contextlib.suppress(UserError, TypeError):  # fields that did not exist then have their defaults
+        page = config.to_json(config.from_json(page))
+    old, new = flat(page), flat(config.to_json(experiment))
+    for name in sorted(old.keys() | new.keys()):
+        free = any(name == field or name.startswith(field + ".") for field in (*FREE, *experiment.free_fields))
+        if old.get(name) != new.get(name) and not free:
+            raise UserError(
+                f"{folder} contains another experiment: its {name} is {old.get(name)!r}, not {new.get(name)!r}: "
+                "give another --out"
+            )

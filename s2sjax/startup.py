@@ -1,0 +1,61 @@
+"""How a command starts: JAX with its options and its cache, and what a SIGTERM does."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+THREADS = 8
+"""that XLA gets for each fake CPU device"""
+
+
+@contextlib.contextmanager
+def ends_at_sigterm() -> Iterator[None]:
+    """A SIGTERM before or after the loop, which handles its own, loses nothing: all steps made are saved."""
+
+    def end(*_) -> None:
+        print("interrupted: run the same command again to continue", flush=True)
+        sys.exit(0)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def start_jax(distributed: bool = False) -> Path:
+    """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing.
+
+    Of several processes, only the first speaks.
+    """
+    import jax
+
+    options: Any = jax.config
+    if options.jax_num_cpu_devices > 0:
+        # Such a device may stand in several collectives at once, and each takes a thread: when there is none left for
+        # a device that the others wait for, all wait for ever.
+        threads = max(THREADS * options.jax_num_cpu_devices, os.cpu_count() or 1)
+        os.environ.setdefault("PJRT_NPROC", str(threads))
+    if distributed:
+        from s2sjax.train import hosts
+
+        hosts.initialize()
+        if not hosts.is_leader():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        options.update("jax_compilation_cache_dir", str(home / "s2sjax"))
+        options.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+    return Path(options.jax_compilation_cache_dir)

@@ -1,0 +1,14 @@
+"""One file a kind of problem. See task.py for what a task brings to the runner, docs/extending.md to add your own.
+
+experiment = tasks.Translation("mine", data=..., model=...)      text to text
+experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
+"""
+
+from s2sjax.tasks.regression import Regression
+from s2sjax.tasks.task import Task
+from s2sjax.tasks.translation import Translation
+
+__all__ = ["TASKS", "Regression", "Task", "Translation"]
+
+TASKS = {"translation": Translation, "regression": Regression}
+"""the experiments of each task that comes with s2sjax"""

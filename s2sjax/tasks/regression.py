@@ -1,0 +1,329 @@
+"""A series to a number: a recurrent network reads a window of a series and predicts the value that follows.
+
+The Fibonacci experiment: a plain RNN of two units and a dense layer have 11 weights; with attention over the 20 states
+between them there are 33.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config, layers
+from s2sjax.config import at_least, require, settings
+from s2sjax.config.models import CellName
+from s2sjax.core.pooling import attention_pool
+from s2sjax.data.columns import Bucket, Columns, Ragged
+from s2sjax.errors import UserError
+from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.metrics import Result
+from s2sjax.models.frontends import Frames
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.train.state import Loss
+
+# ------------------------------------------------------------------------------------- settings
+
+
+class Series:
+    """Where the numbers come from. A series of your own inherits from it and defines `values`."""
+
+    def values(self) -> np.ndarray:
+        """float64 [length]"""
+        raise TypeError(f"{type(self).__name__} defines no values(): return the numbers of the series from it")
+
+
+@settings
+class Fibonacci(Series):
+    """1, 1, 2, 3, 5, 8, ..."""
+
+    length: int = 1200
+    """numbers of the series; float64 holds the first 1476"""
+
+    def __post_init__(self):
+        require(3 <= self.length <= 1476, f"data.series.length is {self.length}: it must be from 3 to 1476")
+
+    def values(self) -> np.ndarray:
+        found = [1, 1]
+        while len(found) < self.length:
+            found.append(found[-1] + found[-2])
+        return np.array([float(number) for number in found])
+
+
+@settings
+class Windows:
+    """Every run of `steps` values of a series is an example; its target is the value that follows."""
+
+    series: Series = field(default_factory=Fibonacci)
+    """the numbers"""
+    steps: int = 20
+    """values that are read"""
+    dev_percent: float = 10.0
+    """of the examples, spread evenly over the series"""
+    test_percent: float = 20.0
+    """of the examples, spread evenly over the series"""
+    tokens: int = 640
+    """budget of a batch: rows x steps"""
+    prefetch: int = 4
+    """batches made ahead by Grain's threads"""
+
+    @property
+    def buckets(self) -> tuple[tuple[int], ...]:
+        return ((self.steps,),)
+
+    def __post_init__(self):
+        at_least(1, self, "data", "steps", "tokens")
+        at_least(0, self, "data", "prefetch", "dev_percent", "test_percent")
+        total = self.dev_percent + self.test_percent
+        require(total < 100, f"data: dev_percent + test_percent is {total}: nothing is left to train on")
+
+
+@settings
+class SeriesModel:
+    """A recurrent cell reads the window; its last state, or attention over all of them, enters a dense layer."""
+
+    width: int = 2
+    """of the state"""
+    cell: CellName = "rnn"
+    """how a state moves: see s2sjax/core/cells.py"""
+    attention: bool = False
+    """weigh all states, instead of taking the last"""
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width")
+
+
+@settings
+class Score:
+    metrics: tuple[Literal["mse", "mae"], ...] = ("mse",)
+    """mean squared or absolute error, of values scaled to [0, 1]; the first one decides which checkpoint is best"""
+    lines: int = 500
+    """dev examples predicted at each evaluation during training"""
+    samples: int = 0
+    """dev examples shown at each evaluation"""
+    rows: int = 256
+    """examples predicted at once"""
+
+    def __post_init__(self):
+        at_least(1, self, "evaluate", "rows", "lines")
+        at_least(0, self, "evaluate", "samples")
+        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+
+
+@settings
+class Regression(config.Experiment):
+    """An experiment that predicts the next value of a series."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: Windows = Windows()
+    """what to learn from"""
+    model: SeriesModel = SeriesModel()
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    evaluate: Score = Score()
+    """how it is judged"""
+    seed: int = 0
+    """of the initial parameters and the order of the examples"""
+
+    def __post_init__(self):
+        self.check_name()
+        plain = config.Train()
+        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
+            require(
+                getattr(self.train, name) == getattr(plain, name),
+                f"train.{name} applies to tasks that write text, and a regression does not: leave it out",
+            )
+
+    def task(self) -> RegressionTask:
+        return RegressionTask(self)
+
+
+# ---------------------------------------------------------------------------------------- model
+
+
+class Regressor(nn.Module):
+    """values [B, S, 1], lengths [B] -> tanh(W pooled + b) [B, 1]; values lie in [0, 1]."""
+
+    config: SeriesModel
+    steps: int
+    dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
+
+    def setup(self):
+        c = self.config
+        self.frontend = Frames(1, dtype=self.dtype)
+        self.stack = layers.Recurrent(
+            c.cell, c.width, layers=1, inputs=1, dtype=self.dtype, remat_policy=self.remat_policy
+        )
+        if c.attention:
+            self.attention = layers.Weights({"kernel": (c.width,), "bias": (self.steps,)}, self.dtype)
+        self.output = layers.Dense(c.width, 1, self.dtype)
+
+    def __call__(self, values: Array, lengths: Array) -> Array:
+        xs, mask = self.frontend(values, lengths)
+        states, final = self.stack(xs, mask)
+        pooled = attention_pool(self.attention(), states, mask)[0] if self.config.attention else final[-1][0]
+        return jnp.tanh(self.output(pooled)).astype(jnp.float32)
+
+
+# ----------------------------------------------------------------------------------------- task
+
+
+class Window(NamedTuple):
+    values: np.ndarray  # float64 [steps]
+    target: float
+
+
+class Estimate(NamedTuple):
+    value: float
+    scaled: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.6g}"
+
+
+class Scale(NamedTuple):
+    """(x - low) / (high - low): the values of the training data to [0, 1]."""
+
+    low: float
+    high: float
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
+
+    def save(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(self._asdict()), encoding="utf-8")
+
+    def apply(self, values: Any) -> Any:
+        return (np.asarray(values) - self.low) / ((self.high - self.low) or 1.0)
+
+    def invert(self, scaled: float) -> float:
+        return self.low + scaled * ((self.high - self.low) or 1.0)
+
+
+class RegressionTask(Task):
+    """Windows of a series through a recurrent network. Asset: the `scale` of the values."""
+
+    experiment: Regression
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return split == "train" or getattr(self.experiment.data, f"{split}_percent") > 0
+
+    def read(self) -> list[Window]:
+        return self.examples("train")
+
+    def examples(self, split: str) -> list[Window]:
+        data = self.experiment.data
+        values = np.asarray(data.series.values(), np.float64)
+        count = len(values) - data.steps
+        require(count > 0, f"the series has {len(values)} values: data.steps {data.steps} must be fewer")
+        # Spread evenly over the series, which may grow: multiples of the golden ratio, modulo 1.
+        place = np.arange(count) * (5**0.5 - 1) / 2 % 1
+        test, dev = data.test_percent / 100, (data.test_percent + data.dev_percent) / 100
+        held_out = np.where(place < test, "test", np.where(place < dev, "dev", "train"))
+        chosen = np.flatnonzero(held_out == split)
+        require(len(chosen) > 0, f"there are no {split} examples: raise data.{split}_percent, or give a longer series")
+        return [Window(values[i : i + data.steps], float(values[i + data.steps])) for i in chosen]
+
+    def example_of(self, line: str, where: str) -> Window:
+        steps = self.experiment.data.steps
+        try:
+            values = np.array([float(number) for number in line.split()])
+        except ValueError as error:
+            raise UserError(f"{where}: {error}: write {steps} numbers, separated by blanks") from None
+        require(len(values) == steps, f"{where} has {len(values)} numbers: write {steps}, separated by blanks")
+        return Window(values, np.nan)
+
+    def fingerprint(self, data: Sequence[Window]) -> str:
+        digest = hashlib.sha256()
+        for window in data:
+            digest.update(np.append(window.values, window.target).tobytes())
+        return digest.hexdigest()
+
+    def learn_assets(self, data: Sequence[Window]) -> Assets:
+        values = np.concatenate([[*window.values, window.target] for window in data])
+        return {"scale": Scale(float(values.min()), float(values.max()))}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        path = folder / "scale.json"
+        try:
+            return {"scale": Scale(**json.loads(path.read_text(encoding="utf-8")))}
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}): copy it again from where the run was made") from None
+
+    def columns(self, data: Sequence[Window]) -> Columns:
+        scale = self.assets["scale"]
+        values = Ragged.of_frames([scale.apply(window.values)[:, None] for window in data])
+        target = np.array([[scale.apply(window.target)] for window in data], np.float32)
+        return Columns({"values": values}, {"target": target}, np.arange(len(data), dtype=np.int32), (len(data),))
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def module(self) -> Regressor:
+        e = self.experiment
+        return Regressor(e.model, e.data.steps, jnp.dtype(e.train.dtype), e.train.remat)
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, jnp.zeros((1, self.experiment.data.steps, 1)), jnp.ones(1, jnp.int32))["params"]
+
+    def loss(self, columns: Any = None) -> Loss:
+        """The squared error."""
+        module = self.module
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
+            predicted: Any = module.apply({"params": params}, batch["values"], batch["values_lengths"])
+            real = (batch["values_lengths"] > 0).astype(jnp.float32)  # [B]
+            return {"loss": (jnp.sum(real * jnp.square(predicted - batch["target"])[:, 0]), jnp.sum(real))}
+
+        return loss
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract(
+            values=((rows, *bucket, 1), np.float32), values_lengths=((rows,), np.int32), target=((rows, 1), np.float32)
+        )
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        module, e, scale = self.module, self.experiment, self.assets["scale"]
+        require(not others, "a regression has no ensembles: name one run")
+        apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
+        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh)
+
+        def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
+            found = batched(params, self.columns(examples))
+            return [Estimate(scale.invert(float(scaled)), float(scaled)) for (scaled,) in found]
+
+        return predict
+
+    def metrics(self, examples: Sequence[Window], outputs: Sequence[Estimate]) -> dict[str, Result]:
+        right = self.assets["scale"].apply([window.target for window in examples])
+        errors = np.array([output.scaled for output in outputs]) - right
+        values = {"mse": np.mean(errors**2), "mae": np.mean(np.abs(errors))}
+        return {
+            name: Result(name, float(values[name]), False, None, len(examples), name.upper(), "{:.4g}")
+            for name in self.experiment.evaluate.metrics
+        }
+
+    @property
+    def higher_is_better(self) -> bool:
+        return False
+
+    def show(self, example: Window, output: Estimate) -> str:
+        return f"... {example.values[-1]:.6g}  ->  {output}  ({example.target:.6g})"

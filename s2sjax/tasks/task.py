@@ -1,0 +1,204 @@
+"""What a kind of problem brings to the runner: the base class of every task.
+
+A task is one file: the settings of its experiments (a subclass of `config.Experiment`) and a subclass of `Task`.
+The runner calls, in this order:
+
+    task.read()                      training data, as the task likes it
+    task.learn_assets(data)          what is learned from the data before training: vocabularies, statistics
+    task.columns(data)               the data as named columns (data/columns.py)
+    task.plan(columns, multiple)     which rows make the batch of each step
+    task.init(key)                   the parameters before the first step
+    task.loss(columns)               loss(params, batch, key, step) -> {"loss": (sum, weight), ...}
+    task.predictor(mesh)             predict(params, examples) -> one output an example
+    task.metrics(examples, outputs)  the scores of those outputs
+
+Training, checkpoints, resuming, meshes, evaluation and the commands know nothing else of a task.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2sjax.config import Experiment
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.errors import UserError
+from s2sjax.evaluate.metrics import Result
+from s2sjax.train.mesh import Rules
+from s2sjax.train.state import Loss
+
+Params = Any
+Predictor = Callable[[Params, Sequence[Any]], list[Any]]
+"""predict(params, examples) -> one output for each example; str(output) is its line"""
+
+
+class Asset(Protocol):
+    """What is learned from the data before training, and kept in the run folder."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    def save(self, folder: Path, name: str) -> None: ...
+
+
+Assets = Mapping[str, Any]
+NO_ASSETS: Assets = MappingProxyType({})
+
+
+class Task(ABC):
+    """One experiment of a kind, with its assets once there are any. See above, and docs/extending.md."""
+
+    noun: ClassVar[str] = "example"
+    """what one example is called in a sentence: "on 500 words" """
+
+    def __init__(self, experiment: Any, assets: Assets = NO_ASSETS):
+        self.experiment, self.assets = experiment, assets
+
+    def replace(self, experiment: Experiment | None = None, assets: Assets | None = None) -> Task:
+        """The same task with another experiment or other assets."""
+        return type(self)(experiment or self.experiment, self.assets if assets is None else assets)
+
+    # ------------------------------------------------------------------------------------ data
+
+    @abstractmethod
+    def has(self, split: str) -> bool:
+        """Whether there are examples of a split: train, dev or test."""
+
+    @abstractmethod
+    def read(self) -> Any:
+        """The training data."""
+
+    @abstractmethod
+    def examples(self, split: str) -> list[Any]:
+        """The examples of a split, to predict and to score; never an empty list."""
+
+    def example_of(self, line: str, where: str) -> Any:
+        """The example that a line of standard input stands for, for `s2sjax decode`. `where` is for errors."""
+        raise UserError(f"{type(self.experiment).__name__} cannot read its input from lines: use s2sjax evaluate")
+
+    @abstractmethod
+    def fingerprint(self, data: Any) -> str:
+        """SHA-256 of the training data: a run refuses to continue on other data."""
+
+    def learn_assets(self, data: Any) -> Assets:
+        """Each is an `Asset`, by name."""
+        return {}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        """What `Asset.save` has written, by name."""
+        return {}
+
+    def assumed_assets(self, sizes: tuple[int, int]) -> Assets:
+        """Assets known by the sizes of their vocabularies alone, for `s2sjax plan`."""
+        raise UserError(
+            f"--source-size and --target-size do not apply to {type(self.experiment).__name__}: leave them out"
+        )
+
+    @abstractmethod
+    def columns(self, data: Any) -> AnyColumns: ...
+
+    def plan(self, columns: AnyColumns, multiple: int) -> Plan:
+        """`multiple`: rows of a batch are a multiple of it, so that they divide among devices and micro-batches."""
+        data = self.experiment.data
+        return Plan(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+
+    def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
+        """Lines on the data, printed before training."""
+        lines = [f"{len(columns.lengths):,} training {self.noun}s, {plan.steps_per_epoch:,} steps an epoch"]
+        if plan.left_out:
+            longest = self.experiment.data.buckets[-1]
+            lines.append(
+                f"{plan.left_out:,} {self.noun}s are longer than the last of data.buckets, {longest}: left out"
+            )
+        return lines
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def model_name(self) -> str:
+        return type(self.experiment.model).__name__
+
+    @abstractmethod
+    def init(self, key: jax.Array) -> Params: ...
+
+    @abstractmethod
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        """Pure; `columns` are what it may count in advance. Without them only its shapes and its work count."""
+
+    @abstractmethod
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The arrays of a batch that the loss reads, without any data."""
+
+    @property
+    def rules(self) -> Rules:
+        """Which parameters a tensor-parallel mesh splits (train/mesh.py); none are split by default."""
+        return ()
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:  # noqa: B027
+        """Refuses a mesh that cannot work."""
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Numbers that the tensor axis of a mesh should divide."""
+        return ()
+
+    def output_bytes(self, bucket: Bucket) -> int:
+        """Bytes of a row's logits and their gradient, which no tensor axis splits; for `s2sjax plan`."""
+        return 0
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def check_predictor(self) -> None:  # noqa: B027
+        """Refuses, before training, predictions that could not be made after it."""
+
+    @abstractmethod
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """Compiled once a shape and kept between calls. With `others`, an ensemble: params are a list then."""
+
+    @abstractmethod
+    def metrics(self, examples: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Result]:
+        """The scores of the outputs; the first decides which checkpoint is best."""
+
+    @property
+    @abstractmethod
+    def higher_is_better(self) -> bool:
+        """Of the first metric."""
+
+    def groups(self, examples: Sequence[Any]) -> dict[str, list[int]]:
+        """Examples that are scored on their own besides, by name: the corpora of a mixture."""
+        return {}
+
+    def dev_sample(self, examples: Sequence[Any], count: int) -> list[Any]:
+        """The dev examples that each evaluation during training predicts."""
+        return list(examples[:count])
+
+    def show(self, example: Any, output: Any) -> str:
+        """A predicted example as one line, to look at."""
+        return f"{example}  ->  {output}"
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Params]) -> list[Path]:
+        """Prints and draws what the experiment wants to see after training; the files that were written.
+
+        restore() gives the parameters of the best checkpoint.
+        """
+        return []
+
+    def settings_text(self) -> str:
+        """How predictions are made, in a few words: "beam 4"."""
+        return ""
+
+
+def abstract(**shapes: tuple[tuple[int, ...], Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """abstract(source=((8, 16), np.int32)) -> {"source": ShapeDtypeStruct((8, 16), int32)}"""
+    return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (shape, dtype) in shapes.items()}
+
+
+def shapes_of(batch: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}

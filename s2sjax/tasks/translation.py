@@ -1,0 +1,381 @@
+"""Text to text: translation, transliteration, pronunciation, summaries; anything with a source and a target text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2sjax import config, models
+from s2sjax.config import Mixture, Prepared, Transformer, family, require, settings, sides
+from s2sjax.core import sampled
+from s2sjax.data import Example, pairs, sources, text
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.evaluate import figures, metrics
+from s2sjax.evaluate.decoding import Output, Translator
+from s2sjax.layers import Spelling
+from s2sjax.models import objectives
+from s2sjax.models.contract import EncoderDecoder
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.train import hosts
+from s2sjax.train import mesh as meshes
+from s2sjax.train.state import Loss
+
+SIDES = ("source", "target")
+
+
+@settings
+class Translation(config.Experiment):
+    """An experiment whose examples are a source text and one or more target texts."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: config.Data = config.Data()
+    """what to learn from"""
+    model: config.ModelConfig = field(default_factory=Transformer)
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    search: config.Search = config.Search()
+    """how it writes"""
+    evaluate: config.Evaluate = config.Evaluate()
+    """how it is judged"""
+    show: tuple[str, ...] = ()
+    """texts decoded after training, to see what was learned"""
+    seed: int = 0
+    """of the initial parameters, the order of the examples, and dropout"""
+
+    decode_fields: ClassVar = ("search",)
+    evaluate_fields: ClassVar = ("search", "evaluate")
+    # Where the data is stored may change: its fingerprint may not. The metrics may not change: the scores of two
+    # metrics cannot say which checkpoint is best.
+    free_fields: ClassVar = (
+        "data.corpus.folder", "data.corpus.data_dir", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+        "show",
+    )  # fmt: skip
+
+    def task(self) -> TranslationTask:
+        return TranslationTask(self)
+
+    def __post_init__(self):
+        self.check_name()
+        encoder, decoder = sides(self.model)
+        require(
+            decoder.tie != "all" or self.data.shared,
+            "model.tie 'all' requires one vocabulary for both sides: set data.shared",
+        )
+        require(
+            decoder.tie == "none" or not self.data.target.spelling.on,
+            f"model.tie {decoder.tie!r} uses the target's embedding table as output layer, and "
+            "data.target.spelling.on replaces that table: set model.tie none",
+        )
+        require(
+            self.search.coverage == 0 or decoder.decoder_spec.states is not None,
+            f"search.coverage {self.search.coverage} requires a model with attention, and {family(self.model)} has "
+            "none: set it to 0",
+        )
+        for name, side in zip(SIDES, (encoder, decoder)):
+            require(
+                side.embedding > 0 or not getattr(self.data, name).spelling.on,
+                f"data.{name}.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
+            )
+            self._check_lengths(side)
+        self._check_packing()
+        self._check_softmax()
+        self._check_objective()
+
+    def _check_lengths(self, side: config.ModelSettings) -> None:
+        """What a model can address, and what it attends to, against the longest bucket."""
+        longest = max(max(bucket) for bucket in self.data.buckets)
+        places, window = side.max_positions, side.attention_window
+        require(
+            places is None or places >= longest,
+            f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+        )
+        if window is not None:
+            reached = max(source for source, _ in self.data.buckets) if window.source_only else longest
+            require(
+                window.radius < reached,
+                f"model.{window.field} {window.radius} reaches across the longest of data.buckets, {reached}: "
+                f"lower it, or set it to {window.remedy}, to attend to everything",
+            )
+
+    def _check_packing(self) -> None:
+        if not self.data.packing:
+            return
+        for side in sides(self.model):
+            windowed = side.attention_window is not None and side.attention_window.radius > 0
+            require(
+                not windowed, "data.packing keeps the examples of a row apart, model.window does not: use one of them"
+            )
+            require(
+                side.takes_segments,
+                f"data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
+                f"{type(side).__name__} does not: unset it",
+            )
+        require(
+            self.train.scheduled_sampling.schedule == "none",
+            "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: "
+            "use one of them",
+        )
+
+    def _check_softmax(self) -> None:
+        softmax, data = self.train.softmax, self.data
+        prepared = isinstance(data.corpus, Prepared)
+        require(
+            not (prepared and softmax.samples and softmax.distribution == "unigram"),
+            "train.softmax.distribution unigram counts the words of the training text, which a prepared folder does "
+            "not keep: set log_uniform",
+        )
+        if not softmax.subset:
+            return
+        require(
+            data.target.sampling == 0,
+            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new "
+            "ones: set one of them to 0",
+        )
+        for there, name in (
+            (prepared, "the prepared folder of data.corpus"),
+            (isinstance(data.corpus, Mixture), "the mixture of data.corpus"),
+            (data.packing, "data.packing"),
+        ):
+            require(not there, f"train.softmax.subset plans by parts, which {name} does not: set it to 0")
+
+    def _check_objective(self) -> None:
+        encoder, decoder = sides(self.model)
+        require(
+            self.train.scheduled_sampling.schedule == "none" or not decoder.variational,
+            "train.scheduled_sampling runs one step at a time, and model.variational uses one mask for all steps: "
+            "use one of them",
+        )
+        require(
+            self.train.remat != "products" or not (encoder.encoder_is_products and decoder.decoder_is_products),
+            f"train.remat products frees nothing of {family(self.model)}, which has only an elementwise function "
+            "between one matrix product and the next: set layers, or none",
+        )
+
+
+# ------------------------------------------------------------------------------------- the task
+
+
+class TranslationTask(Task):
+    """Text pairs through an encoder-decoder. Assets: the vocabularies `source` and `target`."""
+
+    experiment: Translation
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        return self.experiment.evaluate.line
+
+    @property
+    def source(self) -> text.AnyVocabulary:
+        return self.assets["source"]
+
+    @property
+    def target(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return sources.has(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+
+    def read(self) -> pairs.Training:
+        return pairs.read(self.experiment.data)
+
+    def examples(self, split: str) -> list[Example]:
+        return sources.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+
+    def fingerprint(self, data: pairs.Training) -> str:
+        return pairs.fingerprint(data)
+
+    def learn_assets(self, data: pairs.Training) -> Assets:
+        found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
+        softmax, size = self.experiment.train.softmax, found["target"].size
+        for name in ("samples", "subset"):
+            require(
+                getattr(softmax, name) <= size,
+                f"train.softmax.{name} is {getattr(softmax, name)}, but the target vocabulary has {size} words: "
+                "lower it, or set it to 0 to use all words",
+            )
+        return found
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {name: text.load(folder, name) for name in SIDES}
+
+    def assumed_assets(self, sizes: tuple[int, int]) -> Assets:
+        for side, size in zip(SIDES, sizes):
+            require(size >= 1, f"--{side}-size is {size}: it must be at least 1")
+            require(
+                not getattr(self.experiment.data, side).spelling.on,
+                f"data.{side}.spelling.on builds vectors from the words themselves: leave out --{side}-size",
+            )
+        return {side: text.Size(size) for side, size in zip(SIDES, sizes)}
+
+    def columns(self, data: pairs.Training) -> AnyColumns:
+        e = self.experiment
+        for line in e.show:
+            text.with_tag(self.source, line, None, f"show: {line!r}")
+        return pairs.make_columns(e.data, data, self.source, self.target, e.seed)
+
+    def plan(self, columns: AnyColumns, multiple: int) -> Plan:
+        e = self.experiment
+        parts = pairs.make_parts(e.data, columns, e.train.softmax.subset)
+        return pairs.make_plan(e.data, columns, e.seed, multiple, parts.of if parts else None)
+
+    def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
+        e = self.experiment
+        what = "rows of packed pairs" if e.data.packing else "pairs"
+        lines = [
+            f"{len(columns.lengths):,} training {what}, vocabulary {self.source.size} -> {self.target.size}, "
+            f"{plan.steps_per_epoch:,} steps an epoch"
+        ]
+        if left_out := plan.left_out + getattr(columns, "left_out", 0):
+            longest = e.data.buckets[-1]
+            lines.append(f"{left_out:,} pairs are longer than the last of data.buckets, {longest}, and are left out")
+        return lines
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def model_name(self) -> str:
+        return family(self.experiment.model)
+
+    @property
+    def module(self) -> EncoderDecoder:
+        return self._module(self.experiment.train.dtype)
+
+    def _module(self, dtype: str) -> EncoderDecoder:
+        e = self.experiment
+        spelt = (_spelling(e.data.source, self.source), _spelling(e.data.target, self.target))
+        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt, e.train.remat)
+
+    def init(self, key: jax.Array) -> Any:
+        one = jnp.ones((1, 1), jnp.int32)
+        return self.module.init(key, one, one)["params"]
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        softmax, size = self.experiment.train.softmax, self.target.size
+        proposal = words = None
+        if softmax.samples and (softmax.distribution == "log_uniform" or columns is None):
+            proposal = sampled.log_uniform(size)
+        elif softmax.samples and columns is not None:
+            proposal = sampled.proposal(pairs.target_counts(columns, size) + 1)
+        if softmax.subset and columns is None:
+            words = jnp.zeros((1, softmax.subset), jnp.int32)
+        elif softmax.subset and columns is not None:
+            parts = pairs.make_parts(self.experiment.data, columns, softmax.subset)
+            words = None if parts is None else jnp.asarray(parts.words)
+        return objectives.choose(self.module, self.experiment.train, proposal, words)
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        S, T = bucket
+        ids = {"source": (rows, S), "target": (rows, T)}
+        if self.experiment.data.packing:
+            ids |= {"source_segments": (rows, S), "target_segments": (rows, T)}
+        if self.experiment.train.softmax.subset:
+            ids["part"] = (rows,)  # type: ignore[assignment]
+        return abstract(**{name: (shape, np.int32) for name, shape in ids.items()})
+
+    @property
+    def rules(self) -> meshes.Rules:
+        return models.tensor_rules(self.experiment.model)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model, mesh)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return tuple(side.heads for side in sides(self.experiment.model) if hasattr(side, "heads"))
+
+    def output_bytes(self, bucket: Bucket) -> int:
+        return 2 * 4 * bucket[1] * self.target.size
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def translator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Translator:
+        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then."""
+        e = self.experiment
+        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
+        ways = meshes.data_parallel_size(mesh) if mesh else 1
+        # Parameters stored in bfloat16 compute in it, too; int8 computes in the type of training.
+        named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
+        modules = [task._module(named or task.experiment.train.dtype) for task in (self, *others)]  # type: ignore[attr-defined]
+        return Translator(
+            modules if others else modules[0], self.source, self.target, e.search,
+            buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
+            batch_sharding=sharding,
+        )  # fmt: skip
+
+    def check_predictor(self) -> None:
+        self.translator()
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        translator = self.translator(mesh, others)
+
+        def predict(params: Any, examples: Sequence[Example]) -> list[Output]:
+            return [best[0] for best in translator.decode(params, [example.source for example in examples])]
+
+        return predict
+
+    def metrics(self, examples: Sequence[Example], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
+        judge = self.experiment.evaluate
+        texts, targets = [output.text for output in outputs], [example.targets for example in examples]
+        return metrics.score(judge.metrics, texts, targets, judge.line)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return metrics.higher_is_better(self.experiment.evaluate.metrics[0])
+
+    def groups(self, examples: Sequence[Example]) -> dict[str, list[int]]:
+        labels = sources.labels(self.experiment.data.corpus)
+        found = {
+            label: [n for n, example in enumerate(examples) if example.corpus == i] for i, label in enumerate(labels)
+        }
+        return {label: rows for label, rows in found.items() if rows}
+
+    def dev_sample(self, examples: Sequence[Example], count: int) -> list[Example]:
+        """The first `count` examples; of a mixture, equally many of each corpus."""
+        corpora = sorted({example.corpus for example in examples})
+        each = [[example for example in examples if example.corpus == corpus] for corpus in corpora]
+        return [example for part in each for example in part[: -(-count // len(each))]][:count]
+
+    def show(self, example: Example, output: Output) -> str:
+        verdict = "✓" if output.text in example.targets else f"({example.targets[0]})"
+        return f"{example.source}  ->  {output.text}  {verdict}"
+
+    def settings_text(self) -> str:
+        search = self.experiment.search
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Decodes the texts of `show` and draws the attention over the first four."""
+        lines = self.experiment.show
+        if not lines:
+            return []
+        translator, params = self.translator(mesh), restore()
+        outputs = [best[0] for best in translator.decode(params, lines)]
+        width = max(map(len, lines))
+        for line, output in zip(lines, outputs):
+            print(f"  {line:{width}}  ->  {output.text}")
+        if not translator.attends:
+            print("this model has no attention: attention.png is not drawn")
+            return []
+        maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
+        path = folder / "attention.png"
+        if hosts.is_leader():
+            figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
+        return [path]
+
+
+def _spelling(options: config.Text, vocabulary: text.AnyVocabulary) -> Spelling | None:
+    """The characters of the words, where word vectors are built from them."""
+    if not options.spelling.on or not isinstance(vocabulary, text.Vocabulary):
+        return None
+    return Spelling(vocabulary.spelling(options.spelling.length), options.spelling)

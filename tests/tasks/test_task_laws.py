@@ -1,0 +1,151 @@
+"""The laws of training for every task, through the whole runner: a new task joins by one line of EXPERIMENTS.
+
+One device equals eight; micro-batches equal one batch; a restart and a kill change no bit.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import zoo
+
+import s2sjax
+from s2sjax import config, run
+from s2sjax.config import Data, Luong, Mesh, Search, Synthetic, Train
+from s2sjax.tasks import TASKS, Regression, Translation
+from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
+
+TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+EXPERIMENTS = {
+    "translation": Translation(
+        "translation",
+        Data(Synthetic("reverse", train=40, dev=4, test=4, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
+        Luong(width=8, embedding=4, layers=1, dropout=0.2),
+        TRAIN,
+        Search(beam=1),
+    ),
+    "regression": Regression(
+        "regression",
+        Windows(Fibonacci(60), steps=4, tokens=32),
+        SeriesModel(width=4, cell="gru", attention=True),
+        TRAIN,
+    ),
+}
+
+
+def changed(experiment, **train):
+    return config.replace(experiment, train=config.replace(experiment.train, **train))
+
+
+def params(trained) -> list[np.ndarray]:
+    _, result = trained
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(result.state))]
+
+
+def test_every_task_is_here():
+    assert EXPERIMENTS.keys() == TASKS.keys()
+
+
+every_task = zoo.each(EXPERIMENTS, quick=())
+quick_for_one = zoo.each(EXPERIMENTS, quick=("regression",))
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    everything = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
+
+
+@pytest.fixture(scope="module")
+def straight(request, tmp_path_factory):
+    """An undisturbed run of a task on one device: (folder, result). Made once, and shared by several laws."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = folder, run.train(changed(EXPERIMENTS[name], schedule="constant"), folder)
+        return made[name]
+
+    return of
+
+
+@quick_for_one
+def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
+    """In the middle of an epoch, dropout on."""
+    experiment = changed(EXPERIMENTS[name], schedule="constant")
+    run.train(changed(experiment, steps=4), tmp_path)
+    restarted = params(run.train(experiment, tmp_path))
+    assert all(np.array_equal(a, b) for a, b in zip(params(straight(name)[1]), restarted, strict=True))
+
+
+@every_task
+def test_one_device_equals_eight(name, tmp_path, request):
+    experiment = changed(EXPERIMENTS[name], evaluate_every=0, steps=3)
+    eight = params(run.train(changed(experiment, mesh=Mesh(data=2, fsdp=4)), tmp_path / "eight"))
+    request.getfixturevalue("one_device")
+    one = params(run.train(experiment, tmp_path / "one"))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), eight, one)
+
+
+@every_task
+def test_micro_batches_equal_one_batch(name, tmp_path, one_device):
+    experiment = changed(EXPERIMENTS[name], evaluate_every=0, steps=2)
+    if hasattr(experiment.model, "dropout"):
+        experiment = config.replace(experiment, model=config.replace(experiment.model, dropout=0.0))
+    whole = params(run.train(experiment, tmp_path / "whole"))
+    parts = params(run.train(changed(experiment, micro_batches=2), tmp_path / "parts"))
+    scale = max(np.abs(leaf).max() for leaf in whole)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), parts, whole)
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+import conftest, jax
+everything = jax.devices()
+jax.devices = lambda *_: everything[:1]
+from tasks.test_task_laws import EXPERIMENTS, changed
+from s2sjax import run
+from s2sjax.train import checkpoints
+
+class Mortal(checkpoints.Checkpoints):
+    def save(self, state, step, *arguments):
+        super().save(state, step, *arguments)
+        if step >= 4:
+            self.wait()
+            import os, signal
+            os.kill(os.getpid(), signal.SIGKILL)
+
+run.Checkpoints = Mortal
+run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
+"""
+
+
+@every_task
+def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
+    """SIGKILL right after the checkpoint of step 4; the same command then ends as an undisturbed run."""
+    program = KILLED.format(tests=str(Path(__file__).parents[1]), name=name, folder=str(tmp_path))
+    environment = os.environ | {"PYTHONPATH": str(Path(s2sjax.__file__).parents[1])}
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    resumed = params(run.train(changed(EXPERIMENTS[name], schedule="constant"), tmp_path))
+    assert all(np.array_equal(a, b) for a, b in zip(params(straight(name)[1]), resumed, strict=True))
+
+
+@quick_for_one
+def test_a_run_opens_again_and_evaluates(name, capsys, one_device, straight):
+    folder, (trained, _) = straight(name)
+    found = run.evaluate(trained)
+    opened = run.load(folder)
+    assert opened.experiment == trained.experiment
+    assert run.evaluate(opened) == found
+    assert all(np.isfinite(result.value) for result in found.values())
+    assert "checkpoint of step" in capsys.readouterr().out
