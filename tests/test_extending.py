@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import zoo
+
 import s2sjax
 
 ROOT = Path(s2sjax.__file__).parents[1]
