@@ -168,7 +168,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         about = f"entries of the {side} vocabulary, for the number of weights (default: 32000)"
         models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
     about = "run a command in several processes on this machine, as a simulated pod"
-    pod = command("launch", commands.launch, about, epilog=commands.LAUNCH)
+    pod = command("launch", commands.launch, about, epilog=f"Example: {commands.LAUNCH}")
     pod.set_defaults(launched=[])
     pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="number of processes (default: 2)")
     pod.add_argument(

@@ -212,14 +212,19 @@ def _messages_to_stderr() -> Iterator[None]:
 
 
 def _translator(opened: Any, others: Sequence[Any], average: int) -> tuple[Any, Any]:
-    """A translator and its parameters; for an ensemble, a list with those of each run."""
+    """A translator and its parameters."""
     start_jax()
     with _messages_to_stderr():
-        opened.check_ensemble(others)
         mesh = opened.mesh()
-        translator = opened.task.translator(mesh, [other.task for other in others])
-        params = [each.params(average, mesh)[0] for each in (opened, *others)]
-        return translator, params if others else params[0]
+        params = _params(opened, others, average, mesh)
+        return opened.task.translator(mesh, [other.task for other in others]), params
+
+
+def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
+    """The parameters of a run; for an ensemble, a list with those of each run."""
+    opened.check_ensemble(others)
+    params = [run.params(average, mesh)[0] for run in (opened, *others)]
+    return params if others else params[0]
 
 
 def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
@@ -231,7 +236,7 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
     with _messages_to_stderr():
         mesh = opened.mesh()
         predict = opened.task.predictor(mesh, [other.task for other in others])
-        params, _ = opened.params(options.average, mesh)
+        params = _params(opened, others, options.average, mesh)
     number = 0
     for lines in chunks(input_lines()):
         where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]

@@ -32,7 +32,7 @@ def lines_of_code(model: config.ModelConfig) -> int:
 
 
 def main(runs: Path) -> None:
-    print("| system | paper | lines of code | weights | attention | PER | WER |")
+    print("| model | paper | lines of code | weights | attention | PER | WER |")
     print("|---|---|---:|---:|---|---:|---:|")
     for name in ORDER:
         file = HERE / f"{name}.py"
