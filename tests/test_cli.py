@@ -282,7 +282,7 @@ def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
         "code",
     }  # fmt: skip
     results = json.loads((folder / "results.json").read_text())
-    assert set(results) == {"exact", "cer", "split", "step", "search"}
+    assert set(results) == {"exact", "cer", "split", "step", "search", "evaluate"}
     assert set(results["cer"]) == {"value", "signature", "examples"}
     assert (results["cer"]["examples"], results["cer"]["signature"], results["split"]) == (8, None, "test")
 

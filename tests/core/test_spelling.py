@@ -84,6 +84,6 @@ def test_what_cannot_be_spelt_is_refused():
     with pytest.raises(UserError, match="but the unit is characters: set unit words"):
         config.Text(spelling=OPTIONS)
     spelt = config.Text("words", spelling=OPTIONS)
-    with pytest.raises(UserError, match=r"model\.tie 'output' .* which data\.target\.spelling\.on replaces"):
+    with pytest.raises(UserError, match=r"model\.tie 'output' .* data\.target\.spelling\.on replaces that table"):
         Translation("x", config.Data(target=spelt), config.Transformer())
     Translation("x", config.Data(source=spelt), config.Transformer())

@@ -204,7 +204,8 @@ class _Still:
 def test_a_model_that_would_mix_the_examples_of_a_row_is_refused_by_name(model):
     with pytest.raises(UserError) as caught:
         Translation("x", Data(packing=True), model)
+    mixing = next(side for side in config.sides(model) if not isinstance(side, Transformer))
     assert str(caught.value) == (
-        f"data.packing needs a Transformer, which keeps the examples of a row apart; {config.family(model)} would "
-        "run from one into the next: unset it"
+        "data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
+        f"{type(mixing).__name__} does not: unset it"
     )

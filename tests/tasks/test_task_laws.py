@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import zoo
 
 import s2sjax
 from s2sjax import config, run
@@ -51,7 +52,8 @@ def test_every_task_is_here():
     assert EXPERIMENTS.keys() == TASKS.keys()
 
 
-every_task = pytest.mark.parametrize("name", EXPERIMENTS)
+every_task = zoo.each(EXPERIMENTS, quick=())
+quick_for_one = zoo.each(EXPERIMENTS, quick=("regression",))
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def straight(request, tmp_path_factory):
     return of
 
 
-@every_task
+@quick_for_one
 def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
     """In the middle of an epoch, dropout on."""
     experiment = changed(EXPERIMENTS[name], schedule="constant")
@@ -126,7 +128,6 @@ run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
 """
 
 
-@pytest.mark.slow
 @every_task
 def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
     """SIGKILL right after the checkpoint of step 4; the same command then ends as an undisturbed run."""
@@ -139,7 +140,7 @@ def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
     assert all(np.array_equal(a, b) for a, b in zip(params(straight(name)[1]), resumed, strict=True))
 
 
-@every_task
+@quick_for_one
 def test_a_run_opens_again_and_evaluates(name, capsys, one_device, straight):
     folder, (trained, _) = straight(name)
     found = run.evaluate(trained)

@@ -1,0 +1,118 @@
+"""The Fibonacci experiment: weights counted by hand, and mistakes of a user."""
+
+import jax
+import numpy as np
+import pytest
+
+from s2sjax import config
+from s2sjax.core.pooling import attention_pool
+from s2sjax.errors import UserError
+from s2sjax.tasks import Regression
+from s2sjax.tasks.regression import Fibonacci, Scale, SeriesModel, Windows
+
+SMALL = Regression("small", Windows(Fibonacci(40), steps=4))
+
+
+def weights(experiment) -> int:
+    shapes = jax.eval_shape(experiment.task().init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def test_weights_without_and_with_attention():
+    """RNN of two units on one input 8, dense 3; attention over 20 states of width 2: 22."""
+    assert weights(Regression("plain", Windows(steps=20), SeriesModel(width=2))) == 8 + 3
+    assert weights(Regression("attention", Windows(steps=20), SeriesModel(width=2, attention=True))) == 8 + 22 + 3
+
+
+def test_the_series_and_its_windows():
+    assert Fibonacci(8).values().tolist() == [1, 1, 2, 3, 5, 8, 13, 21]
+    assert np.isfinite(Fibonacci(1476).values()).all()
+    task = SMALL.task()
+    parts = {split: task.examples(split) for split in ("train", "dev", "test")}
+    found = sorted(window.target for part in parts.values() for window in part)
+    assert found == Fibonacci(40).values()[4:].tolist()  # each window in one split
+    for window in parts["test"]:
+        assert window.target == window.values[-1] + window.values[-2]
+    assert len(parts["train"]) > 20 and len(parts["test"]) > len(parts["dev"]) > 0
+
+
+def test_attention_pooling_is_its_equation():
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(2, 3, 4)).astype(np.float32)
+    weights = {"kernel": rng.normal(size=4).astype(np.float32), "bias": rng.normal(size=3).astype(np.float32)}
+    mask = np.array([[True, True, False], [False, False, False]])
+    pooled, alpha = jax.jit(attention_pool)(weights, states, mask)
+    scores = np.exp(np.tanh(states[0, :2] @ weights["kernel"] + weights["bias"][:2]))
+    np.testing.assert_allclose(alpha[0], [*scores / scores.sum(), 0], atol=1e-6)
+    np.testing.assert_allclose(pooled[0], (alpha[0][:, None] * states[0]).sum(0), atol=1e-6)
+    assert not np.any(alpha[1]) and not np.any(pooled[1])
+    gradient = jax.grad(lambda states: attention_pool(weights, states, mask)[0].sum())(states)
+    assert np.isfinite(gradient).all()
+
+
+def test_a_scale_is_undone():
+    scale = Scale(2.0, 10.0)
+    assert scale.apply([2.0, 6.0, 10.0]).tolist() == [0, 0.5, 1]
+    assert scale.invert(0.5) == 6.0
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("1 2 3", "line 1 has 3 numbers: write 4, separated by blanks"),
+        ("1 2 3 x", "line 1: could not convert string to float: 'x': write 4 numbers, separated by blanks"),
+    ],
+)
+def test_a_line_that_is_no_window_is_refused(line, message):
+    with pytest.raises(UserError) as caught:
+        SMALL.task().example_of(line, "line 1")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: Fibonacci(2), "data.series.length is 2: it must be from 3 to 1476"),
+        (lambda: Windows(dev_percent=60.0, test_percent=40.0), "data: dev_percent + test_percent is 100.0: nothing is"),
+        (
+            lambda: Regression("x", train=config.Train(label_smoothing=0.1)),
+            "train.label_smoothing applies to tasks that",
+        ),
+        (
+            lambda: Regression("x", Windows(Fibonacci(10), steps=20)).task().read(),
+            "the series has 10 values",
+        ),
+        (lambda: Regression("a/b"), "name is 'a/b': it must be the name of a folder"),
+        (lambda: Regression("x", model="rnn"), "Regression.model is 'rnn': it must be a config.SeriesModel"),
+    ],
+)
+def test_what_cannot_work_is_refused(build, message):
+    with pytest.raises(UserError) as caught:
+        build()
+    assert str(caught.value).startswith(message)
+
+
+def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.py").write_text(
+        "from s2sjax.config import Train\nfrom s2sjax.tasks.regression import *\n"
+        "experiment = Regression('fib', Windows(Fibonacci(40), steps=4), train=Train(steps=2, evaluate_every=0))\n"
+    )
+    code, out, err = call("train", "page.py")
+    assert (code, err) == (0, "")
+    assert "fib: SeriesModel with 11 weights" in out and "MSE " in out
+    code, out, err = call("decode", "runs/fib", stdin=b"1 1 2 3\n5 8 13 21\n")
+    assert (code, err, len(out.splitlines())) == (0, "", 2)
+    assert all(np.isfinite(float(line)) for line in out.splitlines())
+    for arguments, message in (
+        (("decode", "runs/fib", "--tag", "<2de>"), "error: --tag is for runs that write text: leave it out\n"),
+        (("decode", "runs/fib", "--search.beam", 4), "error: runs/fib has no field --search.beam that can be changed"),
+        (("score", "runs/fib"), "error: runs/fib does not write text, so it cannot score any"),
+        (("prepare", "page.py"), "error: page.py has no text to prepare: train on it as it is\n"),
+        (("plan", "page.py", "--source-size", 9, "--target-size", 9), "error: --source-size and --target-size do not"),
+    ):
+        code, out, err = call(*arguments, stdin=b"1 1 2 3\n")
+        assert (code, out) == (2, "")
+        assert err.startswith(message)
+    code, out, _ = call("plan", "page.py", "--devices", 2)
+    assert code == 0 and "fib: SeriesModel with 11 weights" in out
