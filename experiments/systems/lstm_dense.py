@@ -1,8 +1,8 @@
 """Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
 Paper     Graves and Schmidhuber 2005, "Framewise phoneme classification with bidirectional LSTM": phone t is
-          predicted from encoder state t. The model is meant for inputs and outputs of equal length; words and their phones
-          have only about the same length.
+          predicted from encoder state t. The model is meant for inputs and outputs of equal length; words and their
+          phones have only about the same length.
 Command   s2sjax train experiments/systems/lstm_dense.py
 """
 
