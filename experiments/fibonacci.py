@@ -1,4 +1,4 @@
-"""The next Fibonacci number from the twenty before it: a plain RNN of two units, with and without attention.
+"""Predict a Fibonacci number from the 20 before it: a plain RNN with two units, with and without attention.
 
 Commands  s2sjax train experiments/fibonacci.py                            11 weights: 8 + 3
           s2sjax train experiments/fibonacci.py --model.attention True --out runs/fibonacci-attention
