@@ -235,7 +235,7 @@ def test_a_model_without_attention_is_trained_and_nothing_is_made_of_attention(c
     assert "\nthis model has no attention: attention.png is not drawn\nwrote " in out
     assert not (folder / "attention.png").exists()
     assert refused("decode", folder, "--alignment") == (
-        "--alignment is made of attention, and this model has none: leave it out"
+        "--alignment requires a model with attention, and this model has none: leave it out"
     )
 
 

@@ -181,7 +181,8 @@ def subset(**data) -> Translation:
             lambda: Translation(
                 "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
             ),
-            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new ones",
+            "train.softmax.subset requires a part's target subwords in advance, "
+            "but data.target.sampling draws new ones",
         ),
         (
             lambda: subset(corpus=config.Mixture((Synthetic(),))),

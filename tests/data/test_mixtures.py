@@ -151,10 +151,10 @@ def test_lines_for_a_tagged_model():
             tagged,
             "ein",
             None,
-            "line 3 begins with no tag: begin it with one of <2de>, <2fr> and a blank, or give --tag",
+            "line 3 does not begin with a tag: begin it with one of <2de>, <2fr> and a space, or set --tag",
         ),
-        (tagged, "ein", "<2es>", "there is no tag '<2es>': choose from <2de>, <2fr>"),
-        (plain, "ein", "<2es>", "there is no tag '<2es>': this model has no tags"),
+        (tagged, "ein", "<2es>", "unknown tag '<2es>': choose from <2de>, <2fr>"),
+        (plain, "ein", "<2es>", "unknown tag '<2es>': this model has no tags"),
     ):
         with pytest.raises(UserError) as caught:
             text.with_tag(vocabulary, line, tag, "line 3")

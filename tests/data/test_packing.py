@@ -167,7 +167,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     texts = ["".join(rng.choice(list("abc"), rng.integers(0, 5))) for _ in range(20)]
     pairs = textpairs.encode([Example(s, (t,)) for s, t in zip(texts[:10], texts[10:])], words, words)
     packed = packing.Packed(pairs, ROW)
-    assert packed.most >= 3
+    assert packed.max_pairs >= 3
     module = models.build(zoo.MODELS[name], words.size, words.size)
     plain = pairs.batch(np.arange(10), ROW)
     params = zoo.parameters(module, sharp=1.5)["params"]
@@ -205,6 +205,6 @@ def test_a_model_that_would_mix_the_examples_of_a_row_is_refused_by_name(model):
     with pytest.raises(UserError) as caught:
         Translation("x", Data(packing=True), model)
     assert str(caught.value) == (
-        f"data.packing needs a Transformer, which keeps the examples of a row apart; {config.family(model)} would "
-        "run from one into the next: unset it"
+        "data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
+        f"{config.family(model).removeprefix('Transformer + ')} does not: unset it"
     )
