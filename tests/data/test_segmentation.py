@@ -158,7 +158,7 @@ def test_a_draw_that_fits_no_bucket_comes_plain(vocabularies):
 
 
 def test_sampling_is_refused_where_there_is_nothing_to_sample():
-    with pytest.raises(UserError, match=r"sampling of a text in words is .*: only subwords can be drawn"):
+    with pytest.raises(UserError, match=r"sampling of a text in words is .*: only subwords can be sampled"):
         Text("words", sampling=0.1)
-    with pytest.raises(UserError, match="dropout of bpe is from 0 to 1"):
+    with pytest.raises(UserError, match="for bpe it must be from 0 to 1"):
         Text("subwords", algorithm="bpe", sampling=1.5)

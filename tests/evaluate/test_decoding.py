@@ -164,8 +164,8 @@ def test_wishes_that_contradict_each_other_are_refused(weights, text):
     "options, message",
     [
         (dict(groups=3), "search.groups 3 does not divide search.beam 4: try beam 3"),
-        (dict(beam=1, coverage=0.2), "search.coverage 0.2 is of the beam alone: raise search.beam above 1"),
-        (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 is of the beam alone: set search.sampling.count"),
+        (dict(beam=1, coverage=0.2), "search.coverage 0.2 requires beam search: raise search.beam above 1"),
+        (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 requires beam search: set search.sampling.count"),
         (dict(min_length=9, max_length=8), "search.min_length 9 is above search.max_length 8: lower it"),
         (dict(min_ratio=3.0), "search.min_ratio 3.0 is above search.max_ratio 2.0: lower it"),
         (dict(repetition=0.0), "search.repetition is 0.0: it must be above 0"),
