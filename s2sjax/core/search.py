@@ -6,7 +6,7 @@ Specification
 -------------
 - A *hypothesis* is a sequence of tokens that ends with <eos>, at most `limit` tokens long (<eos> counted;
   `limit` may differ from sentence to sentence). Its log-probability is the sum of those of its tokens, <eos>
-  included, as with teacher forcing. <pad> and <sos> are never written, yet keep their probability.
+  included: just what teacher forcing gives it. <pad> and <sos> are never written, yet keep their probability.
 - Its *score* is log-probability / penalty(length) + coverage, length in tokens with <eos> (Wu et al. 2016):
       none  1        mean  length        gnmt  ((5 + length) / 6)^alpha
       coverage       beta * sum over the source of ln(min(1, attention it received in all)), 0 where beta is 0
@@ -19,10 +19,10 @@ Specification
   ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
       bound  no live prefix can still enter its n best: a prefix of log-probability s reaches at most s / penalty(l)
-             for a length l from the next to `limit`, whichever is larger, as s only decreases and coverage is at most 0
+             for a length l from the next to `limit`, whichever is larger, for s only falls and coverage is at most 0
       first  K hypotheses are finished
-      never  only at its limit
-  After that its state does not change, so the result does not depend on the rest of the batch.
+      never  at its limit alone
+  From then on nothing of it changes, so neighbours in the batch, their number and their lengths do not matter.
 - *Groups* (diverse beam search, Vijayakumar et al. 2018) are G beams of W, advanced one after the other. A group ranks
   a continuation `diversity` lower for each prefix of the groups before it that lives on with that token at that step;
   scores are not touched. The n best of all groups are reported, none twice.
