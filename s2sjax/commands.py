@@ -50,7 +50,7 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         if not isinstance(experiment.data, config.Data):
             raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
         folder = options.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
-        with preparing.bars() as progress:
+        with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
         print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
@@ -88,7 +88,7 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
         return _predict(opened, others, options)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
-        translator.need_attention("--alignment", "leave it out")
+        translator.require_attention("--alignment", "leave it out")
     first = 0
     for lines in chunks(input_lines()):
         prefixes = None
