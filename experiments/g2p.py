@@ -1,7 +1,7 @@
-"""Spelling to sound: grapheme-to-phoneme conversion on the CMU pronouncing dictionary.
+"""Grapheme-to-phoneme conversion on the CMU pronouncing dictionary: spelling in, pronunciation out.
 
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
-          a bidirectional GRU reads the letters, and a GRU that attends to them writes the phones.
+          a bidirectional GRU encoder over the letters, a GRU decoder with attention for the phones.
 Command   make run      (or: s2sjax train experiments/g2p.py)
 Hardware  2 ARM cores, no accelerator
 Time      6 min 13 s with installation: 222 s of steps, 28 s of compiling, 15 s of dev evaluations
@@ -16,8 +16,8 @@ experiment = Translation(
     data=Data(
         corpus=Cmudict(),
         source=Text("characters"),
-        target=Text("words"),  # phones, separated by blanks
-        # Three programs to compile; 80% of what they compute is real tokens.
+        target=Text("words"),  # phones, separated by spaces
+        # Three programs to compile; 80% of the positions they compute are tokens, the rest is padding.
         buckets=((8, 8), (11, 11), (16, 17)),
         tokens=1024,
     ),

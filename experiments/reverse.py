@@ -1,6 +1,6 @@
-"""Learn to write a word backwards: the smallest whole experiment.
+"""Reverse a string: the smallest complete experiment.
 
-Command:  s2sjax train experiments/reverse.py
+Command   s2sjax train experiments/reverse.py
 """
 
 from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train

@@ -1,10 +1,10 @@
-"""English to German: the Transformer-base of the paper on WMT 2014, for several GPUs or a TPU pod.
+"""English to German: Transformer-base on WMT 2014, for several GPUs or a TPU pod.
 
 Paper     Vaswani et al. 2017, "Attention is all you need": BLEU 27.3 on newstest2014 (their table 2, their scoring).
 Commands  s2sjax plan experiments/wmt.py --devices 16 --chip v6e --source-size 37000 --target-size 37000
-          s2sjax prepare experiments/wmt.py           once; needs a network and some tens of gigabytes
+          s2sjax prepare experiments/wmt.py           once; downloads and writes tens of gigabytes
           s2sjax train experiments/wmt.py             on each host with --distributed: see docs/pod.md
-Score     none yet: whoever trains it writes hardware, time and the score with its signature here.
+Score     not measured yet; add the hardware, the time, and the score with its signature.
 """
 
 from s2sjax.config import Data, Evaluate, Prepared, Search, Text, Tfds, Train, Transformer

@@ -1,6 +1,6 @@
 """The command line: parses the arguments and calls a command (commands.py).
 
-A user's mistake is one line on standard error and exit code 2.
+A user's mistake prints one line to standard error and exits with code 2.
 """
 
 import argparse
@@ -48,12 +48,12 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
     if options.help and (options.subject is None or not options.takes_fields):
         return options.parser.print_help()
     if fields and not options.takes_fields:
-        raise UserError(f"{options.name} takes no {fields[0]}: see s2sjax {options.name} --help")
+        raise UserError(f"{options.name} has no option {fields[0]}: see s2sjax {options.name} --help")
     return options.command(options, fields)
 
 
 def _quiet_libraries() -> None:
-    """A failed save is reported in one line; Orbax and asyncio, whose tasks end later, would add many."""
+    """A failed save is reported in one line. Orbax and asyncio would add many, because their tasks end later."""
     import absl.logging
 
     absl.logging.set_verbosity(absl.logging.FATAL)
@@ -63,7 +63,7 @@ def _quiet_libraries() -> None:
 
 
 def _end(code: int, message: str) -> None:
-    """Of several processes, one that fails does not wait for the others: JAX ends them when it is gone."""
+    """Exits. One of several processes does not wait for the others: JAX stops them when it is gone."""
     print(message, file=sys.stderr)
     if launch.WATCHED in os.environ:
         sys.stdout.flush()
@@ -73,7 +73,7 @@ def _end(code: int, message: str) -> None:
 
 
 def _explain(error: OSError) -> str:
-    """A file that cannot be read or written: which, why, and what to do."""
+    """Which file cannot be read or written, why, and what to do."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     remedy = "free some space" if full else "fix it, or choose another folder"
     what = f"{error.filename}: " if error.filename else ""
@@ -84,7 +84,7 @@ def _explain(error: OSError) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a mistake, like everywhere else."""
+    """Reports a mistake as a UserError: one line."""
 
     def error(self, message: str):
         raise UserError(f"{message}: see {self.prog} --help")
@@ -92,14 +92,14 @@ class _Parser(argparse.ArgumentParser):
 
 FIELDS = """Any field of the experiment can be set by its dotted name, for example
   --train.steps 500 --model.width 256
-and `s2sjax train FILE --help` lists those of FILE with their meaning."""
-SEARCH = """How text is searched can be set anew, for example --search.beam 8;
-`s2sjax {name} RUN --help` lists these fields with their meaning."""
+`s2sjax {name} FILE --help` lists the fields of FILE."""
+ADJUST = """Some fields of the run can be changed after training, for example --search.beam 8.
+`s2sjax {name} RUN --help` lists them."""
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of a command, and what is left: the fields of the configuration."""
-    # The fields have a help of their own, so the commands' parsers leave --help to the commands.
+    """The options of a command, and the remaining arguments: fields of the configuration."""
+    # The fields have their own help, so the parsers leave --help to the commands.
     help = "-h" in arguments or "--help" in arguments
     parser = _Parser(prog="s2sjax", description="Sequence-to-sequence research in JAX.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"s2sjax {__version__}")
@@ -115,74 +115,82 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         )  # fmt: skip
         if subject:
             sub.add_argument("subject", metavar=subject, nargs="?" if help else None, help=subject_help)
-        sub.add_argument("-h", "--help", action="store_true", help="show this, and every field that can be set")
+        shown = f"print this help; with {subject}, also the fields that can be set" if subject and epilog else ""
+        sub.add_argument("-h", "--help", action="store_true", help=shown or "print this help")
         sub.set_defaults(command=function, parser=sub, subject=None, name=name, takes_fields=takes_fields)
         return sub
 
     file, folder = "a Python file, such as experiments/g2p.py", "a run folder, such as runs/g2p"
     train = command(
-        "train", commands.train, "train the experiment that a file defines, and evaluate it", "FILE", file, FIELDS
-    )
-    train.add_argument(
-        "--out", metavar="DIR", help="the run folder (default: runs/NAME, by the name of the experiment)"
-    )
-    named = "take a named model instead: see s2sjax models"
+        "train", commands.train, "train the experiment defined in a file, and evaluate it", "FILE", file,
+        FIELDS.format(name="train"),
+    )  # fmt: skip
+    train.add_argument("--out", metavar="DIR", help="the run folder (default: runs/NAME, the name of the experiment)")
+    named = "use a named model instead of that of FILE: see s2sjax models"
     train.add_argument("--model", metavar="NAME", help=named)
-    joined = "be one of several processes, on as many hosts: see docs/pod.md"
+    joined = "run as one process of several, one on each host: see docs/pod.md"
     train.add_argument("--distributed", action="store_true", help=joined)
-    about = "prepare the corpus of an experiment once, so that training only reads it"
-    prepare = command("prepare", commands.prepare, about, "FILE", file, FIELDS)
-    prepare.add_argument("--out", metavar="DIR", help="(default: that of config.Prepared, or prepared/NAME)")
-    prepare.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="(default: one a core)")
-    about = "decode a split with the best checkpoint and score it"
-    evaluate = command("evaluate", commands.evaluate, about, "RUN", folder, SEARCH.format(name="evaluate"))
-    evaluate.add_argument("--split", choices=["train", "dev", "test"], help="(default: test, or dev where none is)")
-    also = "another run of the same vocabularies that writes with the first, as an ensemble; may be given again"
+    about = "convert the text of an experiment to ids once, so that training only reads them"
+    prepare = command("prepare", commands.prepare, about, "FILE", file, FIELDS.format(name="prepare"))
+    prepare.add_argument(
+        "--out", metavar="DIR", help="the folder to write (default: that of config.Prepared, or prepared/NAME)"
+    )
+    about = "number of processes (default: one per core)"
+    prepare.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help=about)
+    about = "predict a split with the best checkpoint and print its metrics"
+    evaluate = command("evaluate", commands.evaluate, about, "RUN", folder, ADJUST.format(name="evaluate"))
+    about = "(default: test, or dev if there is no test split)"
+    evaluate.add_argument("--split", choices=["train", "dev", "test"], help=about)
+    also = "another run with the same vocabularies: decode with both as an ensemble; can be repeated"
     evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     evaluate.add_argument("--distributed", action="store_true", help=joined)
-    average = "take the mean of the newest K checkpoints (train.keep says how many there are), not the best one"
+    average = "use the mean of the newest K checkpoints (train.keep is how many are kept) instead of the best one"
     evaluate.add_argument("--average", metavar="K", type=_count, default=0, help=average)
-    about = "write one line for each line of standard input, n-best outputs separated by tabs"
-    decode = command("decode", commands.decode, about, "RUN", folder, SEARCH.format(name="decode"))
-    decode.add_argument("--scores", action="store_true", help="write the score and a tab before each output")
-    about = "write a tab and source-output pairs of pieces, such as 0-0 1-2, behind each output"
+    about = "print one line for each line of standard input, n-best outputs separated by tabs"
+    decode = command("decode", commands.decode, about, "RUN", folder, ADJUST.format(name="decode"))
+    decode.add_argument("--scores", action="store_true", help="print the score and a tab before each output")
+    about = "print a tab and the source-output pairs of pieces, such as 0-0 1-2, after each output"
     decode.add_argument("--alignment", action="store_true", help=about)
-    about = "each line of standard input is source<tab>prefix: its outputs begin with that prefix"
+    about = "each line of standard input is source<tab>prefix: its outputs begin with the prefix"
     decode.add_argument("--prefixes", action="store_true", help=about)
-    tag = "the tag of lines that begin with none, of a model of several tasks: --tag '<2de>'"
+    tag = "for a model trained on a tagged mixture: the tag of lines that begin with none, such as '<2de>'"
     decode.add_argument("--tag", metavar="TAG", help=tag)
-    about = "draw the search of the first line as a tree into FILE (.png, .svg, .pdf)"
+    about = "draw the search tree of the first line to FILE (.png, .svg, .pdf)"
     decode.add_argument("--tree", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
-    about = "write log-probability<tab>tokens for each source<tab>target of standard input"
+    about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"
     score = command("score", commands.score, about, "RUN", folder)
     score.add_argument("--tag", metavar="TAG", help=tag)
     score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
-    models = command(
-        "models", commands.models, "list the models that have a name: paper, family, weights, what they do"
+    models = command("models", commands.models, "list the named models: paper, family, number of weights, description")
+    for side in ("source", "target"):
+        about = f"entries of the {side} vocabulary, for the number of weights (default: 32000)"
+        models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
+    about = "run a command in several processes on this machine, as a simulated pod"
+    pod = command("launch", commands.launch, about, epilog=f"Example: {commands.LAUNCH}")
+    pod.set_defaults(launched=[])
+    pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="number of processes (default: 2)")
+    pod.add_argument(
+        "-d", "--devices", metavar="D", type=_count, default=4, help="CPU devices of each process (default: 4)"
+    )
+    about = "estimate step time, memory and MFU on N devices that you do not have here, and recommend a mesh"
+    plan = command("plan", commands.plan, about, "FILE", file, FIELDS.format(name="plan"))
+    plan.add_argument("--model", metavar="NAME", help=named)
+    plan.add_argument("--devices", type=int, metavar="N", default=8, help="number of devices (default: 8)")
+    plan.add_argument(
+        "--chip", metavar="NAME", default="H200", help="H200, H100, A100, or TPU v4, v5e, v5p, v6e (default: H200)"
     )
     for side in ("source", "target"):
-        about = f"entries of the {side} vocabulary that weights are counted at (default: 32000)"
-        models.add_argument(f"--{side}-size", type=int, metavar="N", default=32_000, help=about)
-    about = "run a command as several processes on this machine, a pod in a box"
-    pod = command("launch", commands.launch, about, epilog=commands.LAUNCH)
-    pod.set_defaults(launched=[])
-    pod.add_argument("-p", "--processes", metavar="P", type=_count, default=2, help="(default: 2)")
-    pod.add_argument("-d", "--devices", metavar="D", type=_count, default=4, help="of the CPU, each (default: 4)")
-    about = "predict step time, memory and MFU on N devices that are not here, and say which mesh to take"
-    plan = command("plan", commands.plan, about, "FILE", file, FIELDS)
-    plan.add_argument("--model", metavar="NAME", help=named)
-    plan.add_argument("--devices", type=int, metavar="N", default=8, help="(default: 8)")
-    plan.add_argument("--chip", metavar="NAME", default="H200", help="H200, H100, A100, v4, v5e, v5p, v6e (of TPU)")
-    for side in ("source", "target"):
-        about = f"entries of the {side} vocabulary; with both given, no data is read"
+        about = f"entries of the {side} vocabulary; with both sizes, no data is read"
         plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)
-    about = "measure ours beside its peers, those that are installed (`train`, `decode`), or what feeds it (`data`)"
+    about = "measure s2sjax against other installed libraries (train, decode), or the input pipeline (data)"
     bench = command("bench", commands.bench, about, "NAME", "train, decode, or data")
-    bench.add_argument("--size", choices=["small", "base"], default="small", help="of decode; base is for a GPU")
-    bench.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
-    command("doctor", commands.doctor, "tell versions, devices, and what is missing with its remedy")
+    bench.add_argument(
+        "--size", choices=["small", "base"], default="small", help="for decode; base needs a GPU (default: small)"
+    )
+    bench.add_argument("--rounds", type=int, default=5, help="number of measurements (default: 5)")
+    command("doctor", commands.doctor, "print versions, devices, and how to install what is missing")
 
     names = list(subparsers.choices)
     launched: list[str] = []
@@ -197,13 +205,13 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if launched:
         known.launched = launched
     if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
-        raise UserError(f"{known.subject} follows {before}: name what to {arguments[0]} first, and its fields after it")
+        raise UserError(f"{known.subject} follows {before}: write what to {arguments[0]} first, then the fields")
     return known, rest
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least 1")
     return int(text)
 
 

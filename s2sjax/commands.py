@@ -1,4 +1,4 @@
-"""The commands: each gets its parsed options and the fields that are set, and prints what it did."""
+"""The commands. Each gets its parsed options and the fields set on the command line, and prints its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         experiment = _experiment(options, fields)
         start_jax(options.distributed)
         trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
-        if result.status == "interrupted":  # all is saved, and Python would wait for what XLA is still compiling
+        if result.status == "interrupted":  # everything is saved; Python would wait until XLA has compiled
             hosts.shutdown()
             sys.stdout.flush()
             os._exit(0)
@@ -48,9 +48,9 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
 
         experiment: Any = _experiment(options, fields)
         if not isinstance(experiment.data, config.Data):
-            raise UserError(f"{options.subject} has no text to prepare: train on it as it is")
+            raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
         folder = options.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
-        with preparing.bars() as progress:
+        with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
         print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
@@ -60,9 +60,9 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
 
 def launch(options: argparse.Namespace, fields: list[str]) -> None:
     if fields:
-        raise UserError(f"launch takes no {fields[0]}: write the command behind --, as in {LAUNCH}")
+        raise UserError(f"launch has no option {fields[0]}: write the command after --, as in {LAUNCH}")
     if options.launched[:1] not in (["train"], ["evaluate"]):
-        raise UserError(f"launch runs train or evaluate on several processes: write it behind --, as in {LAUNCH}")
+        raise UserError(f"launch runs train or evaluate: write the command after --, as in {LAUNCH}")
     sys.exit(processes.pod(options.processes, options.devices, options.launched))
 
 
@@ -82,13 +82,13 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
     if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
-        raise UserError(f"--tree {options.tree} is no picture that can be drawn: end it with .png, .svg or .pdf")
+        raise UserError(f"--tree {options.tree} is not a supported image format: use .png, .svg or .pdf")
     others = [run.load(other) for other in options.also]
     if not hasattr(opened.task, "translator"):
         return _predict(opened, others, options)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
-        translator.need_attention("--alignment", "leave it out")
+        translator.require_attention("--alignment", "leave it out")
     first = 0
     for lines in chunks(input_lines()):
         prefixes = None
@@ -116,7 +116,7 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
 
     opened = run.load(options.subject)
     if not hasattr(opened.task, "translator"):
-        raise UserError(f"{opened.folder} does not write text, so it cannot score any: use s2sjax evaluate")
+        raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
     translator, params = _translator(opened, (), options.average)
     number = 0
     for lines in chunks(input_lines()):
@@ -144,7 +144,7 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
 
     experiment = _experiment(options, fields)
     if (options.source_size is None) != (options.target_size is None):
-        raise UserError("one of --source-size and --target-size is missing: give both, or none to read the data")
+        raise UserError("one of --source-size and --target-size is missing: give both, or neither to read the data")
     sizes = None if options.source_size is None else (options.source_size, options.target_size)
     start_jax()
     named = ["--model", options.model] if options.model else []
@@ -169,16 +169,16 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 def doctor(options: argparse.Namespace, fields: list[str]) -> None:
-    from s2sjax import doctor as health
+    from s2sjax.doctor import report
 
-    health.report(start_jax)
+    report(start_jax)
 
 
 # --------------------------------------------------------------------------------------- helpers
 
 
 def _experiment(options: argparse.Namespace, fields: list[str]) -> config.Experiment:
-    """What a file defines, with the model that --model names and the fields that are set."""
+    """The experiment of a file, with the model that --model names and the fields set on the command line."""
     from s2sjax import experiment_file, models
 
     experiment = experiment_file.load_experiment(options.subject)
@@ -187,13 +187,13 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> config.Experi
         if name not in models.NAMED:
             names = list(models.NAMED)
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
-        # Whether it fits the rest is checked when all is there: a field set here may make it fit.
+        # `override` checks the whole: a field set on the command line may make the model fit.
         object.__setattr__(experiment, "model", models.NAMED[name].config)
     return override(options, experiment, fields)
 
 
 def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:
-    """The run with the fields that are set, among those that may change after training."""
+    """The run with the fields set on the command line. `names`: the settings that can change after training."""
     if fields and not names:
         raise UserError(f"{opened.folder} has no field {fields[0]} that can be changed after training: leave it out")
     if not names:
@@ -206,32 +206,37 @@ def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fi
 
 @contextlib.contextmanager
 def _messages_to_stderr() -> Iterator[None]:
-    """Standard output belongs to the lines that a command writes."""
+    """Standard output holds only the lines that a command prints."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def _translator(opened: Any, others: Sequence[Any], average: int) -> tuple[Any, Any]:
-    """A translator and its parameters, or those of each run of an ensemble."""
+    """A translator and its parameters."""
     start_jax()
     with _messages_to_stderr():
-        opened.check_ensemble(others)
         mesh = opened.mesh()
-        translator = opened.task.translator(mesh, [other.task for other in others])
-        params = [each.params(average, mesh)[0] for each in (opened, *others)]
-        return translator, params if others else params[0]
+        params = _params(opened, others, average, mesh)
+        return opened.task.translator(mesh, [other.task for other in others]), params
+
+
+def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
+    """The parameters of a run; for an ensemble, a list with those of each run."""
+    opened.check_ensemble(others)
+    params = [run.params(average, mesh)[0] for run in (opened, *others)]
+    return params if others else params[0]
 
 
 def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
-    """One line for each line of standard input, of a task that does not write text by search."""
+    """Prints one line for each line of standard input, for a task that does not generate text."""
     for name in ("scores", "alignment", "prefixes", "tag", "tree"):
         if getattr(options, name):
-            raise UserError(f"--{name} is for runs that write text: leave it out")
+            raise UserError(f"--{name} applies only to runs that generate text: leave it out")
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
         predict = opened.task.predictor(mesh, [other.task for other in others])
-        params, _ = opened.params(options.average, mesh)
+        params = _params(opened, others, options.average, mesh)
     number = 0
     for lines in chunks(input_lines()):
         where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]
@@ -242,7 +247,7 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
 
 
 def _alignments(translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:
-    """Of each output of each line: "0-0 1-2"."""
+    """The alignment of each output of each line: "0-0 1-2"."""
     each = [(line, output) for line, best in zip(lines, outputs) for output in best]
     for pairs in translator.align(params, [line for line, _ in each], [output for _, output in each]):
         yield " ".join(f"{source}-{target}" for source, target in pairs)

@@ -73,6 +73,11 @@ def said_by_us(errors: str) -> str:
     return re.sub(r"^(\[\d+\] )?[IWE]\d{4} \d\d:\d\d:\d\d.*\n", "", errors, flags=re.M)
 
 
+def child_environment(**extra: str) -> dict[str, str]:
+    """Of a process that imports what this one does."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | extra
+
+
 @pytest.fixture
 def call(capsys, monkeypatch):
     """call("decode", folder, stdin=b"...") -> (exit code, standard output, standard error)."""

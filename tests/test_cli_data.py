@@ -42,7 +42,7 @@ def test_prepare_says_what_it_wrote_and_how_to_train_on_it(call, tmp_path):
     assert hint == "to train on it: data.corpus = config.Prepared('prepared/both')"
     assert "nothing to do: prepared/both, 80 pairs" in call("prepare", file, "--workers", 1)[1]
     assert call("prepare", file, "--workers", 1, "--data.corpus.tags", "<a>", "<b>")[2] == (
-        "error: prepared/both holds another corpus: give another --out, or delete it\n"
+        "error: prepared/both contains another corpus: choose another --out, or delete the folder\n"
     )
     assert call("prepare", file, "--workers", 0)[2] == "error: --workers is 0: it must be at least 1\n"
     assert call("prepare", file, "--worker", 2)[2].startswith(
@@ -76,10 +76,10 @@ def test_a_mixture_is_prepared_trained_judged_by_corpus_and_decoded_by_tag(call,
     assert written[0] == 0 and written[1].count("\n") == 3
     assert call("decode", "runs/both", "--tag", "<copy>", stdin=b"abc\n\n<back> abc\n") == written
     assert call("decode", "runs/both", stdin=b"<copy> a\nabc\n")[2] == (
-        "error: standard input, line 2 begins with no tag: "
-        "begin it with one of <copy>, <back> and a blank, or give --tag\n"
+        "error: standard input, line 2 does not begin with a tag: "
+        "begin it with one of <copy>, <back> and a space, or set --tag\n"
     )
     assert call("score", "runs/both", "--tag", "<2de>", stdin=b"abc\tabc\n")[2] == (
-        "error: there is no tag '<2de>': choose from <copy>, <back>\n"
+        "error: unknown tag '<2de>': choose from <copy>, <back>\n"
     )
     assert call("score", "runs/both", "--tag", "<copy>", stdin=b"abc\tabc\n")[0] == 0

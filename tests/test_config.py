@@ -87,12 +87,12 @@ def test_a_misspelt_field_names_the_nearest():
         ),
         (lambda: Luong(cell="elman"), "Luong.cell is 'elman': it must be one of 'rnn', 'lstm', 'gru'"),
         (lambda: Evaluate(metrics="bleu"), "Evaluate.metrics is 'bleu': it must be a tuple of one of 'per', 'wer', "),
-        (lambda: Translation("x", show="abc"), "Translation.show is 'abc': it must be a tuple of a text"),
+        (lambda: Translation("x", show="abc"), "Translation.show is 'abc': it must be a tuple of a string"),
         (
             lambda: Translation("x", model="luong"),
             "Translation.model is 'luong': it must be a config.",
         ),
-        (lambda: Translation(7), "Translation.name is 7: it must be a text"),
+        (lambda: Translation(7), "Translation.name is 7: it must be a string"),
     ],
 )
 def test_a_value_of_another_type_is_refused(build, message):
@@ -157,31 +157,35 @@ def subset(**data) -> Translation:
         (lambda: Train(learning_rate=float("nan")), "Train.learning_rate is nan: it must be a number"),
         (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
         (lambda: Train(final_fraction=2.0), "train.final_fraction is 2.0: it must be from 0 to 1"),
-        (lambda: Train(patience=2, evaluate_every=0), "train.patience needs evaluations"),
+        (lambda: Train(patience=2, evaluate_every=0), "train.patience requires evaluations"),
         (
             lambda: config.ScheduledSampling("constant", k=1.5),
-            "train.scheduled_sampling.k is 1.5: as a constant probability it must be from 0 to 1",
+            "train.scheduled_sampling.k is 1.5: for constant it must be from 0 to 1",
         ),
-        (lambda: config.ScheduledSampling("exponential", k=1.0), "train.scheduled_sampling.k is 1.0: k^i falls only"),
+        (
+            lambda: config.ScheduledSampling("exponential", k=1.0),
+            "train.scheduled_sampling.k is 1.0: for exponential it must be between 0 and 1",
+        ),
         (lambda: config.ScheduledSampling("linear", k=0.5), "train.scheduled_sampling.k is 0.5: for linear it must"),
         (lambda: config.ScheduledSampling(floor=2.0), "train.scheduled_sampling.floor is 2.0: it must be from 0 to 1"),
         (lambda: config.Softmax(samples=-1), "train.softmax.samples is -1: it must be at least 0"),
         (lambda: config.Softmax(samples=5, subset=5), "train.softmax has both samples and subset"),
         (
             lambda: Train(softmax=config.Softmax(samples=5), label_smoothing=0.1),
-            "train.label_smoothing spreads over all words, which train.softmax.samples does not look at",
+            "train.label_smoothing requires the softmax over all words, but train.softmax.samples is set",
         ),
         (
             lambda: Train(
                 softmax=config.Softmax(subset=5), scheduled_sampling=config.ScheduledSampling("constant", k=0.5)
             ),
-            "train.scheduled_sampling needs the output of all words, which train.softmax.subset does not look at",
+            "train.scheduled_sampling requires the softmax over all words, but train.softmax.subset is set",
         ),
         (
             lambda: Translation(
                 "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
             ),
-            "train.softmax.subset requires a part's target subwords in advance, but data.target.sampling draws new",
+            "train.softmax.subset requires a part's target subwords in advance, "
+            "but data.target.sampling draws new ones",
         ),
         (
             lambda: subset(corpus=config.Mixture((Synthetic(),))),
@@ -200,11 +204,11 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Data(config.Prepared("x"), config.Text("subwords", sampling=0.1)),
-            "data.source.sampling draws new subwords of the text, but a prepared folder keeps ids: set it to 0",
+            "data.source.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0",
         ),
         (
             lambda: Data(target=config.Text("subwords", sampling=0.1), packing=True),
-            "data.target.sampling draws subwords of other lengths each epoch, but data.packing lays them out once: set",
+            "data.target.sampling changes the lengths each epoch, but data.packing requires fixed lengths: turn one",
         ),
         (
             lambda: Translation("x", Data(packing=True), Transformer(window=4)),
@@ -222,7 +226,7 @@ def subset(**data) -> Translation:
             ),
             "data.source.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
         ),
-        (lambda: config.Spelling(kernels=()), "spelling.kernels is (): name at least one width of 1 or more"),
+        (lambda: config.Spelling(kernels=()), "spelling.kernels is (): give at least one width of 1 or more"),
         (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
         (
             lambda: Search(beam=2, nbest=3),
@@ -247,9 +251,12 @@ def subset(**data) -> Translation:
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
         (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
         (lambda: Data(buckets=()), "data.buckets is empty"),
-        (lambda: Data(buckets=((8, 8), (4, 4))), "data.buckets must rise from short to long"),
+        (
+            lambda: Data(buckets=((8, 8), (4, 4))),
+            "data.buckets is ((8, 8), (4, 4)): sort the buckets from short to long",
+        ),
         (lambda: Data(shared=True, target=config.Text("words")), "data.shared is set, but"),
-        (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train names 3 files"),
+        (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train has 3 files"),
         (lambda: Synthetic(alphabet=27), "data.corpus.alphabet is 27: it must be from 1 to 26"),
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
         (lambda: Translation("x", model=Transformer(tie="all")), "model.tie 'all' requires one vocabulary"),

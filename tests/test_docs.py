@@ -1,4 +1,4 @@
-"""The pages in docs/ say what the code says."""
+"""README.md and docs/ agree with the code."""
 
 import os
 import re
@@ -30,10 +30,25 @@ def test_the_page_of_search_is_the_specification():
 
 
 def test_every_link_of_a_page_leads_somewhere():
-    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
+    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_experiment_of_the_readme_can_be_loaded(tmp_path):
+    blocks = re.findall("```python\n(.*?)```", (DOCS.parent / "README.md").read_text(encoding="utf-8"), re.S)
+    (tmp_path / "mine.py").write_text(blocks[0], encoding="utf-8")
+    assert load_experiment(tmp_path / "mine.py").name == "mine"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_file_of_the_map_exists(name):
+    """The map in the README and the tables of CONTRIBUTING.md name files of s2sjax/, tests/ or the repository."""
+    text = (DOCS.parent / name).read_text(encoding="utf-8")
+    for path in set(re.findall(r"\b[a-z_]+(?:/[a-z_]+)*\.py\b", text)) - {"mine.py"}:
+        found = [*DOCS.parent.glob(f"s2sjax/**/{path}"), *DOCS.parent.glob(path), *DOCS.parent.glob(f"tests/{path}")]
+        assert found, f"{name}: {path}"
 
 
 @pytest.mark.parametrize("file", sorted((DOCS.parent / "experiments").rglob("*.py")), ids=lambda path: path.name)

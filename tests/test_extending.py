@@ -1,12 +1,12 @@
 """docs/extending.md, typed by a user: every file trains, and its run opens again in another process, elsewhere."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import zoo
+from conftest import child_environment
 
 import s2sjax
 
@@ -21,7 +21,7 @@ def test_every_section_is_here():
 
 
 def in_another_process(program: str, folder: Path, stdin: str = "") -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    environment = child_environment(JAX_PLATFORMS="cpu")
     done = subprocess.run(
         [sys.executable, "-c", program], input=stdin, cwd=folder, env=environment, capture_output=True, text=True,
         timeout=280,
@@ -65,7 +65,7 @@ def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     assert call("train", "corpus.py", "--train.steps", "1", "--train.evaluate_every", "0")[0] == 0
     (tmp_path / "runs/corpus/code/corpus.py").unlink()
     program = "from s2sjax import cli; cli.main(['evaluate', 'runs/corpus'])"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = child_environment()
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith(

@@ -1,15 +1,12 @@
 """Each model learns to reverse or to sort, as the seed says, by the command that a user would give."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import seed_of
-
-import s2sjax
+from conftest import child_environment, seed_of
 
 EXPERIMENT = """
 from s2sjax.config import *
@@ -56,7 +53,7 @@ def score(name: str, seed: int, folder: Path, length: int, steps: int) -> float:
     page = EXPERIMENT.format(task=task, seed=seed, model=model, rate=rate, length=length, steps=steps)
     (folder / "learn.py").write_text(page)
     command = [sys.executable, "-m", "s2sjax.cli", "train", "learn.py", "--out", "run"]
-    environment = os.environ | {"PYTHONPATH": str(Path(s2sjax.__file__).parents[1])}
+    environment = child_environment()
     del environment["PJRT_NPROC"]  # threads for eight
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
     print(done.stdout, done.stderr)

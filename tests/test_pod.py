@@ -273,9 +273,9 @@ def test_launch_says_what_it_runs(call):
         code, _, err = call(*arguments)
         assert code == 2 and err.startswith("error: launch runs train or evaluate") and example in err
     code, _, err = call("launch", "train", "experiments/reverse.py")
-    assert code == 2 and "launch takes no train: write the command behind --" in err
+    assert code == 2 and "launch has no option train: write the command after --" in err
     code, _, err = call("launch", "-p", "0", "--", "train", "x.py")
-    assert code == 2 and "'0' is not a whole number of 1 or more" in err
+    assert code == 2 and "'0' is not a whole number that is at least 1" in err
 
 
 def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):

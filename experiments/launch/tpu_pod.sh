@@ -78,7 +78,7 @@ ask_state() {
   else
     case $answer in
       *NOT_FOUND*) state=NONE ;;
-      *) fail "gcloud cannot tell the state of $name: $answer" ;;
+      *) fail "gcloud cannot describe $name: $answer" ;;
     esac
   fi
 }

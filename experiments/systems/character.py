@@ -1,6 +1,6 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Sutskever, Vinyals and Le 2014, in its smallest form: one LSTM layer on one-hot letters, read forwards. No
+Paper     Sutskever, Vinyals and Le 2014, in its smallest form: one LSTM layer on one-hot letters, not reversed. No
           attention.
 Command   s2sjax train experiments/systems/character.py
 """

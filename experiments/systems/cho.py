@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
 Paper     Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder for statistical machine
-          translation": the whole word becomes one vector, which is given to every step. No attention.
+          translation": the encoder maps the word to one vector, which every decoder step reads. No attention.
 Command   s2sjax train experiments/systems/cho.py
 """
 

@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Gehring et al. 2017, "Convolutional sequence to sequence learning": gated convolutions on both sides,
-          attention in every layer of the decoder.
+Paper     Gehring et al. 2017, "Convolutional sequence to sequence learning": gated convolutions in the encoder and
+          the decoder, attention in every decoder layer.
 Command   s2sjax train experiments/systems/convs2s.py
 """
 

@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Sejnowski and Rosenberg 1987, "Parallel networks that learn to pronounce English text": a window of letters
-          decides on each phone, without any recurrence.
+Paper     Sejnowski and Rosenberg 1987, "Parallel networks that learn to pronounce English text": each phone is
+          predicted from a window of letters, without recurrence.
 Command   s2sjax train experiments/systems/dense_dense.py
 """
 

@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
 Paper     Wu et al. 2016, "Google's neural machine translation system": a residual stack over one bidirectional layer;
-          the lowest decoder layer asks for all.
+          the lowest decoder layer computes the attention of all layers.
 Command   s2sjax train experiments/systems/gnmt.py
 """
 

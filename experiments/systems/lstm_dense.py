@@ -1,7 +1,8 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Graves and Schmidhuber 2005, "Framewise phoneme classification with bidirectional LSTM": letter t alone
-          decides on phone t, all of them at once. For matched lengths, which words and their phones only nearly have.
+Paper     Graves and Schmidhuber 2005, "Framewise phoneme classification with bidirectional LSTM": phone t is
+          predicted from encoder state t. The model is meant for inputs and outputs of equal length; words and their
+          phones have only about the same length.
 Command   s2sjax train experiments/systems/lstm_dense.py
 """
 

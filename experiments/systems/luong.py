@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
 Paper     Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation": the
-          current state asks, the context is read out and fed to the next step.
+          query is the current decoder state, and the attentional vector is fed to the next step (input feeding).
 Command   s2sjax train experiments/systems/luong.py
 """
 

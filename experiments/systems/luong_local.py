@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Luong, Pham and Manning 2015, local attention: a state predicts where to look, and looks two letters to either
-          side.
+Paper     Luong, Pham and Manning 2015, local attention: the decoder predicts a position and attends to two letters on
+          either side of it.
 Command   s2sjax train experiments/systems/luong_local.py
 """
 

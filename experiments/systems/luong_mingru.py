@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Feng et al. 2024, "Were RNNs all we needed?": Luong's model with cells whose gates see the input alone, so
-          that training runs in parallel over time.
+Paper     Feng et al. 2024, "Were RNNs all we needed?": Luong's model with minGRU cells, whose gates depend only on
+          the input, so that training is parallel over time.
 Command   s2sjax train experiments/systems/luong_mingru.py
 """
 

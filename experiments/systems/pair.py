@@ -1,6 +1,6 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Chen et al. 2018, "The best of both worlds": a Transformer reads, a GRU with attention writes.
+Paper     Chen et al. 2018, "The best of both worlds": a Transformer encoder and a GRU decoder with attention.
 Command   s2sjax train experiments/systems/pair.py
 """
 

@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Kalchbrenner and Blunsom 2013, "Recurrent continuous translation models": convolutions read the word, a
-          plain recurrent cell writes. No attention.
+Paper     Kalchbrenner and Blunsom 2013, "Recurrent continuous translation models": a convolutional encoder and
+          a plain RNN decoder. No attention.
 Command   s2sjax train experiments/systems/rctm.py
 """
 

@@ -1,11 +1,11 @@
-"""Spelling to sound with the same budget for every system: RNNsearch, the page that the others differ from.
+"""Grapheme-to-phoneme conversion with the same budget for every model. The other files here replace the model.
 
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
-          a bidirectional GRU reads, every step of the decoder looks at the word anew.
+          a bidirectional GRU encoder; every decoder step attends to the letters.
 Budget    1,000 updates of about 1,024 tokens, one learning rate for all, about 450,000 weights, one seed, no dropout.
-          Nothing was tuned for any system, so the table compares first tries.
+          Nothing was tuned for any model, so the table compares first tries.
 Command   s2sjax train experiments/systems/rnnsearch.py
-Table     docs/systems.md, made by: python experiments/systems/table.py
+Table     docs/systems.md, printed by: python experiments/systems/table.py
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train
@@ -16,7 +16,7 @@ experiment = Translation(
     data=Data(
         corpus=Cmudict(),
         source=Text("characters"),
-        target=Text("words"),  # phones, separated by blanks
+        target=Text("words"),  # phones, separated by spaces
         buckets=((9, 9), (16, 17)),
         tokens=1024,
     ),

@@ -1,7 +1,7 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
 Paper     Sutskever, Vinyals and Le 2014, "Sequence to sequence learning with neural networks": a deep LSTM reads the
-          word from its end, and its last states begin the decoder. No attention.
+          reversed word, and the decoder starts from its final states. No attention.
 Command   s2sjax train experiments/systems/sutskever.py
 """
 

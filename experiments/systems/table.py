@@ -1,4 +1,4 @@
-"""Prints the table of docs/systems.md from the runs that were made: python experiments/systems/table.py [runs]"""
+"""Prints the table of docs/systems.md from the run folders: python experiments/systems/table.py [runs]"""
 
 import json
 import re
@@ -16,37 +16,37 @@ ORDER = ("rctm", "cho", "sutskever", "character", "rnnsearch", "luong", "luong_l
          "convs2s", "transformer", "pair", "lstm_dense", "dense_dense")  # fmt: skip
 
 
-def paper(page: Path) -> str:
-    """The authors and the year that a page's docstring begins with."""
-    found = re.search(r"^Paper +(.*? \d{4})", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert found, f"{page} names no paper"
+def paper(file: Path) -> str:
+    """The authors and the year in the docstring of an experiment file."""
+    found = re.search(r"^Paper +(.*? \d{4})", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, f"{file} has no line that begins with Paper"
     return found[1]
 
 
 def lines_of_code(model: config.ModelConfig) -> int:
-    """Of the files that hold its encoder and its decoder, docstrings and all."""
-    read, write = config.sides(model)
-    kinds = {models.FAMILIES[type(read)][0], models.FAMILIES[type(write)][1]}
+    """The number of lines of the files of its encoder and decoder, docstrings included."""
+    encoder, decoder = config.sides(model)
+    kinds = {models.FAMILIES[type(encoder)][0], models.FAMILIES[type(decoder)][1]}
     files = {sys.modules[kind.__module__].__file__ for kind in kinds}
     return sum(len(Path(str(file)).read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def main(runs: Path) -> None:
-    print("| system | paper | lines of its files | weights | attention | PER | WER |")
+    print("| model | paper | lines of code | weights | attention | PER | WER |")
     print("|---|---|---:|---:|---|---:|---:|")
     for name in ORDER:
-        page = HERE / f"{name}.py"
-        experiment = load_experiment(str(page))
+        file = HERE / f"{name}.py"
+        experiment = load_experiment(str(file))
         run = load(runs / experiment.name)
         shapes = jax.eval_shape(run.task.init, jax.random.key(0))
         weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         scores = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
         cells = [
-            f"[{name}](../{page.relative_to(ROOT).as_posix()})",
-            paper(page),
+            f"[{name}](../{file.relative_to(ROOT).as_posix()})",
+            paper(file),
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
-            "own place" if "dense" in name else "yes" if run.task.module.attends else "no",
+            "aligned" if "dense" in name else "yes" if run.task.module.attends else "no",
             *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")

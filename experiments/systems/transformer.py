@@ -1,6 +1,6 @@
-"""Spelling to sound: the budget of experiments/systems/rnnsearch.py, another system.
+"""Grapheme-to-phoneme conversion: experiments/systems/rnnsearch.py with another model.
 
-Paper     Vaswani et al. 2017, "Attention is all you need": attention alone, all positions at once (pre-LN).
+Paper     Vaswani et al. 2017, "Attention is all you need": self-attention, all positions in parallel (pre-LN).
 Command   s2sjax train experiments/systems/transformer.py
 """
 

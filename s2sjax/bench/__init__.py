@@ -1,1 +1,1 @@
-"""Benchmarks: ours beside the peer's, in one run, as ratios. Machines are shared and noisy; a ratio survives that."""
+"""Benchmarks against other libraries in one run, as ratios, which vary less than times on a shared machine."""

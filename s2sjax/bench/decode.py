@@ -1,7 +1,7 @@
-"""Decoding of ours beside the same model in `transformers` and in CTranslate2, alternating in one run.
+"""Decoding with s2sjax and with the same model in `transformers` and CTranslate2, alternating in one run.
 
-All of them write exactly `tokens` tokens for every sentence of random ids, with random weights of the same sizes:
-the work is the same, whatever the words. Tokens count once a sentence, not once a prefix of its beam.
+Each decodes random ids with random weights of the same sizes, and generates exactly `tokens` tokens per sentence, so
+the work is the same. Throughput counts the tokens of the best hypothesis, not of every prefix in the beam.
 """
 
 import os
@@ -23,8 +23,8 @@ from s2sjax.core import constraints, search
 class Size(NamedTuple):
     model: config.Transformer
     vocabulary: int
-    source: int  # tokens of each source
-    tokens: int  # tokens that are written
+    source: int  # tokens per source sentence
+    tokens: int  # tokens generated per sentence
     runs: tuple[tuple[int, int], ...]  # (beam, batch)
     dtype: str
 
@@ -43,23 +43,23 @@ Decoder = Callable[[], object]
 
 
 def bench(size: str = "small", rounds: int = 5) -> None:
-    """Prints one line a run: tokens/s of each, the seconds of one batch, and how many times faster ours is."""
+    """Prints one line per library: tokens/s, seconds per batch, and how many times faster s2sjax is."""
     s = SIZES[size]
     device = jax.devices()[0].device_kind
     shape = f"width {s.model.width}, {s.vocabulary} words, {s.source} -> {s.tokens} tokens, {s.dtype}"
     print(f"{size}: {shape}, on {device}")
-    print(f"{'':24}{'tokens/s':>10}{'seconds':>10}{'ours is faster by':>20}")
+    print(f"{'':24}{'tokens/s':>10}{'seconds':>10}{'s2sjax is faster by':>21}")
     peers: dict[str, Callable[[Size, int, np.ndarray], Decoder]]
     peers = {"transformers": _transformers, "ctranslate2": partial(_ctranslate2, kind=s.dtype),
              "ctranslate2 int8": partial(_ctranslate2, kind="int8")}  # fmt: skip
     for beam, rows in s.runs:
         source = np.random.default_rng(0).integers(4, s.vocabulary, (rows, s.source)).astype(np.int32)
-        decoders: dict[str, Decoder] = {"ours": _ours(s, beam, source)}
+        decoders: dict[str, Decoder] = {"s2sjax": _ours(s, beam, source)}
         for name, make in peers.items():
             try:
                 decoders[name] = make(s, beam, source)
             except ImportError as missing:
-                print(f"  {name} is left out: {missing}")
+                print(f"  {name} is not measured: {missing}")
         for decode in decoders.values():
             decode()
         spans: dict[str, list[float]] = {name: [] for name in decoders}
@@ -68,9 +68,9 @@ def bench(size: str = "small", rounds: int = 5) -> None:
                 spans[name].append(_seconds(decode))
         print(f"beam {beam}, batch {rows}")
         for name, each in spans.items():
-            ratio = statistics.median(theirs / mine for theirs, mine in zip(each, spans["ours"]))
+            ratio = statistics.median(theirs / mine for theirs, mine in zip(each, spans["s2sjax"]))
             seconds = statistics.median(each)
-            print(f"  {name:22}{rows * s.tokens / seconds:10,.0f}{seconds:10.3f}{ratio:19.2f}x", flush=True)
+            print(f"  {name:22}{rows * s.tokens / seconds:10,.0f}{seconds:10.3f}{ratio:20.2f}x", flush=True)
 
 
 def _seconds(decode: Decoder) -> float:
@@ -80,7 +80,7 @@ def _seconds(decode: Decoder) -> float:
 
 
 def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
-    """The program that `decode` runs, with <eos> forbidden up to the last token."""
+    """The program of `s2sjax decode`, with <eos> forbidden before the last token."""
     module = models.build(s.model, s.vocabulary, s.vocabulary, s.dtype)
     params = jax.jit(module.init)(jax.random.key(0), source[:1], source[:1])["params"]
     if s.dtype == "bfloat16":
@@ -106,11 +106,11 @@ def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
     return once
 
 
-# ------------------------------------------------------------------------------------- the peers
+# ------------------------------------------------------------------------------------- other libraries
 
 
 def _marian(s: Size):
-    """MarianMT of the same sizes, random weights; <pad> starts the decoder, as it is used to."""
+    """MarianMT of the same sizes with random weights. <pad> starts its decoder."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -144,12 +144,12 @@ def _transformers(s: Size, beam: int, source: np.ndarray) -> Decoder:
 
 
 def _ctranslate2(s: Size, beam: int, source: np.ndarray, kind: str) -> Decoder:
-    """The same MarianMT, converted. Its words are their numbers, in front of them <eos> and <unk>."""
+    """The same MarianMT, converted. The vocabulary is <eos>, <unk>, and the ids as words."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
     spec = MarianMTLoader().get_model_spec(_marian(s))
-    words = ["</s>", "<unk>", *map(str, range(2, s.vocabulary - 1))]  # the loader takes <pad> away
+    words = ["</s>", "<unk>", *map(str, range(2, s.vocabulary - 1))]  # the loader removes <pad>
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.config.eos_token, spec.config.unk_token, spec.config.decoder_start_token = "</s>", "<unk>", "</s>"

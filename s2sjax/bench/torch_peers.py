@@ -1,4 +1,4 @@
-"""The same models as their PyTorch users would write them: the peers that `s2sjax bench train` runs beside ours.
+"""The same models written in PyTorch, for comparison in `s2sjax bench train`.
 
 Letters: B batch, S source positions, T target positions, E embedding, H width, V vocabulary.
 """
@@ -66,7 +66,7 @@ class RNNsearch(nn.Module):
 
 
 class Transformer(nn.Module):
-    """PyTorch's own layers, tied output."""
+    """The Transformer layers of PyTorch, with tied output embeddings."""
 
     def __init__(self, c: config.Transformer, vocabulary: int):
         super().__init__()
@@ -93,7 +93,7 @@ PEERS = {config.Luong: Luong, config.RNNsearch: RNNsearch, config.Transformer: T
 
 
 class Trainer:
-    """One Adam step a call, as our training step does: forward, loss, backward, clip, update."""
+    """One Adam step per call, like the s2sjax training step: forward, loss, backward, clip, update."""
 
     def __init__(self, c: config.ModelConfig, vocabulary: int, source, target, device: str, compiled: bool):
         self.model = PEERS[type(c)](c, vocabulary).to(device)

@@ -1,4 +1,4 @@
-"""A training step of ours beside the same model in PyTorch, alternating in one run."""
+"""A training step of s2sjax and of the same model in PyTorch, alternating in one run."""
 
 import statistics
 import time
@@ -30,13 +30,13 @@ SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
 
 
 def bench(rounds: int = 5) -> None:
-    """Prints a line for each size: milliseconds of both, and the median of the rounds' ratios."""
+    """Prints one line per model: milliseconds of both, and the median ratio of all rounds."""
     try:
         from s2sjax.bench.torch_peers import Trainer
     except ImportError:
         Trainer = None  # type: ignore[assignment, misc]
-        print("PyTorch is not installed (pip install torch): ours is measured alone")
-    print(f"{'training step':24}{'ours ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'ours is faster by':>19}")
+        print("PyTorch is not installed (pip install torch): only s2sjax is measured")
+    print(f"{'training step':24}{'s2sjax ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'s2sjax is faster by':>21}")
     for name, (model, vocabulary, rows, length) in SIZES.items():
         source, target = _batch(vocabulary, rows, length)
         begin = time.perf_counter()
@@ -51,12 +51,12 @@ def bench(rounds: int = 5) -> None:
             both = [(_seconds(ours), _seconds(peer)) for _ in range(rounds)]
             mine, theirs = (1e3 * statistics.median(column) for column in zip(*both))
             ratio = statistics.median(b / a for a, b in both)
-            columns += [f"{mine:10.1f}", f"{compiling:11.1f}", f"{theirs:12.1f}", f"{ratio:18.2f}x"]
+            columns += [f"{mine:10.1f}", f"{compiling:11.1f}", f"{theirs:12.1f}", f"{ratio:20.2f}x"]
         print("".join(columns), flush=True)
 
 
 def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random ids; rows end anywhere in their last third."""
+    """Random ids. Each row ends at a random position of its last third."""
     rng = np.random.default_rng(0)
     ids = rng.integers(4, vocabulary, (2, rows, length)).astype(np.int32)
     ends = rng.integers(2 * length // 3, length + 1, (2, rows))
@@ -65,7 +65,7 @@ def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndar
 
 
 def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Callable[[], None]:
-    """One step a call, waiting for its result; compiled when this returns."""
+    """A function that runs one step and waits for its result. It is already compiled."""
     train = config.Train()
     module = models.build(model, vocabulary, vocabulary)
     init = lambda key: create(module.init(key, source[:1], target[:1])["params"], optimizer(train))
@@ -84,7 +84,7 @@ def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target
 
 
 def _seconds(function: Callable[[], object], times: int = 3) -> float:
-    """The fastest of a few calls: what is left when the neighbours are quiet."""
+    """The time of the fastest of a few calls, which other jobs on the machine disturb least."""
     spans = []
     for _ in range(times):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How text that a model writes is judged."""
+"""Evaluation settings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_toke
 @settings
 class Evaluate:
     metrics: tuple[Metric, ...] = ("exact",)
-    """the first one decides which checkpoint is best"""
+    """metrics to compute; the first one selects the best checkpoint"""
     line: Literal["sentence", "word"] = "sentence"
-    """what a line of the target is; if it is one word (as letters or phones), WER is the share of wrong lines"""
+    """what a target line is; for `word` (as letters or phones), WER is the fraction of wrong lines"""
     lines: int = 500
     """dev lines decoded at each evaluation during training"""
     samples: int = 4
-    """dev lines shown at each evaluation"""
+    """dev lines printed at each evaluation"""
     rows: int = 64
-    """sentences decoded at once"""
+    """batch size of decoding, in sentences"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")
         at_least(0, self, "evaluate", "samples")
-        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+        require(len(self.metrics) > 0, "evaluate.metrics is empty: give at least one metric")

@@ -1,4 +1,4 @@
-"""How text is written: the part of the configuration that `decode` and `evaluate` can set anew."""
+"""Search settings. `decode` and `evaluate` can override them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from s2sjax.config.settings import at_least, require, settings
 
 @settings
 class Sampling:
-    """Outputs drawn at random. See s2sjax/core/sampling.py for the specification."""
+    """Random sampling of outputs. See s2sjax/core/sampling.py for the specification."""
 
     count: int = 0
-    """draw so many outputs for each line; 0 searches for the best instead"""
+    """number of samples for each line; 0 searches for the best output instead"""
     temperature: float = 1.0
-    """below 1 prefers the likely, above 1 the unlikely"""
+    """below 1 sharpens the distribution, above 1 flattens it"""
     top_k: int = 0
-    """draw from the so many likeliest tokens; 0 from all"""
+    """sample only from the k most likely tokens; 0 for all"""
     top_p: float = 1.0
-    """draw from the fewest tokens that have this probability together"""
+    """sample only from the smallest set of tokens with at least this total probability"""
     min_p: float = 0.0
-    """draw from tokens that have at least this share of the likeliest one's probability"""
+    """sample only from tokens with at least this fraction of the highest probability"""
     seed: int = 0
-    """other seeds draw other outputs; a line is drawn by its number, whatever its neighbours"""
+    """random seed; the samples of a line depend on its line number, not on its batch"""
     mbr: Literal["none", "chrf", "edit"] = "none"
-    """put first the sample that is most like all others (minimum Bayes risk), by chrF or edit distance"""
+    """rank the samples by minimum Bayes risk, with chrF or edit distance as utility"""
 
     def __post_init__(self):
         at_least(0, self, "search.sampling", "count", "top_k", "seed")
@@ -39,48 +39,48 @@ class Sampling:
 
 @settings
 class Search:
-    """How text is written. See s2sjax/core/search.py for the specification."""
+    """How outputs are found. See s2sjax/core/search.py for the specification."""
 
     beam: int = 4
-    """1 is greedy"""
+    """beam size; 1 is greedy search"""
     penalty: Literal["none", "mean", "gnmt"] = "mean"
-    """select by the sum of log-probabilities, by its mean, or with the length penalty of GNMT"""
+    """rank outputs by the sum of log-probabilities, their mean, or with GNMT's length penalty"""
     alpha: float = 0.6
     """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
     coverage: float = 0.0
-    """strength beta of GNMT's penalty for source positions that attention passed over"""
+    """strength beta of GNMT's coverage penalty for source positions with little attention; 0 for none"""
     stop: Literal["bound", "first", "never"] = "bound"
-    """when nothing better can come, when `beam` outputs have ended, or at the longest length"""
+    """stop when no better output is possible, when `beam` outputs are finished, or only at the maximum length"""
     nbest: int = 1
-    """outputs for each line, at most `beam`, or the samples drawn"""
+    """outputs for each line, at most `beam` or the number of samples"""
     max_length: int = 0
-    """most tokens an output may have, <eos> included; 0 takes max_ratio x source + 10"""
+    """maximum output length in tokens, <eos> included; 0 for max_ratio * source length + 10"""
     max_ratio: float = 2.0
-    """most tokens for each of the source"""
+    """maximum output tokens per source token"""
     min_length: int = 0
-    """fewest tokens an output may have, <eos> included"""
+    """minimum output length in tokens, <eos> included"""
     min_ratio: float = 0.0
-    """fewest tokens for each of the source"""
+    """minimum output tokens per source token"""
     no_repeat: int = 0
-    """write no sequence of so many tokens twice; 0 allows it"""
+    """size of n-grams that may not occur twice in an output; 0 for no limit"""
     repetition: float = 1.0
-    """multiply the log-probability of tokens that are written again"""
+    """multiply the log-probability of repeated tokens by this; 1 for no penalty"""
     prefix: str = ""
-    """every output begins with this"""
+    """text that every output must begin with"""
     without: tuple[str, ...] = ()
-    """words that no output may have; <unk> is one"""
+    """words that no output may contain, for example <unk>"""
     containing: tuple[str, ...] = ()
-    """words that every output must have"""
+    """words that every output must contain"""
     groups: int = 1
-    """share the beam among so many groups that avoid each other's words"""
+    """number of groups of diverse beam search"""
     diversity: float = 0.5
-    """what a word costs a group for each prefix of the groups before it that took it"""
+    """penalty for a token for each prefix of an earlier group that chose it"""
     ensemble: Literal["log", "linear"] = "log"
-    """where several models write: the mean of log-probabilities, or of probabilities"""
+    """combine several models by the mean of log-probabilities, or of probabilities"""
     precision: Literal["trained", "float32", "bfloat16", "int8"] = "trained"
-    """of the parameters: compute in float32 or bfloat16, or keep matrices as int8 with a scale for each column"""
+    """precision of the parameters: as trained, float32, bfloat16, or int8 matrices with a scale for each column"""
     sampling: Sampling = Sampling()
-    """draw at random instead"""
+    """random sampling instead of search"""
 
     def __post_init__(self):
         at_least(1, self, "search", "beam", "groups")
@@ -111,6 +111,6 @@ class Search:
             value = getattr(self, name)
             require(
                 value == usual or (self.beam > 1 and not draws),
-                f"search.{name} {value} is of the beam alone: "
-                + ("set search.sampling.count 0" if draws else "raise search.beam above 1"),
+                f"search.{name} {value} requires beam search: "
+                + ("set search.sampling.count to 0" if draws else "raise search.beam above 1"),
             )

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that refuse, when they are built, a misspelt field and a value of another type.
+"""Frozen dataclasses that check the names of their fields and the types of their values.
 
     @settings
     class Train:
@@ -7,7 +7,7 @@
     Train(stepz=5)        error: Train has no field 'stepz': did you mean 'steps'?
     Train(steps="5")      error: Train.steps is '5': it must be a whole number
 
-A list is taken as the tuple it stands for, so that settings stay hashable and equal after a journey through JSON.
+Lists are converted to tuples, so that settings are hashable, and equal after a round trip through JSON.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuses what cannot work."""
+    """Raises a UserError unless `condition` holds."""
     if not condition:
         raise UserError(message)
 
 
 def at_least(low: int, config: Any, where: str, *names: str) -> None:
-    """Refuses any of these fields that is below `low`."""
+    """Raises a UserError if any of these fields is below `low`."""
     for name in names:
         value = getattr(config, name)
         require(value >= low, f"{where}.{name} is {value}: it must be at least {low}")
@@ -40,7 +40,7 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
 
 @typing.dataclass_transform(frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """A frozen dataclass that checks the values it is given: see above."""
+    """A frozen dataclass that checks its fields: see above."""
     build = dataclass(frozen=True)(cls).__init__
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
@@ -50,17 +50,17 @@ def settings(cls: type[T]) -> type[T]:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
             raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
         types = typing.get_type_hints(cls, include_extras=True)
-        first = [_fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(names, values)]
-        rest = {name: _fitting(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
+        first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(names, values)]
+        rest = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
         build(self, *first, *values[len(names) :], **rest)
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
 
 
-def _fitting(name: str, value: Any, kind: Any) -> Any:
+def _checked(name: str, value: Any, kind: Any) -> Any:
     value = _tuples(value)
-    require(_fits(value, kind), f"{name} is {value!r}: it must be {_words(kind)}")
+    require(_fits(value, kind), f"{name} is {value!r}: it must be {_describe(kind)}")
     return value
 
 
@@ -69,7 +69,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type; True is no number here, and 1 is a float."""
+    """Whether a value has a type. True is not a number, and 1 is a float."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Annotated:
         return _fits(value, parts[0]) and all(value in part.table for part in parts[1:] if isinstance(part, OneOf))
@@ -85,17 +85,17 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _words(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     """tuple[tuple[int, int], ...] -> "a tuple of (a whole number, a whole number)"."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Annotated:
         tables = [part.table for part in parts[1:] if isinstance(part, OneOf)]
-        return "one of " + ", ".join(map(repr, tables[0])) if tables else _words(parts[0])
+        return "one of " + ", ".join(map(repr, tables[0])) if tables else _describe(parts[0])
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, parts))
     if isinstance(kind, UnionType):
-        return " or ".join(map(_words, parts))
+        return " or ".join(map(_describe, parts))
     if parts:
-        return f"a tuple of {_words(parts[0])}" if parts[-1] is ... else f"({', '.join(map(_words, parts))})"
-    plain = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+        return f"a tuple of {_describe(parts[0])}" if parts[-1] is ... else f"({', '.join(map(_describe, parts))})"
+    plain = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", type(None): "None"}
     return plain.get(kind) or f"a config.{kind.__name__}"

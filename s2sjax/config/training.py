@@ -1,4 +1,4 @@
-"""How it learns."""
+"""Training settings."""
 
 from __future__ import annotations
 
@@ -9,112 +9,112 @@ from s2sjax.config.settings import at_least, require, settings
 
 @settings
 class Mesh:
-    """How many ways each kind of parallelism splits the devices; `data` -1 takes what is left."""
+    """The device mesh. `data` -1 uses all devices that the other axes leave."""
 
     data: int = -1
-    """copies of the model, each with its share of the batch"""
+    """data parallelism: copies of the model, each with a part of the batch"""
     fsdp: int = 1
-    """parts that parameters and batch are cut into"""
+    """fully sharded data parallelism: parts of the parameters and the batch"""
     tensor: int = 1
-    """parts that each matrix product is cut into"""
+    """tensor parallelism: parts of each matrix product"""
 
 
 @settings
 class ScheduledSampling:
-    """The decoder reads the truth with probability p, else what it wrote itself: see s2sjax/core/scheduled.py."""
+    """The decoder reads the true token with probability p, else its own output: see s2sjax/core/scheduled.py."""
 
     schedule: Literal["none", "constant", "linear", "exponential", "inverse_sigmoid"] = "none"
-    """how p falls; `none` is teacher forcing"""
+    """how p decreases; `none` is teacher forcing"""
     k: float = 1.0
     """at update i: constant p = k; linear 1 - i / k; exponential k^i; inverse_sigmoid k / (k + exp(i / k))"""
     floor: float = 0.0
-    """p never falls below this"""
+    """minimum of p"""
     feed: Literal["sample", "argmax"] = "sample"
-    """read a token drawn from the model's distribution, or its likeliest"""
+    """read a token sampled from the model's distribution, or the most likely one"""
 
     def __post_init__(self):
         where = "train.scheduled_sampling"
         require(0 <= self.floor <= 1, f"{where}.floor is {self.floor}: it must be from 0 to 1")
         match self.schedule:
             case "constant":
-                require(0 <= self.k <= 1, f"{where}.k is {self.k}: as a constant probability it must be from 0 to 1")
+                require(0 <= self.k <= 1, f"{where}.k is {self.k}: for constant it must be from 0 to 1")
             case "exponential":
-                require(0 < self.k < 1, f"{where}.k is {self.k}: k^i falls only for a k between 0 and 1")
+                require(0 < self.k < 1, f"{where}.k is {self.k}: for exponential it must be between 0 and 1")
             case "linear" | "inverse_sigmoid":
-                require(self.k >= 1, f"{where}.k is {self.k}: for {self.schedule} it must be at least 1 (steps)")
+                require(self.k >= 1, f"{where}.k is {self.k}: for {self.schedule} it must be at least 1")
 
 
 @settings
 class Softmax:
-    """Over which words the output is normalised while training; evaluation always takes all of them."""
+    """The words over which the output is normalised during training. Evaluation always uses all words."""
 
     samples: int = 0
-    """sampled softmax: draw so many words a batch to estimate the normaliser; 0 takes all words"""
+    """sampled softmax: number of words sampled per batch to estimate the normaliser; 0 uses all words"""
     distribution: Literal["log_uniform", "unigram"] = "log_uniform"
-    """what they are drawn from: Zipf's law over the ids (frequent first), or the counts in the training text plus 1"""
+    """sampling distribution: Zipf's law over the ids (frequent first), or the counts in the training text plus 1"""
     subset: int = 0
-    """split the training text in parts with at most so many different target words, and take a part's words alone"""
+    """split the training text into parts with at most this many target words, and use only those; 0 for off"""
 
     def __post_init__(self):
         at_least(0, self, "train.softmax", "samples", "subset")
         require(
             not (self.samples and self.subset),
-            "train.softmax has both samples and subset: a part's words are all taken, so set one of them to 0",
+            "train.softmax has both samples and subset: set one of them to 0",
         )
 
 
 @settings
 class Train:
     steps: int = 10_000
-    """updates in all; raise it and run again to go on"""
+    """total number of updates; to train longer, raise it and run again"""
     micro_batches: int = 1
-    """split each batch in so many parts, one after the other; the result is the same"""
+    """number of parts of a batch that are computed one after the other, to save memory; the result is the same"""
     remat: Literal["none", "products", "layers"] = "none"
-    """keep everything for the backward pass, or only products or what enters each layer, and compute the rest again"""
+    """activations saved for the backward pass: all, only matrix products, or only the inputs of layers"""
 
     learning_rate: float = 1e-3
-    """the peak of the schedule"""
+    """peak learning rate"""
     schedule: Literal["cosine", "inverse_sqrt", "constant"] = "cosine"
-    """how the rate goes on after the warm-up"""
+    """learning rate schedule after the warmup"""
     warmup: int = 100
-    """steps in which the rate climbs to its peak"""
+    """number of warmup steps"""
     final_fraction: float = 0.0
-    """the cosine schedule ends at this fraction of the peak"""
+    """final learning rate of the cosine schedule, as a fraction of the peak"""
     b1: float = 0.9
-    """Adam's decay of the gradient's mean"""
+    """Adam's decay rate of the first moment"""
     b2: float = 0.98
-    """Adam's decay of the gradient's square"""
+    """Adam's decay rate of the second moment"""
     eps: float = 1e-9
-    """Adam's guard against dividing by zero"""
+    """Adam's epsilon, against division by zero"""
     weight_decay: float = 0.0
-    """of matrices, times the learning rate"""
+    """weight decay of matrices, multiplied by the learning rate"""
     clip: float = 1.0
-    """largest global norm of the gradient; 0 clips nothing"""
+    """maximum global norm of the gradient; 0 for no clipping"""
     label_smoothing: float = 0.0
-    """probability spread over the whole vocabulary"""
+    """probability distributed over the whole vocabulary"""
     scheduled_sampling: ScheduledSampling = ScheduledSampling()
-    """learn from the model's own outputs"""
+    """train on the model's own outputs"""
     softmax: Softmax = Softmax()
     """for large target vocabularies"""
     ema: float = 0.0
-    """decay of an exponential moving average of the parameters, used to evaluate; 0 keeps none"""
+    """decay of an exponential moving average of the parameters, used for evaluation; 0 for none"""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """of the computation; parameters, softmax, norms, logits and loss stay float32"""
+    """dtype of the computation; parameters, softmax, norms, logits and loss stay float32"""
     mesh: Mesh = Mesh()
-    """how the work is shared among devices"""
+    """how the devices are used in parallel"""
 
     log_every: int = 50
     """steps between lines of metrics.jsonl"""
     evaluate_every: int = 1000
-    """steps between evaluations on dev; 0 never"""
+    """steps between evaluations on dev; 0 for none"""
     save_every: int = 1000
-    """steps between checkpoints, besides the last step and a SIGTERM"""
+    """steps between checkpoints; one is also saved at the last step and on SIGTERM"""
     keep: int = 2
-    """newest checkpoints kept, besides the best"""
+    """number of latest checkpoints to keep, besides the best one"""
     patience: int = 0
-    """stop after so many evaluations without a better score; 0 never"""
+    """stop after this many evaluations without improvement; 0 for never"""
     max_skipped: int = 5
-    """so many non-finite steps in a row end the run"""
+    """stop after this many consecutive non-finite steps"""
 
     def __post_init__(self):
         at_least(1, self, "train", "steps", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
@@ -126,15 +126,15 @@ class Train:
         require(0 <= self.final_fraction <= 1, f"train.final_fraction is {self.final_fraction}: it must be from 0 to 1")
         require(
             self.patience == 0 or self.evaluate_every > 0,
-            "train.patience needs evaluations: set train.evaluate_every",
+            "train.patience requires evaluations: set train.evaluate_every above 0",
         )
         if self.softmax.samples or self.softmax.subset:
             field = "train.softmax.samples" if self.softmax.samples else "train.softmax.subset"
             require(
                 self.label_smoothing == 0,
-                f"train.label_smoothing spreads over all words, which {field} does not look at: set one of them to 0",
+                f"train.label_smoothing requires the softmax over all words, but {field} is set: set one to 0",
             )
             require(
                 self.scheduled_sampling.schedule == "none",
-                f"train.scheduled_sampling needs the output of all words, which {field} does not look at: drop one",
+                f"train.scheduled_sampling requires the softmax over all words, but {field} is set: turn one off",
             )

@@ -1,10 +1,10 @@
-"""Attention: scores of one query against its keys, and what is made of them.
+"""Attention: scores of a query against its keys, and the weighted sum of the values.
 
 Letters: B batch, T queries, S positions of the memory, P learned queries, Q query width, M memory width, A width of a
 hidden layer, N heads, D width of a head.
 
-A score is split as a cell is: `prepare` turns the memory into keys once a sentence, `query` turns a state into a query,
-and `score` is a pure function of one query and its keys [S, ...]. Batch, positions and heads come by `vmap`.
+A score has parts, like a cell: `prepare` turns the memory into keys once per sentence, `query` turns a state into a
+query, and `score` is a pure function of one query and its keys [S, ...]. Batch, positions and heads come from `vmap`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ Weights = Mapping[str, Array]
 
 
 def masked_softmax(scores: Array, mask: Array) -> Array:
-    """softmax over the positions where `mask` holds: [..., S]. A row without any gives zeros, with finite gradients."""
+    """softmax over the positions where `mask` is True: [..., S]. An all-masked row gives zeros and finite gradients."""
     alpha = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min))
     return jnp.where(mask, alpha, 0)
 
@@ -33,8 +33,8 @@ class Score(NamedTuple):
     """One row of the table of scores. Products with matrices belong in `prepare` and `query`, not in `score`."""
 
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
-    prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once a sentence
-    query: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once a step
+    prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once per sentence
+    query: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once per step
     score: Callable[[Weights, Array, Array], Array]  # one query and its keys [S, ...] -> [S]
     equal_widths: bool = False  # it requires Q = M
 
@@ -55,7 +55,7 @@ def _additive(weights: Weights, query: Array, keys: Array) -> Array:
 
 
 def unit(x: Array) -> Array:
-    """x / |x|: [..., D]. What is shorter than 1e-6 has no direction: it gives zeros, and a gradient of zero.
+    """x / |x|: [..., D]. Vectors shorter than 1e-6 give zeros, with zero gradients.
 
     Example: (3, 4) -> (0.6, 0.8); (0, 0) -> (0, 0).
     """
@@ -65,7 +65,7 @@ def unit(x: Array) -> Array:
     return jnp.where(long, exact * jax.lax.rsqrt(jnp.where(long, square, 1)), 0).astype(x.dtype)
 
 
-def _as_it_is(weights: Weights, x: Array) -> Array:
+def _identity(weights: Weights, x: Array) -> Array:
     return x
 
 
@@ -73,18 +73,18 @@ def _unit(weights: Weights, x: Array) -> Array:
     return unit(x)
 
 
-def _through(name: str) -> Callable[[Weights, Array], Array]:
+def _matmul(name: str) -> Callable[[Weights, Array], Array]:
     return lambda weights, x: x @ weights[name]
 
 
 SCORES = {
-    "dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _dot, True),
-    "scaled_dot": Score(lambda q, m, a: {}, _as_it_is, _as_it_is, _scaled_dot, True),
+    "dot": Score(lambda q, m, a: {}, _identity, _identity, _dot, True),
+    "scaled_dot": Score(lambda q, m, a: {}, _identity, _identity, _scaled_dot, True),
     # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
-    "general": Score(lambda q, m, a: {"memory": (m, q)}, _through("memory"), _as_it_is, _dot),
+    "general": Score(lambda q, m, a: {"memory": (m, q)}, _matmul("memory"), _identity, _dot),
     "additive": Score(
         lambda q, m, a: {"memory": (m, a), "query": (q, a), "vector": (a,)},
-        _through("memory"), _through("query"), _additive,
+        _matmul("memory"), _matmul("query"), _additive,
     ),
     # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
     "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot, True),
@@ -92,7 +92,7 @@ SCORES = {
 
 
 def add_coverage(weights: Weights, keys: Array, coverage: Array) -> Array:
-    """Keys of the additive score that know what was read: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
+    """Keys of the additive score with coverage: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
 
     keys [..., S, A], coverage [..., S] = the sum of all alpha so far -> [..., S, A]. Tu et al. 2016, See et al. 2017.
     """
@@ -112,7 +112,7 @@ def attend(
 ) -> tuple[Array, Array]:
     """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32.
 
-    bias [S] is added to the scores. window [S] thins the weights (see s2sjax/core/local.py): alpha = softmax(e) window,
+    bias [S] is added to the scores. window [S] scales the weights (see core/local.py): alpha = softmax(e) window,
     the softmax over the positions where it is above 0.
     """
     scores = score.score(weights, query, keys)
@@ -126,7 +126,7 @@ def attend(
 
 
 def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
-    """One query a sentence: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    """One query per sentence: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
     return jax.vmap(partial(attend, score, weights))(score.query(weights, state), keys, values, mask, **options)
 
 
@@ -139,14 +139,14 @@ def attend_all(score: Score, weights: Weights, states: Array, keys: Array, value
 def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
     """Learned queries, the same for every memory: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
 
-    Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty one gives zeros.
+    Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty sentence gives zeros.
     """
     states = jnp.broadcast_to(queries, (len(memory), *queries.shape))
     return attend_all(score, weights, states, score.prepare(weights, memory), memory, mask)
 
 
 def at_least_float32(dtype):
-    """Softmax, norms, logits and losses are computed in float32 at the least."""
+    """The dtype of softmax, norms, logits and losses: float32, or float64 for float64 inputs."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -154,7 +154,7 @@ def at_least_float32(dtype):
 
 
 def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None) -> Array:
-    """The definition: scaled dot attention of every query and head by itself.
+    """Reference implementation: scaled dot-product attention of every query and head separately.
 
     queries [B, T, N, D], keys and values [B, S, N, D], mask [B, T, S], bias [B or 1, N, T, S] -> [B, T, N, D].
     """
@@ -172,11 +172,11 @@ def fused_multi_head(
     """The same as `multi_head` in one fused kernel, for a memory with its padding at the end.
 
     lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t; bias [B or 1, N, T, S].
-    Rows that hold several sequences say instead which positions each query sees: a mask [B, T, S], of `same_segment`.
+    For rows with several sequences, `lengths` is a mask [B, T, S] instead: see `same_segment`.
     """
     if lengths.ndim == 3:
         return _masked_multi_head(queries, keys, values, lengths, causal, bias)
-    if queries.dtype == jnp.float64:  # the kernels stop at float32
+    if queries.dtype == jnp.float64:  # the kernels do not support float64
         real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
@@ -184,9 +184,9 @@ def fused_multi_head(
     attended = jax.nn.dot_product_attention(
         queries, keys, values, bias,
         is_causal=causal,
-        # An empty row must stay finite: it attends to one position, and is zeroed below.
+        # An empty row must stay finite: it attends to one position and is set to zero below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
-        # With a bias, cuDNN's gradient refuses odd lengths.
+        # With a bias, cuDNN's gradient does not support odd lengths.
         implementation=device.attention_kernel(queries) if bias is None else "xla",
     )  # fmt: skip
     return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
@@ -203,8 +203,8 @@ def _masked_multi_head(
     mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
     if queries.dtype == jnp.float64:
         return multi_head(queries, keys, values, mask, bias)
-    # XLA's kernel: cuDNN's takes lengths or a full bias, and the bias would cost what it saves. What sees nothing
-    # attends evenly to everything, which is finite, and is zeroed.
+    # XLA's kernel: cuDNN's takes lengths or a full bias, and the bias would cost more than it saves. A query that sees
+    # nothing attends uniformly to everything, which is finite, and is set to zero.
     attended = jax.nn.dot_product_attention(queries, keys, values, bias, mask=mask[:, None], implementation="xla")
     return jnp.where(mask.any(-1)[..., None, None], attended, 0)
 
@@ -214,11 +214,11 @@ def attend_heads(
 ) -> tuple[Array, Array]:
     """A few queries, with their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
 
-    Heads come before positions, so that each head reads one block of memory: on a CPU four times faster than behind.
-    Where each query has keys and values of its own, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
+    Heads come before positions, so that each head reads one block of memory: on a CPU this is four times faster.
+    If each query has its own keys and values, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
     """
     own = "k" if keys.ndim == 5 else ""
-    # Keys first: XLA's CPU compiler would copy the second operand, to have D in front.
+    # Keys first: XLA's CPU compiler would transpose the second operand.
     scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])

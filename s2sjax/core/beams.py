@@ -3,8 +3,8 @@
 Letters: B batch, K prefixes of a sentence, V vocabulary, S source.
 
 A model is given as `step(state, token [B]) -> state, logits [B, V], attention [B, S] or None`, every leaf of the state
-[B, ...]. `as_beams` makes K of it by `vmap`: what `step` closes over, the memory, is shared by the K prefixes, not
-copied. A model may also bring its own `Beams`, if it can reorder them more cheaply (see models/transformer.py).
+[B, ...]. `as_beams` extends it to K prefixes by `vmap`: the memory, which `step` closes over, is shared by the K
+prefixes, not copied. A model can define its own `Beams` if it can reorder them faster (see models/transformer.py).
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ Step = Callable[[State, Array], tuple[State, Array, Array | None]]
 
 class Beams(NamedTuple):
     tile: Callable[[State, int], State]
-    """the state of one prefix a sentence -> of K equal ones"""
+    """the state of one prefix per sentence -> of K copies"""
     step: Step
     """for all of them: token [B, K] -> state, logits [B, K, V], attention [B, K, S] or None"""
     reorder: Callable[[State, Array], State]
-    """origin [B, K]: prefix k goes on from what was prefix origin[k]"""
+    """origin [B, K]: the new prefix k continues the old prefix origin[k]"""
 
 
 def as_beams(step: Step | Beams) -> Beams:

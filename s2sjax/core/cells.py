@@ -2,16 +2,16 @@
 
 Letters: D input width, H state width, G gates. Leading axes (batch, time) are free: `[..., D]`.
 
-A cell has two halves. `project` is all that depends on the input alone, done for every time step
-at once as one large product; `step` is what must wait for the carry, and is all that a scan runs.
+A cell has two halves. `project` computes everything that depends only on the input, for all time steps at once, as
+one large product. `step` computes what depends on the carry, and runs inside the scan.
 
     projected = W_x x + b                        project   [..., G*H]
-    carry     = update(carry', projected, h')    step: the products W_h h' wait for the carry
+    carry     = update(carry', projected, h')    step: the products W_h h' depend on the carry
 
-A carry is a tuple of arrays `[..., H]` whose first member is the cell's output h.
+A carry is a tuple of arrays `[..., H]` whose first element is the cell's output h.
 
-Cells of the form h = u h' + (1 - u) h~ say so by `blend`, which gives u and h~. Where these do not depend on h', the
-recurrence is linear in it and runs in parallel over time: see `recurrence.run`.
+Cells of the form h = u h' + (1 - u) h~ define `blend`, which returns u and h~. If these do not depend on h', the
+recurrence is linear and runs in parallel over time: see `recurrence.run`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ Blend = Callable[[Weights, Array, Array], tuple[Array, Array]]
 class Cell(NamedTuple):
     """One row of the table of cells."""
 
-    gates: tuple[str, ...]  # what the G blocks of `projected` are, in their order
+    gates: tuple[str, ...]  # names of the G blocks of `projected`, in order
     carries: int  # arrays in the carry
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]  # (D, H) -> shape of each weight
     update: Update  # weights, carry', projected, h' as the products see it -> carry
@@ -42,10 +42,10 @@ class Cell(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What disturbs a step. While training both are drawn; later only zoneout's expectation is left."""
+    """The noise of a step. Both are sampled during training; evaluation uses only the expectation of zoneout."""
 
     keep: Array | None = None  # [..., H] multiplies h' before the products: variational dropout
-    zone: Array | None = None  # [carries, ..., H] the share of each carry that stays as it was: zoneout
+    zone: Array | None = None  # [carries, ..., H] the fraction of each carry that stays unchanged: zoneout
 
 
 NO_NOISE = Noise()
@@ -65,8 +65,8 @@ def project(weights: Weights, xs: Array) -> Array:
 def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = NO_NOISE) -> tuple[Carry, Array]:
     """One time step: (carry, [..., G*H]) -> (carry, h).
 
-    Variational dropout (Gal and Ghahramani 2016) hides units of h' from the products, the same ones at every step.
-    Zoneout (Krueger et al. 2017) leaves units of the carry as they were: carry = z carry' + (1 - z) new.
+    Variational dropout (Gal and Ghahramani 2016) drops units of h' before the products, the same ones at every step.
+    Zoneout (Krueger et al. 2017) keeps units of the carry unchanged: carry = z carry' + (1 - z) new.
     """
     seen = carry[0] if noise.keep is None else carry[0] * noise.keep
     new = cell.update(weights, carry, projected, seen)
@@ -76,8 +76,8 @@ def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: No
     return new, new[0]
 
 
-def sides(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
-    """What the input and the state say to the gates, W_x x + b and W_h h': [..., G*H] both.
+def contributions(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
+    """The contributions of the input and the state to the gates, W_x x + b and W_h h': [..., G*H] each.
 
     In a normed cell each goes through its layer norm, gate by gate: LN(W_x x) + b and LN(W_h h') (Ba et al. 2016).
     """
@@ -89,8 +89,8 @@ def sides(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
 
 
 def preactivations(weights: Weights, projected: Array, h: Array) -> Array:
-    """W_h h' + W_x x + b, what the gates squash: [..., G*H]."""
-    from_input, from_state = sides(weights, projected, h)
+    """W_h h' + W_x x + b, the inputs of the gates' nonlinearities: [..., G*H]."""
+    from_input, from_state = contributions(weights, projected, h)
     return from_input + from_state
 
 
@@ -101,8 +101,8 @@ def _gated(gates: int):
     return lambda d, h: {"input": (d, gates * h), "state": (h, gates * h), "bias": (gates * h,)}
 
 
-def _and(shapes, **vectors: int):
-    """Further vectors for a cell: `_and(shapes, peephole=3)` adds one of 3 H."""
+def _with_vectors(shapes, **vectors: int):
+    """Additional vectors of a cell: `_with_vectors(shapes, peephole=3)` adds one of 3 H."""
     return lambda d, h: shapes(d, h) | {name: (blocks * h,) for name, blocks in vectors.items()}
 
 
@@ -135,7 +135,7 @@ def _lstm_peephole(weights: Weights, carry: Carry, projected: Array, h: Array) -
 
 
 def _lstm_coupled(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
-    """The LSTM with i = 1 - f: it writes where it forgets. Greff et al. 2017 call it CIFG."""
+    """The LSTM with i = 1 - f: it writes as much as it forgets. Greff et al. 2017 call it CIFG."""
     _, c = carry
     f, o, candidate = jnp.split(preactivations(weights, projected, h), 3, axis=-1)
     keep = jax.nn.sigmoid(f)
@@ -163,7 +163,7 @@ def _gru_shapes(d: int, h: int) -> dict[str, tuple[int, ...]]:
 def _gru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
     """u, r = sigmoid(.); h~ = tanh(W (r h') + W_x x + b). Cho et al. 2014.
 
-    The reset gate acts before the product, which therefore has to wait for it.
+    The reset gate acts before the product, so the product has to wait for it.
     """
     width = h.shape[-1]
     u, r = jnp.split(jax.nn.sigmoid(projected[..., : 2 * width] + h @ weights["state"]), 2, axis=-1)
@@ -173,9 +173,9 @@ def _gru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
 def _gru_after(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
     """u, r = sigmoid(.); h~ = tanh(r (W h' + b_h) + W_x x + b): the reset gate acts after the product.
 
-    One product a step instead of two, and the convention of cuDNN, PyTorch and Keras (`reset_after`).
+    One product per step instead of two, and the convention of cuDNN, PyTorch and Keras (`reset_after`).
     """
-    x_sides, h_sides = (jnp.split(side, 3, axis=-1) for side in sides(weights, projected, h))
+    x_sides, h_sides = (jnp.split(side, 3, axis=-1) for side in contributions(weights, projected, h))
     u, r = (jax.nn.sigmoid(x + h) for x, h in zip(x_sides[:2], h_sides[:2]))
     return u, jnp.tanh(r * (h_sides[2] + weights["state_bias"]) + x_sides[2])
 
@@ -189,7 +189,7 @@ def _mingru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]
 def _minlstm(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
     """f, i = sigmoid(.); u = f / (f + i); h~ = W x + b. Feng et al. 2024.
 
-    f / (f + i) = sigmoid(log f - log i), which is finite where both gates are shut.
+    f / (f + i) = sigmoid(log f - log i), which is finite even if both gates are closed.
     """
     f, i, candidate = jnp.split(projected, 3, axis=-1)
     return jax.nn.sigmoid(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i)), candidate
@@ -203,14 +203,14 @@ def _from_inputs(gates: int):
 
 
 def _normed(shapes, **vectors: int):
-    """The weights of a cell with layer norms: scales, and the bias behind the norm as `shift`."""
+    """The weights of a cell with layer norms: scales, and the bias after the norm as `shift`."""
 
     def normed(d: int, h: int) -> dict[str, tuple[int, ...]]:
         plain = shapes(d, h)
         bias = plain.pop("bias")
         return plain | {"shift": bias, "input_scale": bias, "state_scale": bias}
 
-    return _and(normed, **vectors)
+    return _with_vectors(normed, **vectors)
 
 
 _LSTM = ("forget", "input", "output", "candidate")
@@ -220,9 +220,9 @@ CELLS = {
     "rnn": Cell(("candidate",), 1, _gated(1), _rnn),
     "lstm": Cell(_LSTM, 2, _gated(4), _lstm),
     "gru": _blended(_GRU, _gru_shapes, _gru),
-    "lstm_peephole": Cell(_LSTM, 2, _and(_gated(4), peephole=3), _lstm_peephole),
+    "lstm_peephole": Cell(_LSTM, 2, _with_vectors(_gated(4), peephole=3), _lstm_peephole),
     "lstm_coupled": Cell(("forget", "output", "candidate"), 2, _gated(3), _lstm_coupled),
-    "gru_after": _blended(_GRU, _and(_gated(3), state_bias=1), _gru_after),
+    "gru_after": _blended(_GRU, _with_vectors(_gated(3), state_bias=1), _gru_after),
     "rnn_norm": Cell(("candidate",), 1, _normed(_gated(1)), _rnn),
     "lstm_norm": Cell(_LSTM, 2, _normed(_gated(4), cell_scale=1, cell_shift=1), _lstm),
     "gru_norm": _blended(_GRU, _normed(_gated(3), state_bias=1), _gru_after),

@@ -1,12 +1,12 @@
-"""What may be written next. A constraint is a small pure function, and any number of them compose.
+"""Constraints on the next token. A constraint is a pure function, and any number of them compose.
 
     constraint(log_probs [B, K, V], prefixes [B, K, L], t [B]) -> log_probs [B, K, V]
 
-`prefixes` hold the t tokens written so far, then <pad>. A constraint that *forbids* puts DEAD where a token may not
-be written and leaves the rest alone, so the score stays the model's own; `repetition` is the only one
-that *reweighs*. Search keeps the limit above all of them: at the last position <eos> is written, whatever they say.
+`prefixes` hold the t tokens written so far, then <pad>. Most constraints set forbidden tokens to DEAD and leave
+the others unchanged, so the score is still the model's; only `repetition` changes log-probabilities. The length limit
+overrides all constraints: at the last position <eos> is written.
 
-Letters: B batch, K beam, V vocabulary, L most tokens of an output, P tokens of a forced prefix, n tokens of a word.
+Letters: B batch, K beam, V vocabulary, L maximum output length, P tokens of a forced prefix, n tokens of a word.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,19 @@ from s2sjax.core.tokens import EOS, PAD, SOS
 Constraint = Callable[[Array, Array, Array], Array]
 Words = Sequence[Sequence[int]]
 
-DEAD = -1e30  # below any log-probability, yet finite: differences of it are no NaN
+DEAD = -1e30  # below any log-probability, but finite: differences are not NaN
 
 
 def compose(constraints: Sequence[Constraint]) -> Constraint:
-    """One after the other; of none, all is free."""
+    """Applies the constraints in order."""
     return lambda log_probs, prefixes, t: reduce(lambda now, one: one(now, prefixes, t), constraints, log_probs)
 
 
 def permitted(constraint: Constraint, log_probs: Array, prefixes: Array, t: Array, limit: Array) -> Array:
     """`log_probs` [B, K, V] after t tokens, DEAD where a token may not be written.
 
-    <pad> and <sos> never are; at the last of `limit` [B] positions <eos> alone is, at its true log-probability.
+    <pad> and <sos> are never allowed. At the last of `limit` [B] positions only <eos> is allowed, at its true
+    log-probability.
     """
     token = jnp.arange(log_probs.shape[-1])
     last = (t + 1 >= limit)[:, None, None]
@@ -54,7 +55,7 @@ def at_least(lengths: Array) -> Constraint:
 
 
 def beginning(forced: Array) -> Constraint:
-    """Outputs begin with `forced` [B, P], <pad> behind it."""
+    """Outputs begin with `forced` [B, P], padded with <pad> at the end."""
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         P = forced.shape[1]
@@ -67,7 +68,7 @@ def beginning(forced: Array) -> Constraint:
 
 
 def without(words: Words) -> Constraint:
-    """None of these sequences of tokens: the last token of one may not follow all of its others."""
+    """Outputs contain none of these token sequences: the last token of one may not follow its other tokens."""
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         for word in words:
@@ -79,33 +80,33 @@ def without(words: Words) -> Constraint:
 
 
 def with_all(words: Words, limit: Array) -> Constraint:
-    """Every one of these sequences of tokens, somewhere.
+    """Outputs contain all of these token sequences.
 
-    No <eos> before they are written; and a token may be written only if the room behind it, up to `limit` [B], still
-    holds what is then missing. Where there is not enough room to begin with, the limit wins.
+    <eos> is forbidden until they are written, and a token is allowed only if the missing ones still fit after it,
+    within `limit` [B]. If they do not fit into the limit at all, the limit wins.
     """
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
         missing = jnp.sum(jnp.stack([len(word) * lack for lack, word in zip(lacks, words)]), axis=0)
-        room = (limit - 2 - t)[:, None]  # behind the token that is written now, <eos> aside
+        room = (limit - 2 - t)[:, None]  # tokens after the next one, <eos> excluded
         token = jnp.arange(log_probs.shape[-1])
         hopeless = limit[:, None] - 1 < sum(map(len, words))
         fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
         for lack, word in zip(lacks, words):
-            for begun in range(len(word)):  # where this much of a word is at the end, its next token continues it
-                goes_on = lack & matched(prefixes, t, word[:begun]) & (missing - begun - 1 <= room)
-                fits |= goes_on[..., None] & (token == word[begun])
+            for length in range(len(word)):  # if the prefix ends with this part of a word, its next token is allowed
+                continues = lack & matched(prefixes, t, word[:length]) & (missing - length - 1 <= room)
+                fits |= continues[..., None] & (token == word[length])
         return jnp.where((missing > 0)[..., None] & (~fits | (token == EOS)), DEAD, log_probs)
 
     return constraint
 
 
 def no_repeated(n: int) -> Constraint:
-    """No sequence of n tokens twice (Paulus et al. 2017)."""
+    """No n-gram occurs twice (Paulus et al. 2017)."""
 
     def one(log_probs: Array, prefix: Array, t: Array) -> Array:
-        """[V], [L]: the n - 1 last tokens, at any earlier place, may not be followed by what followed them."""
+        """[V], [L]: forbids the tokens that followed an earlier occurrence of the last n - 1 tokens."""
         L = len(prefix)
         last = prefix[(t - n + 1 + jnp.arange(n - 1)) % L]
         places = jnp.arange(L)

@@ -2,9 +2,9 @@
 
 Letters: B batch, T time, D input width, O output width, k kernel width, d dilation.
 
-    y_t = b + sum_j W_j x_{t + d (j - before)},  j = 0 .. k-1;  x is zero outside of the sentence
+    y_t = b + sum_j W_j x_{t + d (j - before)},  j = 0 .. k-1;  x is zero outside the sentence
 
-`before` of the k inputs lie in the past: k-1 where the convolution is causal, (k-1)//2 where it is centred. With k = 3:
+`before` of the k inputs are in the past: k-1 if the convolution is causal, (k-1)//2 if it is centred. With k = 3:
 
     centred   y_1 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b
     causal    y_2 = W_0 x_0 + W_1 x_1 + W_2 x_2 + b
@@ -56,10 +56,10 @@ def gated(x: Array) -> Array:
 
 
 def length(direction: Array) -> Array:
-    """The Euclidean length of what feeds each output: [..., O] -> [O]."""
+    """The Euclidean norm of the weights of each output: [..., O] -> [O]."""
     return jnp.sqrt(jnp.sum(direction**2, axis=tuple(range(direction.ndim - 1))))
 
 
 def weight_norm(direction: Array, lengths: Array) -> Array:
-    """A kernel [..., O] whose lengths [O] and directions are learnt apart: W = g v / |v| (Salimans and Kingma 2016)."""
+    """A kernel [..., O] with separate lengths [O] and directions: W = g v / |v| (Salimans and Kingma 2016)."""
     return direction * (lengths / length(direction))

@@ -1,6 +1,6 @@
-"""Several models that write together: one made of all of them.
+"""An ensemble: several models combined into one.
 
-    log     logits = 1/m sum_i log p_i            a geometric mean, normalised again by the softmax of the search
+    log     logits = 1/m sum_i log p_i            a geometric mean, normalised by the softmax of the search
     linear  logits = ln(1/m sum_i p_i)            a mean of probabilities
 
 The state is the tuple of their states; the models must have one target vocabulary. The attention is the mean of theirs,
@@ -28,7 +28,7 @@ def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
 
 
 def combine(members: Sequence[Beams], mean: Mean) -> Beams:
-    """One model made of several: its state is the tuple of theirs."""
+    """Combines several models into one. Its state is the tuple of their states."""
 
     def step(states: tuple, token: Array):
         states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))

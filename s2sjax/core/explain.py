@@ -1,4 +1,4 @@
-"""What a recurrent cell remembers, and what its gradient sees. Each function explains one sentence.
+"""Analysis of the memory and the gradients of a recurrent cell. Each function takes one sentence.
 
 Letters: T time, D input width, H state width.
 """
@@ -88,7 +88,7 @@ def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Arr
 def gradient_bound(state: Array, steps: int, gamma: float = 1.0) -> Array:
     """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h: [1 + steps].
 
-    What the gradient of a plain RNN cannot exceed, gamma being the steepest slope of its squashing function: one for
-    tanh (Pascanu et al. 2013). Below one it must vanish; above one it may explode. A cell with gates is not held by it.
+    An upper bound of the gradient of a plain RNN, where gamma is the maximum slope of its nonlinearity: 1 for tanh
+    (Pascanu et al. 2013). Below 1 the gradient vanishes; above 1 it may explode. It does not hold for gated cells.
     """
     return (gamma * jnp.linalg.norm(state, ord=2)) ** jnp.arange(1 + steps)

@@ -1,6 +1,6 @@
-"""What a search finds, and the bookkeeping of finding it.
+"""The results of a search, and helpers to collect them.
 
-Letters: B batch, K beam, G groups of W prefixes, R = B * G, J entries to choose from, V vocabulary, L most tokens.
+Letters: B batch, K beam, G groups of W prefixes, R = B * G, J candidates, V vocabulary, L maximum length.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from s2sjax.core.top_k import top_k_small
 
 
 class Hypotheses(NamedTuple):
-    """The n best of each sentence, best first. A place that no hypothesis fills has score -inf and length 0."""
+    """The n best of each sentence, best first. An empty place has score -inf and length 0."""
 
-    tokens: Array  # [B, n, L], <eos> included, <pad> behind it
+    tokens: Array  # [B, n, L], <eos> included, then <pad>
     lengths: Array  # [B, n], <eos> included
     scores: Array  # [B, n]
     log_probs: Array  # [B, n]
 
 
 class Tree(NamedTuple):
-    """All that a beam search ranked: the 2W continuations of each group that it ranked at each step, best first.
+    """The record of a beam search: the 2W continuations of each group that it ranked at each step, best first.
 
     Continuation j of a step follows live prefix `parents[.., j]` of the step before, which was continuation
     `lives[.., parents[.., j]]` there. Steps that were not made, and continuations that are impossible, have rank -inf.
@@ -33,7 +33,7 @@ class Tree(NamedTuple):
     tokens: Array  # [B, G, L, 2W]
     log_probs: Array  # [B, G, L, 2W]
     ended: Array  # [B, G, L, 2W] a finished hypothesis
-    lives: Array  # [B, G, L, W] those that live on
+    lives: Array  # [B, G, L, W] the continuations that stay live
 
 
 def add_finished(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
@@ -47,13 +47,13 @@ def add_finished(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypothes
 
 
 def best(found: Hypotheses, count: int) -> Hypotheses:
-    """The `count` best by score, best first, the earlier of equals first."""
+    """The `count` best by score, best first, ties in order."""
     order = top_k_small(found.scores, count)
     return jax.tree.map(lambda leaf: gather(leaf, order), found)
 
 
 def unique(found: Hypotheses) -> Hypotheses:
-    """Best first, and each once: where two are the same, the second place is empty, and goes to the end."""
+    """Removes duplicates; best first, empty places at the end."""
     found = best(found, found.scores.shape[1])
     same = jnp.all(found.tokens[:, :, None] == found.tokens[:, None], axis=-1)  # [B, K, K]
     again = jnp.any(jnp.tril(same, k=-1), axis=-1)

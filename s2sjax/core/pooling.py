@@ -1,4 +1,4 @@
-"""A sequence of vectors as one: pure functions [B, S, H], mask [B, S] -> [B, H].
+"""Pools a sequence of vectors into one: pure functions [B, S, H], mask [B, S] -> [B, H].
 
 Letters: B batch, S positions, H width.
 """

@@ -1,7 +1,7 @@
-"""Positions, for models that would otherwise not know the order of their input.
+"""Position encodings.
 
-Sinusoidal ones are added to the embeddings. Rotary and relative ones act where a query meets its keys, and see nothing
-but the distance between them.
+Sinusoidal ones are added to the embeddings. Rotary and relative ones act on the scores of queries and keys, and depend
+only on the distance between them.
 """
 
 import jax
@@ -30,15 +30,15 @@ def within(segments: Array) -> Array:
 
 
 def rotate(x: Array, positions: Array) -> Array:
-    """Rotary positions: each pair (x_i, x_{i + D/2}) turned by the angle pos / 10000^(2i / D) (Su et al. 2021).
+    """Rotary positions: each pair (x_i, x_{i + D/2}) rotated by the angle pos / 10000^(2i / D) (Su et al. 2021).
 
-    x [..., D], positions [...]. Turned queries and keys have products that depend on their distance alone:
+    x [..., D], positions [...]. The product of rotated queries and keys depends only on their distance:
     rotate(q, t) . rotate(k, s) = rotate(q, t - s) . k. Example: D = 2, (1, 0) at pos -> (cos pos, sin pos).
     """
     sin, cos = jnp.split(sinusoidal(positions, x.shape[-1]), 2, axis=-1)
     left, right = jnp.split(x, 2, axis=-1)
-    turned = jnp.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
-    return turned.astype(x.dtype)
+    rotated = jnp.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 BUCKETS, FURTHEST = 32, 128  # T5's
@@ -67,5 +67,5 @@ def bucket(offsets: Array, causal: bool) -> Array:
 
 
 def relative_bias(table: Array, offsets: Array, causal: bool) -> Array:
-    """What is added to the score of each head at each offset: table [BUCKETS, N], offsets [...] -> [N, ...]."""
+    """The bias of each head's score at each offset: table [BUCKETS, N], offsets [...] -> [N, ...]."""
     return jnp.moveaxis(table[bucket(offsets, causal)], -1, 0)

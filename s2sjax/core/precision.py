@@ -1,4 +1,4 @@
-"""Parameters in fewer bits, for decoding.
+"""Parameters at lower precision, for decoding.
 
 bfloat16   every parameter rounded to 8 significant bits
 int8       each column of a matrix (each row of an embedding table) as whole numbers q from -127 to 127 and one
@@ -21,7 +21,7 @@ class Quantised(NamedTuple):
 
 
 def stored(params: Tree, precision: Precision) -> Tree:
-    """The parameters as they are kept."""
+    """The parameters at the given precision, as stored."""
     match precision:
         case "bfloat16":
             return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
@@ -32,7 +32,7 @@ def stored(params: Tree, precision: Precision) -> Tree:
 
 
 def restored(params: Tree) -> Tree:
-    """The parameters as they are used."""
+    """The parameters as used in computation: int8 is converted back."""
     is_quantised = lambda leaf: isinstance(leaf, Quantised)
     whole = lambda leaf: leaf.numbers * leaf.scale if is_quantised(leaf) else leaf
     return jax.tree.map(whole, params, is_leaf=is_quantised)

@@ -1,4 +1,4 @@
-"""A cell run over time, with masks, in either direction: by `lax.scan`, or in parallel where the cell allows it.
+"""A cell run over time, with masks, in either direction: by `lax.scan`, or in parallel if the cell allows it.
 
 Letters: B batch, T time, D input width, H state width, G gates.
 """
@@ -20,7 +20,7 @@ Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 def keep(mask: Array, new, old):
-    """Padded steps leave the carry as it was: `new` where `mask` [B] holds, else `old`."""
+    """Padded steps leave the carry unchanged: `new` where `mask` [B] is True, else `old`."""
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - mask.ndim)), n, o), new, old)
 
 
@@ -72,17 +72,17 @@ def _masked_step(cell: Cell, weights: Weights, shared: None, carry: Carry, input
 
 
 def plain_step(cell: Cell, weights: Weights, shared: None, carry: Carry, projected: Array) -> tuple[Carry, Array]:
-    """A cell as a `Step`, for a projection that more than the input has entered."""
+    """A cell as a `Step`, for projections of more than the input."""
     return step(cell, weights, carry, projected)
 
 
 def _in_parallel(cell: Cell, weights: Weights, projected: Array, mask: Array, noise: Noise, h: Array, reverse: bool):
     """h_t = u_t h_{t-1} + (1 - u_t) h~_t of all t in O(log T) rounds: [T, B, G*H] -> [T, B, H].
 
-    Two steps a, b and c, d are one: c (a h + b) + d = (c a) h + (c b + d). Every factor is within [0, 1], so that
-    products can only fade, and need no logarithms. Zoneout is u = z + (1 - z) u, and padding is u = 1.
+    Two steps a, b and c, d are one: c (a h + b) + d = (c a) h + (c b + d). Every factor is within [0, 1], so
+    products only decrease, and logarithms are not needed. Zoneout is u = z + (1 - z) u, and padding is u = 1.
     """
-    assert cell.blend is not None, "a cell that runs in parallel says how it blends"
+    assert cell.blend is not None, "a cell that runs in parallel requires `blend`"
     u, candidate = cell.blend(weights, projected, h)
     if noise.zone is not None:
         zone = noise.zone[:, 0]  # its carry is h alone
@@ -166,7 +166,7 @@ _late_scan.defvjp(_forward, _backward)
 
 
 class _Tapped:
-    """A matrix that notes what it is multiplied with and adds a zero to the product."""
+    """A matrix that records what it is multiplied with and adds a zero to the product."""
 
     __array_priority__ = 1000  # NumPy leaves `x @ tapped` to it
 

@@ -1,10 +1,10 @@
 """What a forward pass saves for the backward one; the rest is computed again (Chen et al. 2016).
 
     none        everything that the backward pass needs
-    products    the results of matrix products and convolutions: what lies between them is cheap
-    layers      what enters each layer and each step of a recurrence, and nothing of what is inside
+    products    the results of matrix products and convolutions: everything else is cheap
+    layers      only the inputs of each layer and of each step of a recurrence
 
-The values are the same, so the gradients are: only memory and time change.
+Values and gradients are the same; only memory and time change.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ POLICIES: dict[str, Callable[..., bool]] = {"products": _PRODUCTS, "layers": pol
 
 
 def remat(policy: str, function: Callable[..., Any], looped: bool = False) -> Callable[..., Any]:
-    """The same function, of whose inner values only what `policy` says is saved for its gradient.
+    """The function with a rematerialization policy: only the values that `policy` selects are saved for the gradient.
 
-    Its arguments, and what it closes over, are always saved. `looped`: it is the body of a loop, which alone hinders
-    the compiler from finding the values of the forward pass equal to those computed again, and keeping them.
+    Its arguments and closed-over values are always saved. `looped`: the function is the body of a loop, so the compiler
+    cannot merge the recomputed values with those of the forward pass anyway.
     """
     if policy == "none":
         return function

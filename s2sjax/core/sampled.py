@@ -1,16 +1,16 @@
-"""Sampled softmax: the normaliser of a large vocabulary estimated from a few words.
+"""Sampled softmax: the normaliser of a large vocabulary estimated from a sample of words.
 
 Bengio and Senecal 2008; Jean et al. 2015.
 
 Letters: V vocabulary, K words drawn, W width of the output layer. Words are drawn from a proposal q, with replacement,
-once for a whole batch. Each word that is not the label stands for 1 / (K q) of its kind:
+once for a whole batch. Each sampled word that is not the label has weight 1 / (K q):
 
     Z  = sum_v exp(s_v)
     Z^ = exp(s_y) + sum_k [w_k != y] exp(s_{w_k} - log(K q_{w_k}))         E[Z^] = Z, for every label y
     loss = log Z^ - s_y
 
-An accidental hit of the label counts nothing, for the label is there already. The loss itself is a little too small on
-average, for log is concave; that fades as K grows.
+Samples that equal the label are ignored, because the label is already in the sum. The loss is biased slightly low,
+because log is concave; the bias vanishes as K grows.
 """
 
 from typing import NamedTuple

@@ -1,13 +1,13 @@
-"""Drawing outputs at random, from the model's own distribution or a part of it.
+"""Random sampling of outputs, from the model's distribution or a truncated one.
 
-Letters: B batch, n samples a sentence, V vocabulary, L most tokens of an output.
+Letters: B batch, n samples per sentence, V vocabulary, L maximum output length.
 
-A token is drawn from softmax(log_probs / temperature), of which remains, in this order:
-    top_k  the k likeliest tokens
-    top_p  the smallest set of likeliest tokens that together have at least p (nucleus sampling, Holtzman et al. 2020)
-    min_p  the tokens that have at least min_p of what the likeliest has (Nguyen et al. 2024)
-Ties at the edge of a set stay in, but for top_p and top_k, where the smaller token goes first. The score and the
-log-probability of a sample are those the model gives it, whatever was cut off.
+A token is drawn from softmax(log_probs / temperature), truncated in this order:
+    top_k  the k most likely tokens
+    top_p  the fewest most likely tokens with total probability at least p (nucleus sampling, Holtzman et al. 2020)
+    min_p  the tokens with at least min_p times the highest probability (Nguyen et al. 2024)
+min_p keeps ties; top_p and top_k break them in favour of the smaller token. The score and the log-probability of a
+sample are those of the model's full distribution.
 
 Token t of sample i of a sentence is drawn with fold_in(fold_in(its key, i), t), so a sample depends on the key of its
 sentence, and on nothing else in its batch.
@@ -42,7 +42,7 @@ def sampling_loop(
     min_p: float = 0.0,
     **options,
 ) -> Search:
-    """`count` samples a sentence, keys [B], limit [B]. Options are those of `search.decode_loop`."""
+    """`count` samples per sentence, keys [B], limit [B]. Options are those of `search.decode_loop`."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 
@@ -56,7 +56,7 @@ def sampling_loop(
 
 
 def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:
-    """[V] with DEAD for all that is cut off; what remains is not normalised. 0, 1 and 0 cut off nothing."""
+    """[V] with DEAD for removed tokens; the rest is not normalised. The defaults remove nothing."""
     if (top_k and top_k < len(log_probs)) or top_p < 1:
         order = jnp.argsort(-log_probs, stable=True)
         ranked = log_probs[order]
@@ -64,7 +64,7 @@ def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float
             ranked = jnp.where(jnp.arange(len(ranked)) < top_k, ranked, DEAD)
         if top_p < 1:
             p = jax.nn.softmax(ranked)
-            ranked = jnp.where(jnp.cumsum(p) - p < top_p, ranked, DEAD)  # what comes before it is not enough yet
+            ranked = jnp.where(jnp.cumsum(p) - p < top_p, ranked, DEAD)  # the more likely tokens are not enough
         log_probs = jnp.zeros_like(log_probs).at[order].set(ranked)
     if min_p > 0:
         log_probs = jnp.where(log_probs >= jnp.max(log_probs) + jnp.log(min_p), log_probs, DEAD)

@@ -1,4 +1,5 @@
-"""Scheduled sampling (Bengio et al. 2015): while it learns, a decoder reads the truth with probability p, else itself.
+"""Scheduled sampling (Bengio et al. 2015): during training the decoder reads the true token with probability p,
+else its own output.
 
 Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are <sos> y1 y2 ..., what teacher forcing reads;
 `truth` [B, T] says where it is read here too. The choice and the tokens are whole numbers: no gradient flows through.
@@ -35,12 +36,12 @@ def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -
 
 
 def choose_truth(key: Array, p: Array, shape: tuple[int, int]) -> Array:
-    """[B, T]: a coin for each token. The first input is <sos>, always true."""
+    """[B, T]: an independent choice for each token. The first input, <sos>, is always true."""
     return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
 
 
 def own_output(logits: Array, key: Array | None) -> Array:
-    """The token the model would write [...]: the likeliest or, with a key, a drawn one; never <pad> or <sos>."""
+    """The model's next token [...]: the most likely one or, with a key, a sampled one; never <pad> or <sos>."""
     ids = jnp.arange(logits.shape[-1])
     written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
     token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)

@@ -1,6 +1,6 @@
-"""Search: the likeliest outputs of a model, written once against the contract.
+"""Search for the most likely outputs of a model.
 
-Letters: B batch, K beam, G groups of W = K / G, V vocabulary, S source, L the most tokens of an output, <eos> included.
+Letters: B batch, K beam, G groups of W = K / G, V vocabulary, S source, L maximum output length, <eos> included.
 
 Specification
 -------------
@@ -65,7 +65,7 @@ UNSEEN = 1e-10  # the attention that a source position has at least received: it
 
 
 def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
-    """What the log-probability of a hypothesis is divided by."""
+    """The divisor of a hypothesis's log-probability."""
     length = length.astype(jnp.float32)
     match penalty:
         case "none":
@@ -81,7 +81,7 @@ class Search(NamedTuple):
 
     init: Callable[[], Any]
     advance: Callable[[Any], Any]
-    """one token; of a sentence that is done nothing changes any more"""
+    """writes one token; a sentence that is done does not change"""
     result: Callable[[Any], tuple[Hypotheses, Tree | None]]
 
 
@@ -129,7 +129,7 @@ def decode_loop(
     penalty: Penalty = "none",
     alpha: float = 0.6,
 ) -> Search:
-    """Writes `copies` independent outputs a sentence, one token after the other.
+    """Writes `copies` independent outputs per sentence, token by token.
 
     choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit [B] <= length.
     """
@@ -160,7 +160,7 @@ def decode_loop(
         return DecodeState(t, state, token, tokens, loop.lengths + live, log_probs, done)
 
     def result(loop: DecodeState) -> tuple[Hypotheses, None]:
-        # What the model or a constraint holds impossible is no hypothesis.
+        # Outputs that the model or a constraint makes impossible are not hypotheses.
         exists = (loop.lengths > 0) & (loop.log_probs > DEAD / 2)
         scores = loop.log_probs / length_penalty(penalty, alpha, loop.lengths)
         found = Hypotheses(
@@ -232,9 +232,9 @@ def beam_loop(
     diversity: float = 0.0,
     record: bool = False,
 ) -> Search:
-    """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses a sentence; the tree, if wanted.
+    """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses per sentence, and the tree.
 
-    `coverage` is beta, and needs `source_mask` [B, S] and a model that tells its attention.
+    `coverage` is beta, and requires `source_mask` [B, S] and a model with attention.
     """
     sentences, W = len(limit), width // groups
     beams = as_beams(step)
@@ -248,7 +248,7 @@ def beam_loop(
         t = loop.t + 1
         own = jax.nn.log_softmax(logits)  # [B, K, V]
         allowed = permitted(constraint, own, by_sentence(loop.prefixes), loop.t[::groups], limit)
-        # 2W are enough: W of them may end, which leaves W that live on.
+        # 2W are enough: at most W of them end, which leaves W live ones.
         ranks, parents, tokens = best_continuations(
             by_sentence(loop.ranks)[..., None] + allowed, 2 * W, groups, diversity
         )
@@ -256,19 +256,19 @@ def beam_loop(
         prefixes = written_at(loop.t, gather(loop.prefixes, parents), tokens)
 
         ends = tokens == EOS  # [R, 2W]
-        aside = ends & (jnp.arange(2 * W) < W) & (ranks > DEAD / 2)
+        finishing = ends & (jnp.arange(2 * W) < W) & (ranks > DEAD / 2)
         scores = penalised(ranks, t[:, None])
         seen = None
         if coverage:
-            assert attention is not None and source_mask is not None, "coverage needs attention and source_mask"
+            assert attention is not None and source_mask is not None, "coverage requires attention and source_mask"
             seen = loop.coverage + attention
             received = jnp.log(jnp.clip(seen, UNSEEN, 1))
             scores += gather(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
         found = Hypotheses(prefixes, jnp.broadcast_to(t[:, None], ends.shape), scores, log_probs)
-        finished = add_finished(loop.finished, found, aside & ~loop.done[:, None])
+        finished = add_finished(loop.finished, found, finishing & ~loop.done[:, None])
 
         order = top_k_small(~ends, W)  # the best W that do not end
-        ranked = Tree(parents, tokens, ranks, aside, order)
+        ranked = Tree(parents, tokens, ranks, finishing, order)
         tree = record_step(loop.tree, loop.t, ranked, loop.done) if loop.tree else None
         ranks = jnp.where(ends, DEAD, ranks)
         ranks, log_probs, parents, tokens, prefixes = (
@@ -295,7 +295,7 @@ def beam_loop(
         rows = sentences * groups
         nothing = jnp.full((rows, W), -jnp.inf)
         empty = jnp.full((rows, W, length), PAD, jnp.int32)
-        # One prefix, the empty one, so all other places are dead.
+        # There is one prefix, the empty one; all other places are dead.
         ranks = jnp.full((rows, W), DEAD).at[:, 0].set(0)
         return BeamState(
             t=jnp.zeros(rows, jnp.int32),
@@ -344,7 +344,7 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
 
 
 def top_k_of_rows(ranked: Array, count: int) -> Array:
-    """Where the best of [B, W, V] lie in [B, W * V]: the best of each row first, then the best of those."""
+    """The indices in [B, W * V] of the best of [B, W, V]: the best of each row first, then the best of those."""
     sentences, _, vocabulary = ranked.shape
     tokens = top_k(ranked, min(count, vocabulary))  # [B, W, each]
     best = jnp.take_along_axis(ranked, tokens, axis=2).reshape(sentences, -1)
@@ -354,7 +354,7 @@ def top_k_of_rows(ranked: Array, count: int) -> Array:
 
 
 def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
-    """The attention weights while the model writes `tokens` [B, L]: [B, L, S]; None where it has no attention."""
+    """The attention weights while the model writes `tokens` [B, L]: [B, L, S]; None if it has no attention."""
     beams = as_beams(step)
 
     def body(carry, token):

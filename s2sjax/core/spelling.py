@@ -1,4 +1,4 @@
-"""A word's vector from its characters (Kim et al. 2016): convolutions, the largest value over time, a highway.
+"""Word vectors from characters (Kim et al. 2016): convolutions, max pooling over time, highway layers.
 
 Letters: C characters of a word, A width of a character, F features, M width of a kernel.
 """
@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def largest_over_time(kernel: Array, bias: Array, characters: Array, real: Array) -> Array:
+def max_over_time(kernel: Array, bias: Array, characters: Array, real: Array) -> Array:
     """max over t of tanh(b + sum_m c_{t+m} W_m): characters [..., C, A], real [..., C], kernel [M, A, F] -> [..., F].
 
-    A window begins at every real character and reads zeros behind the last, so that short words have windows too, and
-    the padding of a table of words changes nothing. A word has at least one character.
+    A window begins at every real character and reads zeros after the last, so that short words have windows too, and
+    padding has no effect. A word has at least one character.
     """
     length, width = characters.shape[-2], len(kernel)
     before = [(0, 0)] * (characters.ndim - 2)
@@ -28,8 +28,8 @@ def largest_over_time(kernel: Array, bias: Array, characters: Array, real: Array
 
 
 def features(convolutions: Sequence[tuple[Array, Array]], characters: Array, real: Array) -> Array:
-    """Those of kernels of several widths, side by side: [..., F]."""
-    return jnp.concatenate([largest_over_time(*each, characters, real) for each in convolutions], axis=-1)
+    """The features of kernels of several widths, concatenated: [..., F]."""
+    return jnp.concatenate([max_over_time(*each, characters, real) for each in convolutions], axis=-1)
 
 
 def highway(transform: Array, gate: Array, y: Array) -> Array:

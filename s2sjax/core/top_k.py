@@ -1,4 +1,4 @@
-"""The k largest of many, and of a few."""
+"""The indices of the k largest values."""
 
 import math
 
@@ -7,9 +7,9 @@ from jax import Array, lax
 
 
 def top_k(values: Array, k: int) -> Array:
-    """Where the k largest of [..., V] are, best first, the smaller index of equals first: [..., k].
+    """The indices of the k largest of [..., V], largest first, ties by smaller index: [..., k].
 
-    The k largest lie in the k chunks with the largest maxima: one pass for the maxima, then two short lists to sort
+    The k largest are in the k chunks with the largest maxima: one pass for the maxima, then two short lists to sort
     instead of a long one. Of 32,000 words and k = 10, in chunks of 64: lists of 500 and of 640.
     """
     size = values.shape[-1]
@@ -20,7 +20,7 @@ def top_k(values: Array, k: int) -> Array:
     lowest = jnp.array(-jnp.inf, values.dtype)
     whole = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, chunks * chunk - size)], constant_values=lowest)
     maxima = whole.reshape(*values.shape[:-1], chunks, chunk).max(-1)
-    # In the order of their places, so that the smaller of equals is found first again.
+    # In index order, so that ties still go to the smaller index.
     best = jnp.sort(lax.top_k(maxima, k)[1], axis=-1)
     places = (best[..., None] * chunk + jnp.arange(chunk)).reshape(*values.shape[:-1], k * chunk)
     few = jnp.take_along_axis(whole, places, axis=-1)
@@ -28,7 +28,7 @@ def top_k(values: Array, k: int) -> Array:
 
 
 def top_k_small(values: Array, k: int) -> Array:
-    """The same for a list of some dozens, [..., J]: an accelerator counts who is larger faster than it sorts."""
+    """The same for short lists [..., J]: on an accelerator, counting larger values is faster than sorting."""
     if values.shape[-1] > 64:
         return lax.top_k(values.astype(jnp.float32), k)[1]
     one, other = values[..., :, None], values[..., None, :]

@@ -1,10 +1,10 @@
-"""The law: the batch at step t is a pure function of (data, seed, t).
+"""The batch at step t is a pure function of (data, seed, t).
 
     plan = Plan(columns.lengths, buckets, tokens=2048, seed=0, multiple=devices * micro_batches)
     for step, batch in stream(columns, plan, start=0, stop=10_000): ...
 
-To resume, start the stream at another step: nothing else is remembered. How many processes share a batch only decides
-which of its rows each of them makes. The columns are those of any task: see columns.py.
+To resume, start the stream at another step: there is no other state. The number of processes only decides which rows of
+a batch each of them loads. The columns can be those of any task: see columns.py.
 
 Letters: B rows of a batch, N rows of the data set, k ragged columns.
 """
@@ -25,21 +25,21 @@ from s2sjax.errors import UserError
 
 
 class _Epoch(NamedTuple):
-    rows: list[np.ndarray]  # for each group, a bucket of a part: [its batches, its B] rows, -1 where padded
+    rows: list[np.ndarray]  # for each group, a bucket of a part: [batches, B] rows, -1 where padded
     order: np.ndarray  # [steps_per_epoch, 2]: group, and which of the group's batches
 
 
 class Plan:
-    """Which rows of the data make the batch of each step.
+    """Which rows of the data form the batch of each step.
 
     A batch of bucket (S, T) has tokens / (S + T) rows, and at least one: the work of a step is about constant. Each
-    epoch shuffles the rows by (seed, epoch) alone, deals them to their buckets, cuts those into batches, and shuffles
-    the batches. So every row comes exactly once an epoch, and every epoch has the same number of steps. Rows of padding
+    epoch shuffles the rows by (seed, epoch) alone, sorts them into buckets, splits those into batches, and shuffles
+    the batches. So every row comes exactly once per epoch, and every epoch has the same number of steps. Padding rows
     fill the last batch of a bucket, and every batch up to a multiple of `multiple`, so that its rows divide among
     devices and micro-batches; this does not change which rows a step has. With `part` [N], the part of each row (see
     s2sjax/data/parts.py), no batch mixes two parts.
 
-        Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps an epoch
+        Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps per epoch
         step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1
     """
 
@@ -60,11 +60,11 @@ class Plan:
         self.part = part
         self._bucket = first_bucket(lengths, buckets)
         if not np.any(self._bucket >= 0):
-            raise UserError(_nothing_to_plan(lengths, self.buckets))
+            raise UserError(_no_rows_message(lengths, self.buckets))
         parts = 0 if part is None else part
         self._group = np.where(self._bucket >= 0, parts * len(self.buckets) + self._bucket, -1)
         self.left_out = int(np.sum(self._bucket < 0))
-        """rows that fit in no bucket"""
+        """rows too long for every bucket"""
         counts = np.bincount(self._group[self._group >= 0])
         self._batches = [-(-int(count) // self._full[self._of(group)]) for group, count in enumerate(counts)]
         self.steps_per_epoch = sum(self._batches)
@@ -73,12 +73,12 @@ class Plan:
 
     @property
     def used_buckets(self) -> list[int]:
-        """The buckets that hold any row: the shapes that a run will see."""
+        """The buckets that contain rows: the shapes that a run will compile."""
         return sorted({self._of(group) for group, batches in enumerate(self._batches) if batches})
 
     @property
     def idle(self) -> float:
-        """The share of rows that are padding because devices and micro-batches do not divide a batch."""
+        """The fraction of rows that are padding because devices and micro-batches do not divide a batch."""
         used = self.used_buckets
         return 1 - sum(self._full[b] for b in used) / sum(self.rows[b] for b in used)
 
@@ -97,20 +97,20 @@ class Plan:
         return self._of(int(group)), epoch.rows[group][batch]
 
     def _find(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and which of its steps it is."""
+        """(epoch, index within the epoch) of a step."""
         return divmod(step, self.steps_per_epoch)
 
     def _epoch(self, number: int) -> _Epoch:
-        """Two epochs are kept: where one ends, Grain's threads alternate between it and the next."""
+        """The batches of an epoch. Two epochs are cached: near a boundary, Grain's threads alternate between them."""
         with self._lock:
             if number not in self._epochs:
                 while len(self._epochs) >= 2:
                     del self._epochs[next(iter(self._epochs))]
-                self._epochs[number] = self._deal(number)
+                self._epochs[number] = self._make_epoch(number)
             return self._epochs[number]
 
-    def _deal(self, number: int) -> _Epoch:
-        # Sorting Philox's raw numbers is a shuffle that no release of NumPy may change; Generator.permutation is not.
+    def _make_epoch(self, number: int) -> _Epoch:
+        # Sorting Philox's raw numbers gives the same shuffle in every NumPy release; Generator.permutation may not.
         philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, number]))
         rows = []
         for group, chosen in enumerate(self._draw(number, philox)):
@@ -118,26 +118,26 @@ class Plan:
             table = np.full((-(-len(chosen) // width), self.rows[self._of(group)]), -1)
             places = np.arange(len(chosen))
             table[places // width, places % width] = chosen
-            table.flags.writeable = False  # `at` hands out views of it
+            table.flags.writeable = False  # `at` returns views of it
             rows.append(table)
         order = np.concatenate([np.stack([np.full(len(t), g), np.arange(len(t))], 1) for g, t in enumerate(rows)])
         return _Epoch(rows, order[np.argsort(philox.random_raw(len(order)), kind="stable")])
 
     def _draw(self, number: int, philox: np.random.Philox) -> list[np.ndarray]:
-        """The rows of each group in the order of an epoch."""
+        """The rows of each group, in the order of this epoch."""
         shuffled = np.argsort(philox.random_raw(len(self._group)), kind="stable")
-        by_group = shuffled[np.argsort(self._group[shuffled], kind="stable")]  # those of no group, -1, in front
+        by_group = shuffled[np.argsort(self._group[shuffled], kind="stable")]  # rows without a group, -1, come first
         starts = np.searchsorted(self._group[by_group], np.arange(len(self._batches) + 1))
         return [by_group[first:last] for first, last in pairwise(starts)]
 
 
-def _nothing_to_plan(lengths: np.ndarray, buckets: Buckets) -> str:
+def _no_rows_message(lengths: np.ndarray, buckets: Buckets) -> str:
     if len(lengths) == 0:
         return "there are no examples to train on: check data.corpus"
     shortest = lengths[np.argmin(lengths.sum(axis=1))]
     return (
         f"none of {len(lengths)} examples fits in data.buckets, the largest of which is {tuple(buckets[-1])}: the "
-        f"shortest has the lengths {tuple(shortest.tolist())}; add a bucket that holds it"
+        f"shortest has lengths {tuple(shortest.tolist())}; add a larger bucket"
     )
 
 
@@ -150,7 +150,7 @@ def make_batch(columns: AnyColumns, plan: Plan, step: int, process_index: int = 
     part = None if plan.part is None else plan.part[rows[rows >= 0][0]]
     if len(rows) % process_count:
         raise UserError(
-            f"a batch of {len(rows)} rows does not divide among {process_count} processes: "
+            f"a batch of {len(rows)} rows cannot be split evenly among {process_count} processes: "
             f"plan it with a multiple of {process_count}"
         )
     share = len(rows) // process_count
@@ -168,11 +168,11 @@ def stream(
     process_count: int = 1,
     prefetch: int = 4,
 ) -> Iterator[tuple[int, Batch]]:
-    """(step, batch) for start <= step < stop, `prefetch` batches made ahead by Grain's threads; 0 makes none ahead.
+    """(step, batch) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance; 0 prepares none.
 
-    What went before `start` is not read. The threads end with the stream, also when it is left half-way.
+    Steps before `start` are not read. The threads stop when the stream ends or is closed.
     """
-    import grain  # takes a second and brings JAX: not for those who only read text
+    import grain  # imported here: it takes a second and imports JAX
 
     class Steps:
         def __len__(self) -> int:
@@ -182,7 +182,7 @@ def stream(
             step = start + int(index)
             return step, make_batch(columns, plan, step, process_index, process_count)
 
-    # Two threads: gathering rows holds the interpreter's lock most of the time, and more would wait for it.
+    # Two threads: gathering rows holds the interpreter's lock most of the time, so more would only wait.
     options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
     batches = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
     try:
@@ -191,37 +191,40 @@ def stream(
         batches.close()
 
 
-def round_length(length: int, most: int | None = None) -> int:
-    """The next power of two, so that few shapes are compiled; but padding alone goes beyond no model's `most`.
+def round_length(length: int, max_length: int | None = None) -> int:
+    """The next power of two, so that few shapes are compiled. Padding alone never exceeds the model's `max_length`.
 
-    Example: 5 -> 8; 5, most 6 -> 6; 7, most 6 -> 8.
+    Example: 5 -> 8; 5, max_length 6 -> 6; 7, max_length 6 -> 8.
     """
     rounded = 1 << (length - 1).bit_length()
-    return rounded if most is None or length > most else min(rounded, most)
+    return rounded if max_length is None or length > max_length else min(rounded, max_length)
 
 
 def evaluation_batches(
-    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int, most: int | None = None, turns: int = 1
+    sources: Sequence[Sequence[int]],
+    buckets: Sequence[int],
+    rows: int,
+    max_length: int | None = None,
+    max_queue: int = 1,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
+    """Batches of sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
 
-    N is `rows`, or twice, four times ... up to `turns` times as many where an S has so many sources.
+    N is `rows` times a power of two, at most `max_queue`, as large as the number of sources of length S allows.
 
-    Each index comes exactly once. S is the first of `buckets` that holds the source and its <eos>; a source longer than
-    all of them is neither refused nor cut: it gets its `round_length`. The last batch of each S is filled with rows of
-    <pad>, whose index is -1.
+    Each index comes exactly once. S is the first of `buckets` that fits the source and its <eos>; a longer source is
+    padded to its `round_length`. The last batch of each S is filled with rows of <pad>, whose index is -1.
     """
     if rows < 1:
         raise UserError(f"evaluate.rows is {rows}: it must be at least 1")
     ragged = Ragged.of_ids(sources)
     limits = np.unique(np.asarray(buckets, np.int64))
     place = np.searchsorted(limits, ragged.lengths)
-    rounded = [round_length(int(length), most) for length in ragged.lengths]
+    rounded = [round_length(int(length), max_length) for length in ragged.lengths]
     widths = np.where(place < len(limits), np.append(limits, 0)[place], rounded)
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
         members = members[np.argsort(ragged.lengths[members], kind="stable")]
-        size = rows * min(turns, 1 << (-(-len(members) // rows) - 1).bit_length())
+        size = rows * min(max_queue, 1 << (-(-len(members) // rows) - 1).bit_length())
         for first in range(0, len(members), size):
             indices = np.full(size, -1)
             chosen = members[first : first + size]

@@ -1,12 +1,12 @@
-"""Examples as named columns: what a task hands to the batches.
+"""Examples as named columns: the data of any task.
 
     columns = Columns({"source": Ragged, "target": Ragged}, {}, example=np.arange(N), sizes=(N,))    text pairs
-    columns = Columns({"inputs": Ragged}, {"target": floats [N, 1]}, ...)                           a number a series
+    columns = Columns({"inputs": Ragged}, {"target": floats [N, 1]}, ...)                          one number per series
 
 A *ragged* column holds sequences of unequal length: ids, or frames [*, F]. A *dense* column holds one array of a fixed
 shape for each row: a number, a label, a picture. Buckets and token budgets count the ragged columns, in their order.
 
-Letters: N rows of the data set, B rows of a batch, k ragged columns. All lengths of text count <eos>.
+Letters: N rows of the data set, B rows of a batch, k ragged columns. Lengths of text include <eos>.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bucket = tuple[int, ...]
 """the padded length of each ragged column"""
 Buckets = Sequence[Bucket]
 Batch = dict[str, np.ndarray]
-"""each column by its name, [B, ...]; `example` int32 [B], -1 in a row of padding; `part` int32 [B] with `Plan.part`"""
+"""each column by its name, [B, ...]; `example` int32 [B], -1 in rows of padding; `part` int32 [B] with `Plan.part`"""
 
 
 class Ragged(NamedTuple):
@@ -53,9 +53,9 @@ class Ragged(NamedTuple):
         return np.diff(self.offsets)
 
     def padded(self, rows: np.ndarray, width: int, epoch: int = 0) -> np.ndarray:
-        """[B, width, ...]: the sequences that `rows` name, then <pad> or zeros; -1 names a row of padding.
+        """[B, width, ...]: the sequences at `rows`, then <pad> or zeros; -1 gives a row of padding.
 
-        Every epoch has the same sequences.
+        The result does not depend on the epoch.
         """
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts  # row -1: first offset - last, negative, so nothing is real
@@ -68,8 +68,8 @@ class Ragged(NamedTuple):
 class Drawn(NamedTuple):
     """Texts that are split into new subwords each epoch: a pure function of (seed, epoch, row).
 
-    A plan uses `lengths`: those of epoch 0, or the plain ones where they are longer or where only they fit a bucket.
-    A row that is too long for its bucket in a later epoch uses its plain sequence, so no row is cut or left out.
+    A plan uses `lengths`: those of epoch 0, or the plain ones if these are longer or if only these fit a bucket.
+    A row that is too long for its bucket in a later epoch uses its plain sequence, so no row is truncated or dropped.
     """
 
     plain: Ragged
@@ -82,7 +82,7 @@ class Drawn(NamedTuple):
         return [*self.draw(self.texts[row], random.Random(f"{self.seed}/{epoch}/{row}")), EOS]
 
     def first_lengths(self) -> np.ndarray:
-        """[N]: the lengths of epoch 0, or the plain ones where those are longer."""
+        """[N]: the lengths of epoch 0, or the plain ones if those are longer."""
         drawn = [len(self.sequence(row, 0)) for row in range(len(self.texts))]
         return np.maximum(drawn, self.plain.lengths)
 
@@ -105,7 +105,7 @@ class Columns(NamedTuple):
     ragged: Mapping[str, Ragged | Drawn]
     dense: Mapping[str, np.ndarray]  # [N, ...] each
     example: np.ndarray  # int32 [N]
-    sizes: tuple[int, ...]  # rows of each corpus of a mixture, one corpus after the other
+    sizes: tuple[int, ...]  # rows of each corpus of a mixture, in order
 
     @property
     def lengths(self) -> np.ndarray:
@@ -113,14 +113,14 @@ class Columns(NamedTuple):
         return np.stack([column.lengths for column in self.ragged.values()], axis=1)
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
-        """The rows, padded; -1 names a row of padding. Frames come with their lengths, as NAME_lengths [B].
+        """The rows, padded; -1 gives a row of padding. Frames come with their lengths, as NAME_lengths [B].
 
         Only `Drawn` columns depend on the epoch.
         """
         found: Batch = {}
         for (name, column), width in zip(self.ragged.items(), bucket, strict=True):
             found[name] = column.padded(rows, width, epoch)
-            if found[name].ndim > 2:  # ids show their padding, frames do not
+            if found[name].ndim > 2:  # padding is visible in ids but not in frames
                 found[f"{name}_lengths"] = np.where(rows < 0, 0, column.lengths[rows]).astype(np.int32)
         for name, array in self.dense.items():
             real = (rows >= 0).reshape(-1, *(1,) * (array.ndim - 1))
@@ -129,7 +129,7 @@ class Columns(NamedTuple):
 
 
 class AnyColumns(Protocol):
-    """Columns in memory, or those that are read when a batch asks for them (data/records.py)."""
+    """Columns in memory, or on disk and read when a batch needs them (data/records.py)."""
 
     @property
     def sizes(self) -> tuple[int, ...]: ...
@@ -139,7 +139,7 @@ class AnyColumns(Protocol):
 
 
 def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
-    """[N, k] -> [N]: the first bucket that holds all columns of a row, -1 where none does.
+    """[N, k] -> [N]: the first bucket that fits all columns of a row, -1 if none does.
 
     lengths (3, 9), (3, 3), (99, 1) and buckets (4, 4), (8, 16) -> 1, 0, -1
     """

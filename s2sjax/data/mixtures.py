@@ -1,10 +1,10 @@
-"""Several corpora learnt at once, and still the batch at step t is a pure function of (data, seed, t).
+"""Batches drawn from several corpora. The batch at step t is still a pure function of (data, seed, t).
 
-An epoch of a mixture has as many pairs as its corpora together, N = sum_i n_i. Corpus i gives c_i = p_i N of them, with
-p_i in proportion to its weight, or to n_i^(1 / temperature) (Arivazhagan et al. 2019). A corpus is an endless sequence
-of shuffles of its pairs, of which each epoch takes the next c_i, so that
+An epoch of a mixture has as many pairs as its corpora together, N = sum_i n_i. Corpus i provides c_i = p_i N of them,
+with p_i proportional to its weight, or to n_i^(1 / temperature) (Arivazhagan et al. 2019). A corpus is an endless
+sequence of shuffles of its pairs. Each epoch takes the next c_i of them, so that
 
-    after E epochs every pair of corpus i was seen either m or m + 1 times, m = floor(E c_i / n_i).
+    after E epochs every pair of corpus i has been seen m or m + 1 times, m = floor(E c_i / n_i).
 
 Only pairs that fit in a bucket count. Letters: i corpora, b buckets, n_ib pairs of corpus i in bucket b.
 """
@@ -23,7 +23,7 @@ from s2sjax.data.columns import Buckets
 def shares(
     sizes: Sequence[int], weights: Sequence[float] = (), temperature: float = 1.0, total: int | None = None
 ) -> list[int]:
-    """c_i: how many pairs each corpus gives to an epoch; at least one, and together `total` (default: all of them).
+    """c_i: how many pairs each corpus provides per epoch: at least one each, `total` in all (default: sum of sizes).
 
     sizes 900 100: at temperature 1 -> 900 100, at temperature 2 -> 750 250, with weights 1 1 -> 500 500.
     """
@@ -32,17 +32,17 @@ def shares(
     raw = np.where(np.array(sizes) > 0, raw, 0.0)
     exact = raw / raw.sum() * total
     counts = np.floor(exact + 1e-9).astype(np.int64)
-    behind = np.argsort(counts - exact, kind="stable")  # what was cut off most comes first
-    counts[behind[: total - counts.sum()]] += 1
+    by_remainder = np.argsort(counts - exact, kind="stable")  # the largest remainder first
+    counts[by_remainder[: total - counts.sum()]] += 1
     return [max(int(count), 1) if size else 0 for count, size in zip(counts, sizes)]
 
 
 class MixturePlan(Plan):
-    """A plan over pairs that stand corpus by corpus, `sizes` of each.
+    """A plan over the pairs of several corpora, in order, `sizes` of each.
 
-    Bucket by bucket each corpus is a sequence of shuffles of its own, of which E epochs take floor(E c_i n_ib / n_i).
-    Epochs so differ by a pair a corpus and bucket at the most, and `steps_per_epoch` is of the first. Where an epoch
-    begins follows from those counts alone, without shuffling what went before.
+    Each corpus has its own sequence of shuffles per bucket, of which E epochs take floor(E c_i n_ib / n_i). So epochs
+    differ by at most one pair per corpus and bucket, and `steps_per_epoch` is that of the first epoch. The first step
+    of an epoch follows from these counts alone, without shuffling the earlier epochs.
     """
 
     def __init__(
@@ -57,46 +57,48 @@ class MixturePlan(Plan):
         ]
         self.sizes = [sum(map(len, row)) for row in self._members]  # n_i
         self.shares = shares(self.sizes, weights, temperature)  # c_i
-        self._begins = [0]  # the first step of each epoch, as far as was asked
-        self.steps_per_epoch = sum(self._batches_of(0))
+        self._begins = [0]  # the first step of each epoch, computed on demand
+        self.steps_per_epoch = sum(self._batches_per_bucket(0))
 
-    def _drawn(self, epochs: int, i: int, b: int) -> int:
-        """Pairs of corpus i and bucket b that so many epochs take."""
+    def _pairs_taken(self, epochs: int, i: int, b: int) -> int:
+        """How many pairs of corpus i and bucket b the first `epochs` epochs take."""
         count = len(self._members[i][b])
         return epochs * self.shares[i] * count // self.sizes[i] if count else 0
 
-    def _batches_of(self, epoch: int) -> list[int]:
-        """Of each bucket."""
+    def _batches_per_bucket(self, epoch: int) -> list[int]:
+        """How many batches each bucket has in an epoch."""
         found = []
         for b, width in enumerate(self._full):
-            pairs = sum(self._drawn(epoch + 1, i, b) - self._drawn(epoch, i, b) for i in range(len(self.sizes)))
+            pairs = sum(
+                self._pairs_taken(epoch + 1, i, b) - self._pairs_taken(epoch, i, b) for i in range(len(self.sizes))
+            )
             found.append(-(-pairs // width))
         return found
 
     def _find(self, step: int) -> tuple[int, int]:
         with self._lock:
             while self._begins[-1] <= step:
-                self._begins.append(self._begins[-1] + sum(self._batches_of(len(self._begins) - 1)))
+                self._begins.append(self._begins[-1] + sum(self._batches_per_bucket(len(self._begins) - 1)))
             number = bisect_right(self._begins, step) - 1
             return number, step - self._begins[number]
 
     def _draw(self, number: int, philox: np.random.Philox) -> list[np.ndarray]:
         found = []
         for b in range(len(self.buckets)):
-            parts = [self._take(number, i, b) for i in range(len(self.sizes))]
+            parts = [self._pairs_of_epoch(number, i, b) for i in range(len(self.sizes))]
             pairs = np.concatenate(parts)
             found.append(pairs[np.argsort(philox.random_raw(len(pairs)), kind="stable")])
         return found
 
-    def _take(self, number: int, i: int, b: int) -> np.ndarray:
-        """What epoch `number` takes of the shuffles of corpus i and bucket b."""
+    def _pairs_of_epoch(self, number: int, i: int, b: int) -> np.ndarray:
+        """The pairs of corpus i and bucket b that epoch `number` takes."""
         members = self._members[i][b]
-        first, last = self._drawn(number, i, b), self._drawn(number + 1, i, b)
+        first, last = self._pairs_taken(number, i, b), self._pairs_taken(number + 1, i, b)
         taken = [np.zeros(0, np.int64)]
         while first < last:
-            turn, place = divmod(first, len(members))
+            shuffle, place = divmod(first, len(members))
             end = min(len(members), place + last - first)
-            philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, i, b, turn]))
+            philox = np.random.Philox(np.random.SeedSequence([self.seed % 2**64, i, b, shuffle]))
             shuffled = np.argsort(philox.random_raw(len(members)), kind="stable")
             taken.append(members[shuffled[place:end]])
             first += end - place

@@ -1,14 +1,14 @@
-"""Several short pairs in one row, instead of padding (Raffel et al. 2020, section 3.1.4): less of a batch is <pad>.
+"""Packing: several short pairs in one row, to reduce padding (Raffel et al. 2020, section 3.1.4).
 
     pairs of lengths (3, 2) (2, 2) (4, 1) in rows of (6, 6)
 
     source           a a a b b .      source_segments   1 1 1 2 2 0      target           A A B B . .
                      c c c c . .                        1 1 1 1 0 0                       C . . . . .
 
-To a plan a packed row is what a pair is: it permutes rows, and mixes corpora by rows. Which pairs share a row is drawn
-once, whatever the seed, so every pair still comes once an epoch and every epoch has as many steps.
+A plan treats a packed row like a pair: it permutes rows, and mixes corpora by rows. Which pairs share a row is decided
+once and does not depend on the seed, so every pair comes once per epoch and all epochs have the same number of steps.
 
-N pairs, R packed rows, K the most pairs of a row; S and T the lengths of a row.
+Letters: N pairs, R packed rows, K maximum pairs per row; S and T the lengths of a row.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from s2sjax.data.columns import AnyColumns, Batch, Bucket, first_bucket
 
 
 class Packed:
-    """Pairs, in memory or prepared, as rows of several. Those too long for a row are left out, as from buckets."""
+    """Rows of several pairs each. The pairs are in memory or prepared; those too long for a row are left out."""
 
     def __init__(self, pairs: AnyColumns, row: tuple[int, int]):
         self.pairs, self.row = pairs, row
         lengths = np.asarray(pairs.lengths)
         order, counts, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-        for size in pairs.sizes:  # a row holds pairs of one corpus
+        for size in pairs.sizes:  # a row contains pairs of one corpus
             members = first + np.flatnonzero(first_bucket(lengths[first : first + size], [row]) == 0)
-            # Shuffled, for neighbours in a corpus are often of one text, and of one length.
+            # Shuffled because neighbours in a corpus often come from one text and have similar lengths.
             members = members[np.argsort(np.random.Philox(0).random_raw(len(members)), kind="stable")]
             rows = pack(lengths[members], row)
             order.append(members[np.argsort(rows, kind="stable")])
@@ -41,24 +41,24 @@ class Packed:
         """pairs that are longer than a row"""
         self._order = np.concatenate(order)
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-        self.most = int(np.diff(self._starts).max(initial=1))
+        self.max_pairs = int(np.diff(self._starts).max(initial=1))
 
     @property
     def lengths(self) -> np.ndarray:
-        """[R, 2]: a packed row counts as full."""
+        """[R, 2]: every packed row counts as full."""
         return np.broadcast_to(np.array(self.row, np.int32), (len(self._starts) - 1, 2))
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
         """As `Columns.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
         first, last = self._starts[rows], self._starts[rows + 1]
         counts = np.where(rows < 0, 0, last - first)  # [B]
-        row = np.repeat(np.arange(len(rows)), counts)  # of each pair, as all below
-        turn = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)  # which pair of its row
-        found = self.pairs.batch(self._order[np.repeat(first, counts) + turn], bucket, epoch)
-        example = np.full((len(rows), self.most), -1, np.int32)
-        example[row, turn] = found["example"]
-        source, source_segments = _laid_out(found["source"], row, turn, len(rows))
-        target, target_segments = _laid_out(found["target"], row, turn, len(rows))
+        row = np.repeat(np.arange(len(rows)), counts)  # of each pair, like the arrays below
+        slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)  # index of the pair in its row
+        found = self.pairs.batch(self._order[np.repeat(first, counts) + slot], bucket, epoch)
+        example = np.full((len(rows), self.max_pairs), -1, np.int32)
+        example[row, slot] = found["example"]
+        source, source_segments = _lay_out(found["source"], row, slot, len(rows))
+        target, target_segments = _lay_out(found["target"], row, slot, len(rows))
         return {
             "source": source,
             "target": target,
@@ -69,19 +69,19 @@ class Packed:
 
 
 def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
-    """[N, 2] -> int32 [N]: the row of each pair, by best fit: the fullest row that has room, or else a new one.
+    """[N, 2] -> int32 [N]: the row of each pair, by best fit: the fullest row with enough room, or else a new one.
 
     lengths (3, 2) (2, 2) (4, 1) (1, 1) and row (6, 6) -> 0 0 1 0
 
-    Room is counted in levels of 1 / C of a row, on its fuller side; bit n of `levels` says that a row has room n, so
-    that the fullest is found by one look at an integer.
+    Free room is counted in levels of 1 / C of a row, on its fuller side. Bit n of `levels` is set if some row has
+    room n, so the fullest row that fits is found with integer operations.
     """
     S, T = row
     C = max(row)
-    rows, room = array("i"), array("i")  # of each pair; (source, target) left of each row, one behind the other
+    rows, room = array("i"), array("i")  # row of each pair; (source, target) room left in each row, flattened
     open_rows: list[list[int]] = [[] for _ in range(C + 1)]
     levels = 0
-    for block in np.array_split(np.asarray(lengths), max(1, len(lengths) // 2**18)):  # lists of all would be large
+    for block in np.array_split(np.asarray(lengths), max(1, len(lengths) // 2**18)):  # one list of all would be large
         needs = np.maximum(-(-block[:, 0] * C // S), -(-block[:, 1] * C // T))
         for source, target, need in zip(block[:, 0].tolist(), block[:, 1].tolist(), needs.tolist()):
             if fitting := levels >> need:
@@ -102,15 +102,15 @@ def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
     return np.array(rows, np.int32)
 
 
-def _laid_out(ids: np.ndarray, row: np.ndarray, turn: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Padded sequences [n, S] one behind the other in their rows: ids [B, S] and segments [B, S]."""
+def _lay_out(ids: np.ndarray, row: np.ndarray, slot: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenates padded sequences [n, S] within their rows: ids [B, S] and segments [B, S]."""
     real = ids != PAD
     lengths = real.sum(1)
     ends = np.cumsum(lengths)
-    before = ends - lengths  # tokens of all sequences before this one; of its row's first, what is not of the row
-    offset = before - np.maximum.accumulate(np.where(turn == 0, before, 0)) if len(ids) else before
+    before = ends - lengths  # tokens of all earlier sequences, those of earlier rows included
+    offset = before - np.maximum.accumulate(np.where(slot == 0, before, 0)) if len(ids) else before
     places = np.repeat(offset, lengths) + np.nonzero(real)[1]
     laid, segments = (np.full((rows, ids.shape[1]), fill, np.int32) for fill in (PAD, 0))
     laid[np.repeat(row, lengths), places] = ids[real]
-    segments[np.repeat(row, lengths), places] = np.repeat(turn + 1, lengths)
+    segments[np.repeat(row, lengths), places] = np.repeat(slot + 1, lengths)
     return laid, segments

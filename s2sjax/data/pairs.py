@@ -1,7 +1,7 @@
-"""Text pairs as columns: raw text, encoded in memory, or a prepared folder, which is only read.
+"""Text pairs as columns: raw text that is encoded in memory, or a prepared folder.
 
     train = read(data)                            examples or records
-    vocabularies(data, train)                     built, or those of the folder
+    vocabularies(data, train)                     built, or loaded from the folder
     pairs = make_columns(data, train, source, target, seed)
     plan = make_plan(data, pairs, seed, multiple)
 
@@ -53,7 +53,7 @@ def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary
 def make_columns(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary, seed: int
 ) -> AnyColumns:
-    """`seed` decides which subwords are drawn, where new ones are drawn each epoch."""
+    """The training pairs as columns, packed if data.packing is set. `seed` is for subword sampling."""
     pairs: AnyColumns
     pairs = train if isinstance(train, records.Records) else _encode(data, train, source, target, seed)
     return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
@@ -64,20 +64,20 @@ def _encode(
 ) -> Columns:
     pairs = encode(examples, source, target)
     of_source, of_target = (
-        vocabulary.drawing(options.algorithm, options.sampling)
+        vocabulary.sampler(options.algorithm, options.sampling)
         if options.sampling and isinstance(vocabulary, text.Subwords)
         else None
         for options, vocabulary in ((data.source, source), (data.target, target))
     )
     if of_source or of_target:
-        return redrawn(pairs, examples, of_source, of_target, seed, data.buckets)
+        return with_sampled_subwords(pairs, examples, of_source, of_target, seed, data.buckets)
     return pairs
 
 
 def encode(
     examples: Sequence[Example], source_vocabulary: text.AnyVocabulary, target_vocabulary: text.AnyVocabulary
 ) -> Columns:
-    """Every (source, target) pair as ids, <eos> appended on both sides; a row for each target of an example."""
+    """Every (source, target) pair as ids, <eos> appended to both; one row for each target of an example."""
     encoded = [source_vocabulary.encode(example.source) for example in examples]
     counts = [len(example.targets) for example in examples]
     index = np.repeat(np.arange(len(examples), dtype=np.int32), counts)
@@ -87,10 +87,10 @@ def encode(
     return Columns({"source": source, "target": target}, {}, index, tuple(sizes.tolist()))
 
 
-def redrawn(
+def with_sampled_subwords(
     pairs: Columns, examples: Sequence[Example], source: Draw | None, target: Draw | None, seed: int, buckets: Buckets
 ) -> Columns:
-    """The pairs; each side that has a `draw` is split into new subwords every epoch."""
+    """The pairs, with new subwords drawn every epoch for each side that has a `Draw`."""
     texts = (
         [examples[index].source for index in pairs.example],
         [line for example in examples for line in example.targets],
@@ -111,31 +111,31 @@ def redrawn(
 
 
 def target_column(pairs: AnyColumns) -> Ragged | Drawn:
-    """Every target of pairs in memory, packed or not; the configuration refuses what needs those of a folder."""
+    """The targets of pairs in memory, packed or not. The configuration rules out a prepared folder here."""
     plain = pairs.pairs if isinstance(pairs, packing.Packed) else pairs
     assert isinstance(plain, Columns)
     return plain.ragged["target"]
 
 
 def target_counts(pairs: AnyColumns, size: int) -> np.ndarray:
-    """How often each of `size` target ids comes, <eos> included: int64 [V]."""
+    """How often each of `size` target ids occurs, <eos> included: int64 [V]."""
     targets = target_column(pairs)
     return np.bincount((targets.plain if isinstance(targets, Drawn) else targets).flat, minlength=size)
 
 
 def make_parts(data: config.Data, pairs: AnyColumns, size: int) -> parts.Parts | None:
-    """The pairs in parts of `size` target words; None where `size` is 0."""
+    """The pairs split into parts of `size` target words; None if `size` is 0."""
     if not size:
         return None
     targets = target_column(pairs)
-    assert isinstance(targets, Ragged), "the configuration refuses drawn subwords here"
+    assert isinstance(targets, Ragged), "the configuration rules out subword sampling here"
     return parts.split(targets, first_bucket(pairs.lengths, data.buckets) >= 0, size)
 
 
 def make_plan(
     data: config.Data, pairs: AnyColumns, seed: int, multiple: int, part: np.ndarray | None = None
 ) -> batches.Plan:
-    """`part` [N]: the part of each pair, where they are in parts."""
+    """The plan of the batches. `part` [N]: the part of each pair, if the pairs are split into parts."""
     corpus = data.corpus
     if isinstance(corpus, config.Prepared):
         corpus = records.corpus_of(corpus.folder)

@@ -1,8 +1,8 @@
-"""A training set in parts, each with few different target words (Jean et al. 2015, section 3.2).
+"""A training set split into parts, each with few distinct target words (Jean et al. 2015, section 3.2).
 
-Sentences are read in their order; when the next one would bring a part above its number of words, a new part begins.
-A part whose words are fewer is filled up with the most frequent others, so that all parts have equally many. The
-parameters are the same in all parts; only the words that a batch is normalised over differ.
+Sentences are read in order. When the next one would exceed the number of words of a part, a new part starts. A part
+with fewer words is filled up with the most frequent other words, so that all parts have the same number. All parts
+share the parameters; only the words over which a batch is normalised differ.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from s2sjax.errors import UserError
 
 
 class Parts(NamedTuple):
-    of: np.ndarray  # int32 [pairs] the part of each pair; -1 of one that is not planned
-    words: np.ndarray  # int32 [parts, N] the target words of each part, rising
+    of: np.ndarray  # int32 [pairs] the part of each pair; -1 if it is not planned
+    words: np.ndarray  # int32 [parts, N] the target words of each part, in ascending order
 
 
 def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
-    """Parts of `size` target words, specials included; `planned` [pairs] tells which pairs count.
+    """Parts of `size` target words, specials included; `planned` [pairs] says which pairs are used.
 
     targets a b | b c | d, size 4 + 3 with <eos> among the specials  ->  parts 0 0 1, words {a b c}, {d a b}
     """
@@ -31,7 +31,7 @@ def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
         words = specials.union(targets.flat[targets.offsets[pair] : targets.offsets[pair + 1]].tolist())
         if len(words) > size:
             raise UserError(
-                f"train.softmax.subset is {size}, but a target has {len(words)} different words with the specials: "
+                f"train.softmax.subset is {size}, but a target has {len(words)} distinct words including the specials: "
                 f"set it to {len(words)} or more"
             )
         if len(found[-1] | words) > size:

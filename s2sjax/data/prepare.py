@@ -1,10 +1,10 @@
-"""Text made into ids once, so that a pod of hosts only reads: see records.py for what the folder holds.
+"""Encodes a corpus once, so that the hosts of a pod only read ids. records.py describes the folder.
 
     prepare(experiment.data, "prepared/de-en", workers=8)
 
-One process reads the text, `workers` turn chunks of it into ids, and the first writes those in the order of the text.
-Nobody holds more than a few chunks. prepared.json is written last: a folder without it is not prepared. Whole shards
-are kept when a preparation that was killed is run again on the same text.
+The main process reads the text, `workers` processes encode chunks of it, and the main process writes the ids in the
+order of the text. Only a few chunks are in memory at a time. prepared.json is written last: a folder without it is
+incomplete. If a preparation is interrupted and run again on the same text, it keeps the shards that are complete.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from s2sjax.data import Example, pairs, records, sources, text, tfds
 from s2sjax.errors import UserError
 
 CHUNK = 4096
-"""examples that a worker gets at once"""
+"""examples per task of a worker"""
 SHARD = 256 * CHUNK
-"""examples whose pairs make one file of records"""
-BEGUN = "begun.json"
-"""what a preparation that has not ended was begun with"""
+"""examples per file of records"""
+UNFINISHED = "unfinished.json"
+"""the settings of a preparation that is not complete"""
 
 Vocabularies = tuple[text.AnyVocabulary, text.AnyVocabulary]
 Progress = Callable[[str, int], None]
@@ -48,7 +48,7 @@ class Summary(NamedTuple):
     folder: Path
     pairs: int
     tokens: int
-    new: bool  # False where the folder was whole before
+    new: bool  # False if the folder was already complete
 
 
 def prepare(
@@ -58,56 +58,58 @@ def prepare(
     progress: Progress = lambda stage, done: None,
     shard: int = SHARD,
 ) -> Summary:
-    """Prepares the corpus of an experiment into `folder`; where that was done already, nothing is done."""
+    """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
     if workers < 1:
         raise UserError(f"--workers is {workers}: it must be at least 1")
     if isinstance(data.corpus, config.Prepared):
         if data.corpus.corpus is None:
-            raise UserError("data.corpus.corpus is not given: name what to prepare, or `train` on the folder as it is")
+            raise UserError(
+                "data.corpus.corpus is not set: set it to the corpus to prepare, or run `train` on the folder as it is"
+            )
         data = config.replace(data, corpus=data.corpus.corpus)
     for side in ("source", "target"):
         if getattr(data, side).sampling:
             raise UserError(
-                f"data.{side}.sampling draws subwords anew each epoch, but these are ids for good: set it to 0"
+                f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0"
             )
-    data, folder = records.unspelt(data), Path(folder)
+    data, folder = records.without_spelling(data), Path(folder)
     for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
         if isinstance(part, config.Tfds):
             tfds.download(part)
-    train = Streamed(data.corpus, progress)
-    print_of_text = pairs.fingerprint(train.named("reading"))
-    begun = {"version": records.VERSION, "data": print_of_text, "shard": shard, "made_with": config.to_json(data)}
-    if (folder / records.MARK).is_file():
-        page = records.read_page(folder)
-        if page["data"] != print_of_text or not _same_ids(page["made_with"], begun["made_with"]):
-            raise UserError(f"{folder} holds another corpus: give another --out, or delete it")
+    train = TrainExamples(data.corpus, progress)
+    fingerprint = pairs.fingerprint(train.with_stage("reading"))
+    settings = {"version": records.VERSION, "data": fingerprint, "shard": shard, "made_with": config.to_json(data)}
+    if (folder / records.MANIFEST).is_file():
+        manifest = records.read_manifest(folder)
+        if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):
+            raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
         return _summary(folder, new=False)
-    vocabularies = _begin(folder, begun, train)
-    shards = _write_shards(folder, train.named("writing"), vocabularies, workers, shard)
+    vocabularies = _start(folder, settings, train)
+    shards = _write_shards(folder, train.with_stage("writing"), vocabularies, workers, shard)
     _join(folder, shards)
     for split in ("dev", "test"):
         if sources.has(data.corpus, split):  # type: ignore[arg-type]
             _write_text(folder, split, sources.stream(data.corpus, split))  # type: ignore[arg-type]
-    page = {
-        **begun,
+    manifest = {
+        **settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
         "sizes": [int(size) for size in np.sum([each.sizes for each in shards], axis=0)],
         "shards": [[each.name, each.pairs] for each in shards],
     }
-    _write(folder / records.MARK, json.dumps(page, indent=2) + "\n")
-    (folder / BEGUN).unlink()
+    _write(folder / records.MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    (folder / UNFINISHED).unlink()
     return _summary(folder, new=True)
 
 
-class Streamed:
-    """The training examples of a corpus, read anew each time it is gone through."""
+class TrainExamples:
+    """The training examples of a corpus. Each iteration reads the corpus again and reports its progress as `stage`."""
 
     def __init__(self, corpus: config.Corpus, progress: Progress, stage: str = "vocabulary"):
         self.corpus, self.progress, self.stage = corpus, progress, stage
 
-    def named(self, stage: str) -> Streamed:
-        return Streamed(self.corpus, self.progress, stage)
+    def with_stage(self, stage: str) -> TrainExamples:
+        return TrainExamples(self.corpus, self.progress, stage)
 
     def __iter__(self) -> Iterator[Example]:
         done = 0
@@ -116,14 +118,14 @@ class Streamed:
                 self.progress(self.stage, done)
             yield example
         if done == 0:
-            raise UserError("the corpus has no train examples: correct data.corpus")
+            raise UserError("the corpus has no train examples: check data.corpus")
         self.progress(self.stage, done)
 
 
 @contextlib.contextmanager
-def bars() -> Iterator[Progress]:
-    """A line on the screen for each stage, with how much of it is done."""
-    from rich import progress  # not for the workers
+def progress_bars() -> Iterator[Progress]:
+    """A progress bar in the terminal for each stage."""
+    from rich import progress  # here, so that the workers do not import it
 
     columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
                progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
@@ -131,18 +133,18 @@ def bars() -> Iterator[Progress]:
         tasks: dict[str, progress.TaskID] = {}
         most = 0
 
-        def tell(stage: str, done: int) -> None:
+        def report(stage: str, done: int) -> None:
             nonlocal most
-            if stage not in tasks:  # the first stage does not know how many there are
+            if stage not in tasks:  # the number of examples is unknown during the first stage
                 tasks[stage] = shown.add_task(stage, total=most or None)
             most = max(most, done)
             shown.update(tasks[stage], completed=done, refresh=done == most)
 
-        yield tell
+        yield report
 
 
 def _same_ids(left: dict, right: dict) -> bool:
-    """Whether two settings of `data` make the same folder: buckets and budgets are of no account."""
+    """Whether two `data` settings give the same folder: buckets and token budgets do not matter."""
     return all(left[name] == right[name] for name in ("corpus", "source", "target", "shared"))
 
 
@@ -151,19 +153,19 @@ def _summary(folder: Path, new: bool) -> Summary:
     return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new)
 
 
-def _begin(folder: Path, begun: dict, train: Streamed) -> Vocabularies:
-    """The vocabularies: those of an earlier start on the same text, or new ones in an empty folder."""
-    if (folder / BEGUN).is_file():
-        if _read_json(folder / BEGUN) == begun:
+def _start(folder: Path, settings: dict, train: TrainExamples) -> Vocabularies:
+    """The vocabularies: those of an unfinished preparation of the same text, or new ones in an empty folder."""
+    if (folder / UNFINISHED).is_file():
+        if _read_json(folder / UNFINISHED) == settings:
             return text.load(folder / "vocabulary", "source"), text.load(folder / "vocabulary", "target")
         shutil.rmtree(folder)
-    if folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {"vocabulary", f".{BEGUN}.partial"}):
-        raise UserError(f"{folder} holds something that was not prepared: give another --out")
+    if folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {"vocabulary", f".{UNFINISHED}.partial"}):
+        raise UserError(f"{folder} contains other files: choose another --out")
     tags = train.corpus.tags if isinstance(train.corpus, config.Mixture) else ()
-    source, target = text.build_both(config.from_json(begun["made_with"]), train, tags)
+    source, target = text.build_both(config.from_json(settings["made_with"]), train, tags)
     source.save(folder / "vocabulary", "source")
     target.save(folder / "vocabulary", "target")
-    _write(folder / BEGUN, json.dumps(begun))
+    _write(folder / UNFINISHED, json.dumps(settings))
     return source, target
 
 
@@ -171,10 +173,10 @@ def _begin(folder: Path, begun: dict, train: Streamed) -> Vocabularies:
 
 
 class Shard(NamedTuple):
-    """One file of records, and beside it, until all are joined, the lengths and examples of its pairs: int32 [n, 3]."""
+    """One file of records. A table beside it holds the lengths and examples of its pairs until shards are joined."""
 
     path: Path
-    sizes: tuple[int, ...]  # pairs of each corpus of a mixture
+    sizes: tuple[int, ...]  # pairs per corpus of a mixture
 
     @property
     def name(self) -> str:
@@ -190,25 +192,27 @@ class Shard(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A chunk of examples as ids."""
+    """A chunk of examples, encoded."""
 
     records: list[bytes]
     lengths: np.ndarray  # int32 [n, 2]
-    counts: list[int]  # pairs of each example
-    corpora: list[int]  # of each example
+    counts: list[int]  # pairs per example
+    corpora: list[int]  # corpus index of each example
 
 
-def _write_shards(folder: Path, train: Streamed, vocabularies: Vocabularies, workers: int, shard: int) -> list[Shard]:
+def _write_shards(
+    folder: Path, train: TrainExamples, vocabularies: Vocabularies, workers: int, shard: int
+) -> list[Shard]:
     width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
     examples = iter(train)
     shards: list[Shard] = []
     with _Encoders(folder, vocabularies, workers) as encoders:
         for number in count():
             path = folder / f"train-{number:05}.array_record"
-            whole = Shard(path, ()).table
-            if whole.is_file():  # written last of the two, by an earlier start
+            table_path = Shard(path, ()).table
+            if table_path.is_file():  # the table is written last: an earlier run completed this shard
                 read = sum(1 for _ in islice(examples, shard))
-                with np.load(whole) as table:
+                with np.load(table_path) as table:
                     shards.append(Shard(path, tuple(table["sizes"].tolist())))
             else:
                 chunks = _chunks(islice(examples, shard))
@@ -225,13 +229,13 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
 
 
 def _write_shard(path: Path, chunks: Iterator[Encoded], first: int, width: int) -> tuple[int, Shard | None]:
-    """(examples, the shard): the records first, their table last, both whole or not at all."""
+    """(number of examples, the shard). Records are written first, their table last, both atomically."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     draft = path.with_suffix(".partial")
     writer, lengths, counts, corpora = None, [], [], []
     for chunk in chunks:
-        # One record a group, for they are read one by one; ids hardly compress, and reading is twice as fast without.
+        # One record per group because records are read one by one. Ids hardly compress; reading is 2x faster without.
         writer = writer or ArrayRecordWriter(str(draft), "group_size:1,uncompressed")
         for record in chunk.records:
             writer.write(record)
@@ -252,7 +256,7 @@ def _write_shard(path: Path, chunks: Iterator[Encoded], first: int, width: int) 
 
 
 def _join(folder: Path, shards: Sequence[Shard]) -> None:
-    """One table of lengths and one of examples, mapped while they are filled."""
+    """Joins the tables of all shards into one table of lengths and one of examples, using memory maps."""
     total = sum(shard.pairs for shard in shards)
     for name, shape in (("lengths", (total, 2)), ("example", (total,))):
         draft = folder / f"{name}.partial"
@@ -278,7 +282,7 @@ def _write_text(folder: Path, split: str, examples: Iterator[Example]) -> None:
 
 
 def _write(path: Path, content: str) -> None:
-    """Whole or not at all."""
+    """Writes atomically."""
     draft = path.with_name(f".{path.name}.partial")
     draft.write_text(content, encoding="utf-8")
     os.replace(draft, path)
@@ -312,13 +316,13 @@ def _encode(vocabularies: Vocabularies, chunk: Sequence[Example]) -> Encoded:
 
 
 class _Encoders:
-    """Chunks of examples to ids, in their order: here, or in as many processes as asked for."""
+    """Encodes chunks of examples in order: in this process, or in `workers` processes."""
 
     def __init__(self, folder: Path, vocabularies: Vocabularies, workers: int):
         self.vocabularies, self.workers = vocabularies, workers
         self.pool: ProcessPoolExecutor | None = None
         if workers > 1:
-            # Spawned, not forked: a fork of a process that runs JAX's threads may hang.
+            # Spawned, not forked: forking a process that runs JAX's threads can hang.
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(workers, context, _start_worker, (folder / "vocabulary",))
 
@@ -336,15 +340,15 @@ class _Encoders:
         waiting: deque[Future] = deque()
         try:
             for chunk in chunks:
-                waiting.append(self.pool.submit(_encode_here, chunk))
+                waiting.append(self.pool.submit(_encode_in_worker, chunk))
                 if len(waiting) > 2 * self.workers:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise UserError(
-                "a worker was killed, perhaps for lack of memory: run the same command again with fewer --workers; "
-                "it goes on after the last whole shard"
+                "a worker was killed, perhaps because memory ran out: run the same command again with fewer --workers; "
+                "it continues after the last complete shard"
             ) from None
 
 
@@ -355,12 +359,12 @@ def _start_worker(folder: Path) -> None:
     _worker["vocabularies"] = (text.load(folder, "source"), text.load(folder, "target"))
     parent = multiprocessing.parent_process()
 
-    def end_with_parent() -> None:  # a pool does not notice that the one who fills it was killed
+    def end_with_parent() -> None:  # a pool does not notice when its parent is killed
         wait([parent.sentinel])  # type: ignore[union-attr]
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _encode_here(chunk: Sequence[Example]) -> Encoded:
+def _encode_in_worker(chunk: Sequence[Example]) -> Encoded:
     return _encode(_worker["vocabularies"], chunk)

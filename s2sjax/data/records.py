@@ -1,13 +1,13 @@
-"""A prepared folder: pairs that training reads by their number, no more than a batch of them at once.
+"""A prepared folder: training pairs that are read by index, one batch at a time.
 
-    prepared.json                 the mark that the folder is whole: what it holds and what it was made of
+    prepared.json                 the manifest, written last: what the folder holds and how it was prepared
     vocabulary/                   as in the folder of a run
-    train-00000.array_record ...  a record a pair: source ids <eos> target ids <eos>
-    lengths.npy                   int32 [N, 2], mapped into memory and not read
-    example.npy                   int32 [N]: the example that each pair came from
-    dev.jsonl, test.jsonl         [source, [target ...], corpus] a line: text as it was, for evaluation
+    train-00000.array_record ...  one record per pair: source ids <eos> target ids <eos>
+    lengths.npy                   int32 [N, 2], memory-mapped
+    example.npy                   int32 [N]: the example that each pair comes from
+    dev.jsonl, test.jsonl         [source, [target ...], corpus] on each line: the raw text, for evaluation
 
-N pairs. It is written by prepare.py.
+N is the number of pairs. prepare.py writes the folder.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from s2sjax.data import Example, Split, text
 from s2sjax.data.columns import Batch, Bucket, Ragged
 from s2sjax.errors import UserError
 
-MARK = "prepared.json"
+MANIFEST = "prepared.json"
 VERSION = 1
 
 
 class Records:
-    """The training pairs of a prepared folder; to a plan and a stream, what `Columns` are."""
+    """The training pairs of a prepared folder, with the interface of `Columns`."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self.page = read_page(folder)
-        self.fingerprint: str = self.page["data"]
-        self.sizes: tuple[int, ...] = tuple(self.page["sizes"])
-        self.lengths, self.example = (self._mapped(name) for name in ("lengths.npy", "example.npy"))
+        self.manifest = read_manifest(folder)
+        self.fingerprint: str = self.manifest["data"]
+        self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
+        self.lengths, self.example = (self._memory_map(name) for name in ("lengths.npy", "example.npy"))
         self._records = self._open()
 
-    def _mapped(self, name: str) -> np.ndarray:
+    def _memory_map(self, name: str) -> np.ndarray:
         try:
             table = np.load(self.folder / name, mmap_mode="r")
         except (OSError, ValueError) as error:
@@ -49,20 +49,22 @@ class Records:
         return table
 
     def _open(self) -> Any:
-        # Here, for it is slow to import; and without Grain, so that a notebook may read without JAX.
+        # Imported here because it is slow; and without Grain, so that a notebook can read a folder without JAX.
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-        for name, _ in self.page["shards"]:
+        for name, _ in self.manifest["shards"]:
             if not (self.folder / name).is_file():
                 raise _damaged(self.folder / name, "it is missing")
-        return ArrayRecordDataSource([f"{self.folder / name}[0:{count}]" for name, count in self.page["shards"]])
+        return ArrayRecordDataSource([f"{self.folder / name}[0:{count}]" for name, count in self.manifest["shards"]])
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
-        """See `Columns.batch`; every epoch has the same."""
+        """See `Columns.batch`. The result does not depend on the epoch."""
         real = rows[rows >= 0]
         lengths = self.lengths[real]
-        flat = np.append(self._read(real, lengths), np.zeros(1, self._type))  # never empty, even of padding alone
-        both = Ragged(flat, np.concatenate([[0], lengths.ravel().cumsum()]))  # source and target by turns
+        flat = np.append(
+            self._read(real, lengths), np.zeros(1, self._type)
+        )  # never empty, even if all rows are padding
+        both = Ragged(flat, np.concatenate([[0], lengths.ravel().cumsum()]))  # source and target alternate
         place = np.full(len(rows), -1)
         place[rows >= 0] = 2 * np.arange(len(real))
         return {
@@ -73,10 +75,10 @@ class Records:
 
     @property
     def _type(self) -> np.dtype:
-        return np.dtype(self.page["type"])
+        return np.dtype(self.manifest["type"])
 
     def _read(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The records of these pairs, one behind the other."""
+        """The records of these pairs, concatenated."""
         if len(rows) == 0:
             return np.zeros(0, self._type)
         try:
@@ -89,47 +91,48 @@ class Records:
 
     def vocabularies(self) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
         source, target = (text.load(self.folder / "vocabulary", name) for name in ("source", "target"))
-        if [source.fingerprint, target.fingerprint] != self.page["vocabulary"]:
-            raise _damaged(self.folder / "vocabulary", "it is not the one of the records")
+        if [source.fingerprint, target.fingerprint] != self.manifest["vocabulary"]:
+            raise _damaged(self.folder / "vocabulary", "it does not match the records")
         return source, target
 
     def check(self, data: config.Data) -> None:
-        """Refuses an experiment that asks for what the folder was not prepared with."""
-        made: config.Data = config.from_json(self.page["made_with"])
+        """Raises a UserError if the experiment's settings differ from those that the folder was prepared with."""
+        made: config.Data = config.from_json(self.manifest["made_with"])
         for field in ("source", "target", "shared"):
-            before, now = getattr(made, field), getattr(unspelt(data), field)
+            before, now = getattr(made, field), getattr(without_spelling(data), field)
             if before != now:
                 raise UserError(
-                    f"{self.folder} was prepared with data.{field} {before}, not {now}: set it so, or prepare it anew"
+                    f"{self.folder} was prepared with data.{field} {before}, not {now}: "
+                    "change the setting, or prepare the folder again"
                 )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
         if wanted is not None and wanted != made.corpus:
-            raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it anew")
+            raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
 
 
-def unspelt(data: config.Data) -> config.Data:
-    """Settings that make the same ids: how a model makes vectors of words is of no account here."""
+def without_spelling(data: config.Data) -> config.Data:
+    """`data` without the settings of character-based word vectors, which do not change the ids."""
     source, target = (config.replace(side, spelling=config.Spelling()) for side in (data.source, data.target))
     return config.replace(data, source=source, target=target)
 
 
-def read_page(folder: str | Path) -> dict:
-    path = Path(folder) / MARK
+def read_manifest(folder: str | Path) -> dict:
+    path = Path(folder) / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder} is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder")
     try:
-        page = json.loads(path.read_text(encoding="utf-8"))
-        version = page["version"]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["version"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
     if version != VERSION:
-        raise UserError(f"{folder} was prepared by another s2sjax: prepare it anew")
-    return page
+        raise UserError(f"{folder} was prepared by another version of s2sjax: prepare it again")
+    return manifest
 
 
 def corpus_of(folder: str | Path) -> config.Corpus:
-    """What a folder was prepared from."""
-    return config.from_json(read_page(folder)["made_with"]).corpus
+    """The corpus that a folder was prepared from."""
+    return config.from_json(read_manifest(folder)["made_with"]).corpus
 
 
 def has(folder: str | Path, split: str) -> bool:
@@ -137,12 +140,12 @@ def has(folder: str | Path, split: str) -> bool:
 
 
 def examples(folder: str | Path, split: Split) -> Iterator[Example]:
-    """The text of a split that is evaluated; of the training text only the ids were kept."""
-    read_page(folder)
+    """The text of dev or test. The training split is stored as ids only."""
+    read_manifest(folder)
     if split == "train":
-        raise UserError(f"{folder} keeps no training text: name the corpus that it was prepared from")
+        raise UserError(f"{folder} contains no training text: use the corpus that it was prepared from")
     if not has(folder, split):
-        raise UserError(f"{folder} was prepared without {split} examples: name another split, or prepare it anew")
+        raise UserError(f"{folder} was prepared without {split} examples: choose another split, or prepare it again")
     with open(Path(folder) / f"{split}.jsonl", encoding="utf-8") as lines:
         for line in lines:
             source, targets, corpus = json.loads(line)
@@ -150,4 +153,4 @@ def examples(folder: str | Path, split: Split) -> Iterator[Example]:
 
 
 def _damaged(path: Path, reason: object) -> UserError:
-    return UserError(f"{path} is damaged ({' '.join(str(reason).split())}): copy it again, or prepare it anew")
+    return UserError(f"{path} is damaged ({' '.join(str(reason).split())}): copy it again, or prepare it again")

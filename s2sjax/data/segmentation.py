@@ -1,9 +1,9 @@
-"""Subwords drawn at random, so that a model learns many segmentations of a text: pure functions of a random.Random.
+"""Random subword segmentation, so that a model sees many segmentations of a text: pure functions of a random.Random.
 
-SentencePiece can draw them too, but from a generator of the whole thread that cannot be set again: no batch could be
-made a second time. So they are drawn here, from the pieces of its model; without randomness both agree.
+SentencePiece can sample too, but its random generator is per thread and cannot be reset, so no batch could be
+reproduced. Here the pieces of its model are used with our own generator; without randomness both agree.
 
-A text is cut in words, each beginning with U+2581 (the blank before it), for no piece reaches over one.
+A text is split into words, each beginning with U+2581 (the space before it), because no piece spans two words.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from functools import lru_cache
 
 from s2sjax.core.tokens import UNK
 
-BLANK = "\u2581"
-WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")
-UNKNOWN_PENALTY = 10.0  # SentencePiece's: an unknown character is so much less likely than the least likely piece
+SPACE = "\u2581"
+WORD = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
+UNKNOWN_PENALTY = 10.0  # SentencePiece's: how much lower an unknown character scores than the lowest-scoring piece
 
 Segment = Callable[[str, random.Random], list[str]]
 Draw = Callable[[str, random.Random], list[int]]
 Pieces = Mapping[str, tuple[int, float]]
-"""piece -> (id, score): a unigram's log-probability, or minus the rank of the merge that makes it"""
+"""piece -> (id, score): a unigram's log-probability, or minus the rank of its merge"""
 
 
 def encode(text: str, pieces: Pieces, segment: Segment, rng: random.Random) -> list[int]:
-    """Ids of `text`, each word cut by `segment`; a run of unknown characters is one <unk>."""
+    """Ids of `text`, each word split by `segment`; a run of unknown characters is one <unk>."""
     if not text:
         return []
     ids: list[int] = []
-    for word in WORD.findall(BLANK + text.replace(" ", BLANK)):
+    for word in WORD.findall(SPACE + text.replace(" ", SPACE)):
         for piece in segment(word, rng):
             index = pieces[piece][0] if piece in pieces else UNK
             if index != UNK or ids[-1:] != [UNK]:
@@ -40,10 +40,10 @@ def encode(text: str, pieces: Pieces, segment: Segment, rng: random.Random) -> l
 
 
 def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
-    """Byte-pair encoding in which each merge is left out with probability `dropout` (Provilkov et al. 2020).
+    """Byte-pair encoding in which each merge is dropped with probability `dropout` (Provilkov et al. 2020).
 
-    As long as there is one, the best merge of two neighbours is made; anew before each, every possible merge is
-    dropped by its own coin, and when all are dropped the word is done. 0 is plain BPE, 1 gives characters.
+    Applies the best merge of two neighbours until none is left. Before each merge, every possible merge is dropped
+    independently; if all are dropped, the word is done. 0 is plain BPE, 1 gives characters.
     """
 
     def segment(word: str, rng: random.Random) -> list[str]:
@@ -58,7 +58,7 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
                 possible = [merge for merge in possible if rng.random() >= dropout]
             if not possible:
                 return symbols
-            place = min(possible)[1]  # the best, of equals the first
+            place = min(possible)[1]  # the best merge, the first one on ties
             symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
 
     return segment
@@ -68,7 +68,7 @@ def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
     """A segmentation x of a word with probability p(x)^alpha / sum over all of them (Kudo 2018, with l = infinity).
 
     Forward filtering, backward sampling: forward[i] = log of the sum over all segmentations of the first i characters.
-    The larger alpha, the likelier the best one; the smaller, the more equal all of them.
+    A larger alpha favours the best segmentation, a smaller one makes them more uniform.
     """
     longest = max(map(len, pieces))
     unknown = min(score for _, score in pieces.values()) - UNKNOWN_PENALTY
@@ -78,7 +78,7 @@ def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
             return alpha * pieces[piece][1]
         return alpha * unknown if len(piece) == 1 else None
 
-    @lru_cache(maxsize=1 << 16)  # most of a text is words seen before
+    @lru_cache(maxsize=1 << 16)  # most words of a text have been seen before
     def lattice(word: str) -> list[list[tuple[float, int]]]:
         """For each end: (cumulative probability of the pieces up to this one, where it starts)."""
         forward, ways = [0.0], []

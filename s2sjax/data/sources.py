@@ -1,4 +1,4 @@
-"""The examples of a corpus, split by split: CMUdict, text files, TFDS, a synthetic task, or a mixture of such."""
+"""The examples of a corpus, by split: CMUdict, text files, TFDS, a synthetic task, or a mixture of these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Example", "Split", "has", "labels", "load", "stream"]
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Example]:
-    """All examples of one split; never an empty list."""
+    """All examples of one split. Raises a UserError if there are none."""
     examples = list(stream(corpus, split))
     if not examples:
         setting = f"{split}_percent" if isinstance(corpus, config.Cmudict) else split
@@ -29,13 +29,13 @@ def load(corpus: config.Corpus, split: Split) -> list[Example]:
 
 
 def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
-    """The examples of one split, one by one: text files and TFDS are read as they come, nothing is kept."""
+    """The examples of one split, one by one. Text files and TFDS are streamed, not loaded into memory."""
     read = READERS.get(type(corpus))
     yield from read(corpus, split) if read else corpus.examples(split)
 
 
 def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
-    """Corpus by corpus, each with its tag in front of its sources."""
+    """The corpora one after the other, each with its tag in front of its sources."""
     for index, part in enumerate(corpus.corpora):
         tag = f"{corpus.tags[index]} " if corpus.tags else ""
         if split == "train" or has(part, split):
@@ -53,7 +53,7 @@ def has(corpus: config.Corpus, split: Split) -> bool:
 
 
 def labels(corpus: config.Corpus) -> list[str]:
-    """A name for each corpus of a mixture; none for a corpus that stands alone."""
+    """A name for each corpus of a mixture; an empty list for a single corpus."""
     if isinstance(corpus, config.Prepared):
         return labels(records.corpus_of(corpus.folder))
     if not isinstance(corpus, config.Mixture):
@@ -64,23 +64,23 @@ def labels(corpus: config.Corpus) -> list[str]:
 # -------------------------------------------------------------------------------------- CMUdict
 
 
-# word, perhaps (2) for its second pronunciation, phones, perhaps a comment
+# word, optionally (2) for its second pronunciation, phones, optionally a comment
 CMUDICT_ENTRY = re.compile(r"^(['.-]*[a-z][a-z'.-]*)(?:\(\d+\))?[ \t]+([^#\n]+)", re.M | re.I | re.A)
 NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 def _cmudict(corpus: config.Cmudict, split: Split) -> list[Example]:
-    """Spelling -> phones without stress, one target for each different pronunciation, in the order of the dictionary.
+    """Spelling -> phones without stress, one target for each distinct pronunciation, in the order of the dictionary.
 
         read R EH1 D          Example("read", ("R EH D", "R IY D"))
         read(2) R IY1 D
 
-    Words are lower-cased and kept as they stand, `'`, `-` and `.` included ("o'clock", "x-ray", "dr."), for they are
-    spelled and spoken so; an entry with any other character (a digit, a name for punctuation) or without a letter is
-    left out. Version 1.1 has none of those. The examples come in the order of their hashes: the dictionary is
-    alphabetical, and its first 500 words would be a poor sample of it.
+    Words are lower-cased. `'`, `-` and `.` are kept because they are part of the spelling ("o'clock", "x-ray", "dr.").
+    An entry with any other character (a digit, a name for punctuation) or without a letter is left out; version 1.1 has
+    no such entries. The examples are sorted by hash: the dictionary is alphabetical, and its first 500 words would be a
+    poor sample of it.
     """
-    pronunciations: dict[str, dict[str, None]] = {}  # a dict of None is a set that keeps its order
+    pronunciations: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
     for word, phones in CMUDICT_ENTRY.findall(_cmudict_file().read_text("utf-8")):
         without_stress = " ".join(phones.translate(NO_DIGITS).split())
         pronunciations.setdefault(word.lower(), {})[without_stress] = None
@@ -104,7 +104,7 @@ def _cmudict_file() -> Path:
 
 def _text_files(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
     if not paths:
-        raise UserError(f"{setting} names no file: give one TSV file, or a source and a target file")
+        raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
     sides = [_lines(path, setting) for path in paths]
     if len(paths) == 1:
         for number, line in enumerate(sides[0], start=1):
@@ -123,15 +123,15 @@ def _text_files(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
 
 
 def _from_tsv(line: str, path: str, number: int) -> Example:
-    """source, target[, target ...]; empty columns after the second are no targets, for spreadsheets pad short rows."""
+    """source, target[, target ...]; empty columns after the second are ignored, because spreadsheets pad short rows."""
     source, *targets = line.split("\t")
     if not targets:
-        raise UserError(f"{path}, line {number}: no tab: write a source, a tab, and a target")
+        raise UserError(f"{path}, line {number}: there is no tab: write a source, a tab, and a target")
     return Example(source, (targets[0], *filter(None, targets[1:])))
 
 
 def _lines(path: str, setting: str) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, plain or .gz. Only "\n" or "\r\n" ends a line: U+2028 and its like are text."""
+    r"""The lines of a UTF-8 file, plain or .gz. Only "\n" or "\r\n" ends a line: others, such as U+2028, are text."""
     number = 0
     for number, line in enumerate(_byte_lines(path, setting), start=1):
         try:
@@ -143,7 +143,7 @@ def _lines(path: str, setting: str) -> Iterator[str]:
 
 
 def _byte_lines(path: str, setting: str) -> Iterator[bytes]:
-    """The lines without the mark that some editors write before the first."""
+    """The lines, without the byte order mark that some editors write."""
     file = Path(path).expanduser()
     try:
         with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
@@ -166,4 +166,4 @@ READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
     config.Cmudict: _cmudict,
     config.Synthetic: synthetic.make,
 }
-"""how the corpora of s2sjax are read; any other brings its own `examples`"""
+"""how the built-in corpora are read; any other corpus defines `examples`"""

@@ -1,4 +1,4 @@
-"""Tasks made on the fly, with answers known by arithmetic: the first thing that a new model should learn.
+"""Synthetic tasks whose correct outputs are computed: the first thing to train a new model on.
 
 copy       "dbca"     -> "dbca"
 reverse    "dbca"     -> "acbd"
@@ -22,8 +22,8 @@ MONTHS = (
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 
-# No form can be read in two ways: the month is a name, or the year stands first. The tables above and not strftime,
-# whose names change with the locale. `a` in weekday_a and month_a is for abbreviated.
+# Every form is unambiguous: the month is a name, or the year comes first. Names come from the tables above and not from
+# strftime, whose names depend on the locale. `a` in weekday_a and month_a stands for abbreviated.
 DATE_FORMS = (
     "{month} {day}, {year}",
     "{month_a} {day}, {year}",
@@ -39,7 +39,7 @@ DATE_FORMS = (
     "{year}/{number:02}/{day:02}",
 )
 
-# Fixed, and no function of the numbers asked for: asking for more dev examples changes no train example.
+# Fixed, and independent of the sizes of the splits: more dev examples change no train example.
 DEV_PERCENT = TEST_PERCENT = 10
 ATTEMPTS = 1000
 
@@ -47,24 +47,24 @@ ATTEMPTS = 1000
 def make(corpus: config.Synthetic, split: Split) -> list[Example]:
     """The first `corpus.train`, `corpus.dev` or `corpus.test` examples of a split.
 
-    Example i is a pure function of the task (with its length and alphabet), seed, split and i. A source belongs to one
-    split by its hash; a draw that belongs to another is drawn again. So no source is in two splits, while within a
-    split of a small task sources do repeat.
+    Example i is a pure function of the task (with its length and alphabet), seed, split and i. The hash
+    of a source decides its split; a source of another split is drawn again. So no source is in two splits, but within
+    a split of a small task sources repeat.
     """
     draw, answer = TASKS[corpus.task]
     examples = []
     for index in range(getattr(corpus, split)):
         rng = random.Random(f"{corpus.task}/{corpus.seed}/{split}/{index}")
         for _ in range(ATTEMPTS):
-            source, known = draw(rng, corpus)
+            source, meaning = draw(rng, corpus)
             if split_of(source, DEV_PERCENT, TEST_PERCENT) == split:
                 break
         else:
             raise UserError(
-                f"data.corpus: {corpus.task} of length {corpus.length} has too few different sources to give {split} "
-                f"its own {getattr(corpus, split)}: raise data.corpus.length"
+                f"data.corpus: {corpus.task} of length {corpus.length} has too few distinct sources for "
+                f"{getattr(corpus, split)} {split} examples: raise data.corpus.length"
             )
-        examples.append(Example(source, (answer(known),)))
+        examples.append(Example(source, (answer(meaning),)))
     return examples
 
 
@@ -72,13 +72,13 @@ def make(corpus: config.Synthetic, split: Split) -> list[Example]:
 
 
 def _draw_letters(rng: random.Random, corpus: config.Synthetic) -> tuple[str, str]:
-    """1 to `length` letters of the first `alphabet`, every length as likely."""
+    """1 to `length` letters of the first `alphabet`, all lengths equally likely."""
     text = "".join(rng.choices(LETTERS[: corpus.alphabet], k=rng.randint(1, corpus.length)))
     return text, text
 
 
 def _draw_sum(rng: random.Random, corpus: config.Synthetic) -> tuple[str, tuple[int, int]]:
-    """Two numbers of 1 to `length` digits, every number of digits as likely, no leading zeros."""
+    """Two numbers of 1 to `length` digits, all numbers of digits equally likely, no leading zeros."""
     left, right = (_number(rng, rng.randint(1, corpus.length)) for _ in range(2))
     return f"{left}+{right}", (left, right)
 
@@ -117,7 +117,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-# task -> (draw: a source and what is known of it, answer: the target from what is known)
+# task -> (draw: a source and its meaning, answer: the target from that meaning)
 TASKS: dict[str, tuple[Callable, Callable]] = {
     "copy": (_draw_letters, lambda text: text),
     "reverse": (_draw_letters, lambda text: text[::-1]),

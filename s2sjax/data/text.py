@@ -6,8 +6,8 @@ Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> 
     vocabulary.encode("abc")           -> [4, 5, 3]       no <eos>: batches.py adds it
     vocabulary.decode([4, 5, 2, 4])    -> "ab"            stops at <eos>
 
-Tags tell one model which of several tasks a source is for. A tag is one id, put before the ids of the text by the word
-that spells it there; anywhere else that word is text.
+A tag tells a model which of several tasks a source is for. A source that begins with the word of a tag begins with its
+id; elsewhere that word is ordinary text.
 
     vocabulary = build(config.Text("characters"), ["<2de> abba"], tags=["<2de>"])
     vocabulary.encode("<2de> ab")      -> [4, 5, 6]       and decode drops the tag
@@ -39,8 +39,8 @@ from s2sjax.errors import UserError
 class Vocabulary:
     """Characters (Unicode code points) or words (separated by white space), one id each.
 
-    `pieces` are listed in id order, after the specials and the tags. Text that spells a special, as the word `<eos>`
-    does, is unknown text: no input can end a sequence.
+    `pieces` are listed in id order, after the specials and the tags. Text that spells a special, such as
+    the word `<eos>`, is unknown text: no input can end a sequence.
     """
 
     def __init__(self, unit: Literal["characters", "words"], pieces: Iterable[str], tags: Sequence[str] = ()):
@@ -65,15 +65,18 @@ class Vocabulary:
         return tag + [ids.get(piece, UNK) for piece in (text if self.unit == "characters" else text.split())]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
-        return ("" if self.unit == "characters" else " ").join(self._pieces[index] for index in _spoken(ids, self.tags))
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
+        return ("" if self.unit == "characters" else " ").join(
+            self._pieces[index] for index in _text_ids(ids, self.tags)
+        )
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable piece for each id, specials included: labels for an attention map."""
         return [_printable(self._pieces[index]) for index in ids]
 
     def spelling(self, length: int) -> np.ndarray:
-        """[V, C]: the first `length` characters of each piece between 1 and 2, then 0. A special or a tag is one.
+        """[V, C]: the first `length` characters of each piece between 1 and 2, then 0. A special or a tag counts as one
+        character.
 
         pieces ab, a, length 20 -> ... 1 7 8 2 | 1 7 2 0
         """
@@ -114,13 +117,13 @@ class Vocabulary:
 class Subwords:
     """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
 
-    No normalisation: decode(encode(x)) == x for text of known characters. SentencePiece keeps three for itself: U+2581
-    reads back as a blank, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>. Tags are control
+    No normalisation: decode(encode(x)) == x for text of known characters. SentencePiece reserves three: U+2581 is
+    decoded as a space, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>. Tags are control
     symbols: SentencePiece neither splits them nor finds them in text.
     """
 
     def __init__(self, model: bytes):
-        """`model` is the content of a .model file; RuntimeError or ValueError where it is not a whole one of ours."""
+        """`model` is the content of a .model file; raises RuntimeError or ValueError if it is damaged or not ours."""
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
@@ -128,7 +131,7 @@ class Subwords:
         self.tags = tuple(map(self._processor.id_to_piece, takewhile(self._processor.is_control, later)))
         specials = tuple(self._processor.id_to_piece([PAD, SOS, EOS, UNK]))
         known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
-        # A file cut short between two records still parses: without its last ones, blanks would be merged in silence.
+        # A file truncated between two records still parses; without the last ones, spaces would be merged silently.
         if specials != SPECIALS or known != [PAD, SOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
             raise ValueError("not a SentencePiece model with the special ids and the normalisation of s2sjax")
 
@@ -161,8 +164,8 @@ class Subwords:
                 character_coverage=1.0,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
-                max_sentence_length=1 << 24,  # longer lines would be left out, and their characters with them
-                num_threads=4,  # sums of floats depend on it: a fixed number, whatever the machine
+                max_sentence_length=1 << 24,  # longer lines would be skipped, and their characters with them
+                num_threads=4,  # sums of floats depend on it, so it is the same on every machine
                 minloglevel=3,
             )
         except RuntimeError as error:
@@ -182,8 +185,8 @@ class Subwords:
         tag, text = _split_tag(text, self.tags)
         return tag + self._processor.encode(text)
 
-    def drawing(self, algorithm: Literal["unigram", "bpe"], strength: float) -> segmentation.Draw:
-        """draw(text, rng) -> ids: a segmentation at random, for training. See s2sjax/data/segmentation.py."""
+    def sampler(self, algorithm: Literal["unigram", "bpe"], strength: float) -> segmentation.Draw:
+        """draw(text, rng) -> ids: a random segmentation, for training. See s2sjax/data/segmentation.py."""
         processor, known = self._processor, range(len(SPECIALS) + len(self.tags), self.size)
         pieces = {processor.id_to_piece(index): (index, processor.get_score(index)) for index in known}
         segment = (segmentation.bpe_dropout if algorithm == "bpe" else segmentation.unigram_sampling)(pieces, strength)
@@ -195,8 +198,8 @@ class Subwords:
         return draw
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece reads <unk>."""
-        return self._processor.decode(_spoken(ids, self.tags))
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
+        return self._processor.decode(_text_ids(ids, self.tags))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable piece for each id, specials included: labels for an attention map."""
@@ -218,16 +221,16 @@ AnyVocabulary = Vocabulary | Subwords
 
 
 class Size(NamedTuple):
-    """A vocabulary of which only the size is known: enough to build a model, not to encode text."""
+    """A vocabulary with only a size: enough to build a model, but not to encode text."""
 
     size: int
     tags: tuple[str, ...] = ()
 
 
 def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:
-    """The vocabulary of `lines`: characters and words by falling frequency, ties in alphabetical order.
+    """The vocabulary of `lines`: characters and words by decreasing frequency, ties in alphabetical order.
 
-    Each line is looked at once and only `text.sample` of them are kept, so the lines may be more than memory holds.
+    Each line is read once, and at most `text.sample` of them are kept, so the lines need not fit in memory.
     """
     tags = tuple(dict.fromkeys(tags))
     lines = (_split_tag(line, tags)[1] for line in lines)
@@ -240,8 +243,8 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
     kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
     if not kept:
         raise UserError(
-            f"no {text.unit} are left of {len(counts)} to make a vocabulary: is the training text empty, or min_count "
-            f"{text.min_count} too high?"
+            f"none of {len(counts)} {text.unit} is left for the vocabulary: check that the training text is not empty, "
+            f"or lower min_count {text.min_count}"
         )
     return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags)
 
@@ -249,7 +252,7 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
 def build_both(
     data: config.Data, examples: Iterable[Example], tags: Sequence[str] = ()
 ) -> tuple[AnyVocabulary, AnyVocabulary]:
-    """The vocabularies of sources and targets. `examples` are gone through twice: a list, or what can start over."""
+    """The vocabularies of sources and targets. Iterates twice over `examples`."""
     sources = (example.source for example in examples)
     targets = (line for example in examples for line in example.targets)
     if data.shared:
@@ -259,9 +262,9 @@ def build_both(
 
 
 def sample(lines: Iterable[str], size: int) -> list[str]:
-    """All lines if they are no more than `size`, else that many of them, each as likely (Vitter 1985, algorithm R).
+    """A uniform sample of at most `size` lines (Vitter 1985, algorithm R).
 
-    The same lines give the same sample; only the sample is ever held.
+    The same lines give the same sample; only the sample is kept in memory.
     """
     lines, rng = iter(lines), random.Random(0)
     kept = list(islice(lines, size))
@@ -273,26 +276,26 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
 
 
 def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
-    """A source as a tagged model wants it: with a tag of its own, or with `tag`; a blank line stays as it is."""
+    """Puts `tag` before `line` if the model has tags and the line begins with none. Blank lines are unchanged."""
     known = ", ".join(vocabulary.tags)
     if tag is not None and tag not in vocabulary.tags:
-        raise UserError(f"there is no tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
+        raise UserError(f"unknown tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
     if not vocabulary.tags or not line.strip():
         return line
     if _split_tag(line, vocabulary.tags)[0]:
         return line
     if tag is None:
-        raise UserError(f"{where} begins with no tag: begin it with one of {known} and a blank, or give --tag")
+        raise UserError(f"{where} does not begin with a tag: begin it with one of {known} and a space, or set --tag")
     return f"{tag} {line}"
 
 
 def load(folder: str | Path, name: str) -> AnyVocabulary:
-    """The vocabulary that was saved under this name, of whichever kind."""
+    """The vocabulary that was saved under this name, of either kind."""
     kind = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
     return kind.load(folder, name)
 
 
-# ---------------------------------------------------------------------------------------- parts
+# -------------------------------------------------------------------------------------- helpers
 
 
 def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
@@ -304,36 +307,36 @@ def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
     return [], text
 
 
-def _spoken(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
-    """The ids that stand for text: up to the first <eos>, without <pad>, <sos> and tags."""
-    silent = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(tags))}
-    spoken = []
-    for index in map(int, ids):  # SentencePiece refuses NumPy's integers
+def _text_ids(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
+    """The ids of the text: up to the first <eos>, without <pad>, <sos> and tags."""
+    skipped = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(tags))}
+    kept = []
+    for index in map(int, ids):  # SentencePiece does not accept NumPy integers
         if index == EOS:
             break
-        if index not in silent:
-            spoken.append(index)
-    return spoken
+        if index not in skipped:
+            kept.append(index)
+    return kept
 
 
 def _printable(piece: str) -> str:
-    r"""A blank as SentencePiece draws it, "▁", and what has no shape as Python writes it: "\t"."""
+    r"""Spaces as in SentencePiece, "▁", and unprintable characters as Python escapes: "\t"."""
     return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in piece)
 
 
 def _training_error(message: str, size: int) -> UserError:
-    """SentencePiece's complaint, in our words: it knows which sizes would have worked."""
+    """SentencePiece's error as a UserError. Its message says which sizes would work."""
     if found := re.search(r"value <= (\d+)", message):
         return UserError(f"{size} subwords are too many for this text: set size to {found[1]} or less")
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(f"{size} subwords are fewer than the text's characters: set size to {found[1]} or more")
     if "sentences_.empty()" in message:
-        return UserError("there is no text to learn subwords from: is the training text empty?")
+        return UserError("there is no text to learn subwords from: check that the training text is not empty")
     return UserError(f"SentencePiece cannot learn {size} subwords from this text: {' '.join(message.split())}")
 
 
 def _write(folder: Path, name: str, suffix: str, content: bytes) -> None:
-    """Whole or not at all; a vocabulary of the other kind under the same name gives way to this one."""
+    """Writes atomically, and removes a vocabulary of the other kind with the same name."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{name}{suffix}.partial"
     partial.write_bytes(content)
@@ -347,8 +350,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise UserError(f"the vocabulary {path} cannot be read ({reason}): is this the folder of a run?") from None
+        raise UserError(f"the vocabulary {path} cannot be read ({reason}): check that this is a run folder") from None
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"the vocabulary {path} is damaged: copy it again from where the run was made")
+    return UserError(f"the vocabulary {path} is damaged: copy it again from the original run")

@@ -1,11 +1,11 @@
 """Examples of TensorFlow Datasets, read from array records without TensorFlow.
 
     corpus = config.Tfds("ted_hrlr_translate/pt_to_en", source="pt", target="en")
-    download(corpus)                    once; `s2sjax prepare` does it
+    download(corpus)                    once; `s2sjax prepare` does this
     stream(corpus, "train")             Example("olá", ("hello",)) ...
 
-TFDS imports TensorFlow only where it must: for its other file formats, its pipelines, community datasets and Google
-Cloud Storage. None of them is used here.
+TFDS imports TensorFlow only for its other file formats, its pipelines, community datasets and Google Cloud Storage.
+None of these is used here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from s2sjax.data import Example, Split
 from s2sjax.errors import UserError
 
 BLOCK = 1024
-"""records read at once"""
+"""records per read"""
 
 
 def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
-    """The examples of a split in the order of their records; those without a text on both sides are left out."""
+    """The examples of a split in the order of their records; those without both source and target are left out."""
     name = getattr(corpus, split)
     if not name:
-        raise UserError(f"data.corpus.{split} is empty: name a split of {corpus.name}")
+        raise UserError(f"data.corpus.{split} is empty: set it to a split of {corpus.name}")
     records = _source(corpus, split)
     for first in range(0, len(records), BLOCK):
         for record in records.__getitems__(list(range(first, min(first + BLOCK, len(records))))):
@@ -40,7 +40,7 @@ def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
 
 
 def download(corpus: config.Tfds) -> None:
-    """Downloads a dataset and keeps it as array records; nothing is done where that was done before."""
+    """Downloads a dataset and stores it as array records. Does nothing if it is already there."""
     tfds = _package()
     builder = _builder(corpus)
     if not builder.is_prepared():
@@ -49,20 +49,20 @@ def download(corpus: config.Tfds) -> None:
 
 
 def _source(corpus: config.Tfds, split: Split) -> Any:
-    """The records of a split, by number."""
+    """The records of a split, by index."""
     builder = _builder(corpus)
     if not builder.is_prepared():
         folder = f", data_dir={corpus.data_dir!r}" if corpus.data_dir else ""
         raise UserError(
-            f"{corpus.name} is not in {builder.data_path.parent}: prepare it once, by `s2sjax prepare FILE` or "
+            f"{corpus.name} is not in {builder.data_path.parent}: download it once with `s2sjax prepare FILE` or "
             f'python -c "import tensorflow_datasets as tfds; '
             f"tfds.builder('{corpus.name}'{folder}).download_and_prepare(file_format='array_record')\""
         )
-    kept_as = builder.info.file_format.value
-    if kept_as != "array_record":
+    file_format = builder.info.file_format.value
+    if file_format != "array_record":
         raise UserError(
-            f"{corpus.name} was prepared as {kept_as}, which needs TensorFlow: delete {builder.data_path} and prepare "
-            "it again with file_format='array_record'"
+            f"{corpus.name} was prepared as {file_format}, which needs TensorFlow: delete {builder.data_path} and "
+            "prepare it again with file_format='array_record'"
         )
     name = getattr(corpus, split)
     whole = re.split(r"[\[+]", name)[0].strip()
@@ -73,11 +73,11 @@ def _source(corpus: config.Tfds, split: Split) -> Any:
         return builder.as_data_source(split=name)
     except (ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{corpus.name} has no split {name!r} ({reason}): correct data.corpus.{split}") from None
+        raise UserError(f"{corpus.name} has no split {name!r} ({reason}): change data.corpus.{split}") from None
 
 
 def _builder(corpus: config.Tfds) -> Any:
-    """What TFDS knows of a dataset, by its code or by its files."""
+    """The TFDS builder of a dataset, from its code or its files."""
     tfds = _package()
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
@@ -101,7 +101,7 @@ def _near(name: str, names: list[str]) -> str:
 
 def _package() -> Any:
     try:
-        import tensorflow_datasets  # takes a second: only for those who read it
+        import tensorflow_datasets  # imported here: it takes a second
     except ImportError:
         raise UserError("tensorflow-datasets is not installed: pip install tensorflow-datasets") from None
     return tensorflow_datasets
@@ -111,22 +111,22 @@ def _package() -> Any:
 
 
 def _texts(record: Any, corpus: config.Tfds, side: str) -> list[str]:
-    """The texts of a feature: one, or as many as it holds.
+    """The texts of a feature, one or more.
 
     {"pt": b"sim"}, "pt" -> ["sim"]         {"answers": {"text": [b"a", b"b"]}}, "answers.text" -> ["a", "b"]
     """
     path, value = getattr(corpus, side), record
     for name in path.split("."):
-        if isinstance(value, Mapping) and set(value) == {"language", "translation"}:  # languages that vary
+        if isinstance(value, Mapping) and set(value) == {"language", "translation"}:  # a variable set of languages
             value = [text for language, text in zip(*value.values(), strict=True) if _decoded(language) == name]
         elif isinstance(value, Mapping) and name in value:
             value = value[name]
         else:
-            known = ", ".join(value) if isinstance(value, Mapping) else "no parts"
+            known = ", ".join(value) if isinstance(value, Mapping) else "no nested features"
             raise UserError(f"{corpus.name} has no feature {path!r}: set data.corpus.{side}; it has {known}")
     texts = list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, bytes | str) else [value]
     if not all(isinstance(text, bytes | str) for text in texts):
-        raise UserError(f"{corpus.name}: the feature {path!r} is no text: set data.corpus.{side} to one that is")
+        raise UserError(f"{corpus.name}: the feature {path!r} is not text: set data.corpus.{side} to a text feature")
     return [_decoded(text) for text in texts]
 
 

@@ -1,4 +1,4 @@
-"""A compiled function over all rows of a data set: each row exactly once, in the order of the rows."""
+"""Applies a compiled function to all rows of a data set, each exactly once. Results are in the order of the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tree = Any
 
 
 class Batched:
-    """function(params, batch) -> a tree of arrays [B, ...], compiled once a bucket and kept between calls.
+    """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
 
     With a mesh, the rows of a batch are split over all devices, and every process gets all results.
     """
@@ -25,16 +25,16 @@ class Batched:
         self.buckets, self.mesh = buckets, mesh if mesh is not None and mesh.size > 1 else None
         devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self.rows = -(-rows // devices) * devices
-        everywhere = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
-        self._compiled = jax.jit(function, out_shardings=everywhere)
+        replicated = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        self._compiled = jax.jit(function, out_shardings=replicated)
 
     def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
-        """One result for each row of the columns, in their order."""
+        """One result for each row of the columns, in order."""
         bucket = first_bucket(columns.lengths, self.buckets)
         if np.any(bucket < 0):
             row = int(np.argmin(bucket))
             raise UserError(
-                f"example {row + 1} has the lengths {tuple(columns.lengths[row].tolist())}, more than the last of "
+                f"example {row + 1} has lengths {tuple(columns.lengths[row].tolist())}, more than the last of "
                 f"data.buckets, {tuple(self.buckets[-1])}: shorten it"
             )
         found: list[Tree] = [None] * len(bucket)

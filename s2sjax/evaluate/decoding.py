@@ -1,6 +1,6 @@
-"""Lines in, lines out: a corpus decoded or scored with a trained model, or with several that write together.
+"""Decodes or scores a corpus with a trained model or an ensemble: lines in, lines out.
 
-Letters: B rows of a batch, S source length, T target length, L most tokens of an output, n hypotheses a line.
+Letters: B rows of a batch, S source length, T target length, L maximum output length, n hypotheses per line.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Output(NamedTuple):
     """One hypothesis for a line."""
 
     text: str
-    score: float  # by which the outputs of a line are sorted; of samples reranked by MBR, the expected utility
+    score: float  # the outputs of a line are sorted by it; with MBR, the expected utility
     log_prob: float
     ids: list[int]  # <eos> included
 
@@ -36,12 +36,12 @@ class Output(NamedTuple):
         return self.text
 
 
-QUEUE = 8  # sentences for each slot of the search
+MAX_QUEUE = 8  # sentences per slot of continuous batching, at most
 EMPTY = Output("", 0.0, 0.0, [EOS])
 
 
-class Words(NamedTuple):
-    """The words that the options name, as tokens."""
+class WordConstraints(NamedTuple):
+    """The words of the search options, as tokens."""
 
     prefix: tuple[int, ...]
     without: tuple[tuple[int, ...], ...]
@@ -49,7 +49,7 @@ class Words(NamedTuple):
 
 
 class Translator:
-    """A model with its vocabularies and its way of searching. One compiled program a shape, kept between calls."""
+    """A model with its vocabularies and search options. Compiles one program per shape, and reuses it between calls."""
 
     def __init__(
         self,
@@ -61,92 +61,94 @@ class Translator:
         rows: int,
         batch_sharding: jax.sharding.NamedSharding | None = None,
     ):
-        """`buckets` are source lengths; `rows` sentences are decoded at once. Several modules are an ensemble:
+        """`buckets` are source lengths; `rows` sentences are decoded at once.
 
-        `params` are then as many.
+        Several modules are an ensemble; `params` is then a sequence with one entry per module.
         """
         if options.beam > target.size:
-            raise UserError(f"search.beam {options.beam} is wider than the vocabulary of {target.size}: lower it")
+            raise UserError(
+                f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it"
+            )
         modules = (module,) if isinstance(module, nn.Module) else tuple(module)
         self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
         if options.coverage:
-            self.need_attention(f"search.coverage {options.coverage}", "set it to 0")
+            self.require_attention(f"search.coverage {options.coverage}", "set it to 0")
         self.source, self.target = source, target
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
-        self._alone = isinstance(module, nn.Module)
-        self._room = _room(modules)
-        self._words = self._constraining_words()
-        # Whatever devices share the rows, every process gets all that was found.
-        everywhere = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
-        compiled = partial(jax.jit, out_shardings=everywhere)
-        self._search = compiled(partial(_search, modules, options, self._words, rows), static_argnames="record")
+        self._is_single = isinstance(module, nn.Module)
+        self._max_length = _max_length(modules)
+        self._constraints = self._word_constraints()
+        # The rows are split over the devices, and every process gets all results.
+        replicated = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
+        compiled = partial(jax.jit, out_shardings=replicated)
+        self._search = compiled(partial(_search, modules, options, self._constraints, rows), static_argnames="record")
         self._attention = compiled(partial(_attention, modules, options.ensemble))
         self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
-    def need_attention(self, what: str, remedy: str = "choose a model that has some") -> None:
-        """Refuses what is made of attention where the model, or one of an ensemble, has none."""
+    def require_attention(self, what: str, remedy: str = "choose a model with attention") -> None:
+        """Raises a UserError if the model, or a member of the ensemble, has no attention."""
         if not self.attends:
-            raise UserError(f"{what} is made of attention, and this model has none: {remedy}")
+            raise UserError(f"{what} requires a model with attention, and this model has none: {remedy}")
 
-    def _constraining_words(self) -> Words:
+    def _word_constraints(self) -> WordConstraints:
         def ids(field: str, word: str) -> tuple[int, ...]:
             found = (UNK,) if word == "<unk>" else tuple(self.target.encode(word))
             if not found or (UNK in found and word != "<unk>"):
-                raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: name another word")
+                raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: choose another word")
             return found
 
         o = self.options
-        words = Words(
+        words = WordConstraints(
             ids("prefix", o.prefix) if o.prefix else (),
             tuple(ids("without", word) for word in o.without),
             tuple(ids("containing", word) for word in o.containing),
         )
         for word, wanted in zip(o.containing, words.containing):
             if wanted in words.without:
-                raise UserError(f"{word!r} is in search.containing and in search.without: leave it out of one")
+                raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
         for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
             if 0 < o.max_length <= needed:
                 raise UserError(
-                    f"search.{name} takes {needed} tokens, and <eos> one more, but search.max_length is "
-                    f"{o.max_length}: raise it"
+                    f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
+                    "raise search.max_length"
                 )
         return words
 
     def decode(
         self, params: Any, lines: Sequence[str], prefixes: Sequence[str] | None = None, first: int = 0
     ) -> list[list[Output]]:
-        """The n best outputs of each line, best first. A blank line has nothing to say: its one output is empty.
+        """The n best outputs of each line, best first. A blank line has one empty output.
 
-        prefixes: what the output of each line begins with, instead of search.prefix. `first` is the number of the first
-        line in its corpus: samples are drawn by it.
+        prefixes: the forced prefix of each line, instead of search.prefix. `first` is the number of the first line in
+        its corpus; the random samples of a line depend on its number.
         """
-        wanted = [index for index, line in enumerate(lines) if line.strip()]
+        nonblank = [index for index, line in enumerate(lines) if line.strip()]
         outputs = [[EMPTY] for _ in lines]
-        sources = [self.source.encode(lines[index]) for index in wanted]
-        forced = [self._prefix(prefixes[index] if prefixes else None) for index in wanted]
-        params = self._all(params)
-        # All batches are sent off before the first is read: the device never waits for the host.
+        sources = [self.source.encode(lines[index]) for index in nonblank]
+        forced = [self._prefix(prefixes[index] if prefixes else None) for index in nonblank]
+        params = self._stored(params)
+        # All batches are dispatched before the first result is read: the device never waits for the host.
         batches = []
-        queue = QUEUE if self._sharding is None else 1  # a slot stays on its device
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room, queue):
-            numbers = np.array([first + wanted[index] if index >= 0 else 0 for index in indices], np.int32)
+        queue = MAX_QUEUE if self._sharding is None else 1  # with a mesh, slots cannot be refilled across devices
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length, queue):
+            numbers = np.array([first + nonblank[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
-            batches.append((indices, _sent_off(self._search(params, *arguments)[0])))
+            batches.append((indices, _dispatch(self._search(params, *arguments)[0])))
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
                 if index >= 0:
-                    outputs[wanted[index]] = self._outputs(found, row)
+                    outputs[nonblank[index]] = self._outputs(found, row)
         return outputs
 
     def _prefix(self, prefix: str | None) -> list[int]:
         if prefix is None:
-            return list(self._words.prefix)
+            return list(self._constraints.prefix)
         ids = self.target.encode(prefix)
         if UNK in ids:
-            raise UserError(f"the prefix {prefix!r} is not in the target vocabulary: name another")
+            raise UserError(f"the prefix {prefix!r} is not in the target vocabulary: choose another")
         return ids
 
     def _outputs(self, found: Hypotheses, row: int) -> list[Output]:
@@ -160,11 +162,11 @@ class Translator:
         if utility != "none":
             ranked = mbr.order([output.text for output in outputs], utility)
             outputs = [outputs[index]._replace(score=score) for index, score in ranked]
-        # Where the constraints leave nothing to write, nothing is written.
+        # If the constraints allow no output, the output is empty.
         return outputs[: self.options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
 
-    def _all(self, params: Any) -> tuple:
-        return precision.stored((params,) if self._alone else tuple(params), self.options.precision)
+    def _stored(self, params: Any) -> tuple:
+        return precision.stored((params,) if self._is_single else tuple(params), self.options.precision)
 
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
         if self._sharding is None:
@@ -172,30 +174,32 @@ class Translator:
         return jax.make_array_from_callback(source.shape, self._sharding, lambda index: source[index])
 
     def tree(self, params: Any, line: str, prefix: str | None = None) -> tuple[Tree, Hypotheses]:
-        """All that the beam looked at for one line: the leaves have no batch axis. `prefix`: see `decode`."""
+        """The search tree of one line; the leaves have no batch axis. `prefix`: see `decode`."""
         if self.options.beam == 1 or self.options.sampling.count:
-            raise UserError("only a beam has a tree: set search.beam above 1 and search.sampling.count 0")
-        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._room)
+            raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
+        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._max_length)
         begin = _padded([self._prefix(prefix)])
-        found, tree = self._search(self._all(params), source, begin, np.zeros(1, np.int32), record=True)
+        found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
 
     def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
-        """What the model looked at while it wrote: source pieces, target pieces, weights [T, S]."""
-        self.need_attention("a map")
+        """The attention of an output: source pieces, target pieces, weights [T, S]."""
+        self.require_attention("an attention map")
         source = [*self.source.encode(line), EOS]
-        weights = self._attention(self._all(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32))
+        weights = self._attention(
+            self._stored(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32)
+        )
         return self.source.pieces(source), self.target.pieces(output.ids), np.asarray(weights[0])
 
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
-        """(source piece, output piece) for each piece of each output, <eos> aside: where attention was highest."""
-        self.need_attention("an alignment")
+        """(source piece, output piece) of each output piece except <eos>: the source piece with the highest weight."""
+        self.require_attention("an alignment")
         targets = Ragged.of_ids([output.ids[:-1] for output in outputs])
         sources = [self.source.encode(line) for line in lines]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length):
             target = self._targets(targets, indices)
-            weights = np.array(self._attention(self._all(params), self._place(source), self._place(target)))
+            weights = np.array(self._attention(self._stored(params), self._place(source), self._place(target)))
             weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
@@ -208,9 +212,9 @@ class Translator:
         targets = Ragged.of_ids([self.target.encode(target) for _, target in pairs])
         sources = [self.source.encode(source) for source, _ in pairs]
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._room):
+        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length):
             target = self._targets(targets, indices)
-            found = np.asarray(self._log_likelihood(self._all(params), self._place(source), self._place(target)))
+            found = np.asarray(self._log_likelihood(self._stored(params), self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0:
                     scores[index] = (float(found[row]), int(targets.lengths[index]))
@@ -218,18 +222,18 @@ class Translator:
 
     def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
         longest = int(max(targets.lengths[indices[indices >= 0]]))
-        return targets.padded(indices, round_length(longest, self._room))
+        return targets.padded(indices, round_length(longest, self._max_length))
 
 
-def _sent_off(found: Hypotheses) -> Hypotheses:
-    """On the CPUs of several processes, one at a time: those may meet in different order in programs that run at once,
-    and would wait for each other for ever.
+def _dispatch(found: Hypotheses) -> Hypotheses:
+    """Waits for each program on the CPUs of several processes: programs that run at once may start their collectives in
+    different orders, and would deadlock.
     """
     return jax.block_until_ready(found) if jax.process_count() > 1 and device.on_cpu() else found
 
 
 def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
-    """[B, P], P a power of two, or 0 where none begins with anything."""
+    """[B, P], P a power of two, or 0 if all prefixes are empty."""
     longest = max(map(len, prefixes))
     table = np.full((len(prefixes), 1 << (longest - 1).bit_length() if longest else 0), PAD, np.int32)
     for row, prefix in zip(table, prefixes):
@@ -240,25 +244,25 @@ def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
 # ---------------------------------------------------------------------------- the compiled programs
 
 
-def _room(modules: Sequence[nn.Module]) -> int | None:
-    """The most tokens that all of the models can tell apart."""
+def _max_length(modules: Sequence[nn.Module]) -> int | None:
+    """The maximum number of positions that all models support; None if there is no limit."""
     return min((module.longest for module in modules if module.longest), default=None)
 
 
 class Sentences(NamedTuple):
-    """All that a search knows of what it is to write; every leaf [N, ...]."""
+    """The inputs of a search; every leaf [N, ...]."""
 
     memories: tuple
-    mask: Array  # [N, S] where the source is real
-    limit: Array  # [N] the most tokens of the output
-    prefixes: Array  # [N, P] what it begins with
-    numbers: Array  # [N] the lines they come from
+    mask: Array  # [N, S] True for real source positions
+    limit: Array  # [N] maximum output length
+    prefixes: Array  # [N, P] forced prefixes
+    numbers: Array  # [N] line numbers
 
 
 def _search(
     modules: Sequence[nn.Module],
     o: config.Search,
-    words: Words,
+    words: WordConstraints,
     rows: int,
     params: tuple,
     source: Array,
@@ -266,27 +270,33 @@ def _search(
     numbers: Array,
     record: bool = False,
 ) -> tuple[Hypotheses, Tree | None]:
-    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each, `rows` at a time; a row of <pad> has none."""
+    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each, in `rows` slots; a row of <pad> has none."""
     params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
-    if not o.max_length and (room := _room(modules)):
-        length = min(length, room)  # however generous the ratio, the output ends where the model's positions do
-    # The limit follows the sentence, not its bucket: the bucket must not change what is written.
+    if not o.max_length and (longest := _max_length(modules)):
+        length = min(length, longest)  # whatever the ratio, the model's positions limit the output
+    # The limit depends on the sentence, not on its bucket: the bucket must not change the output.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)
     memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
     sentences = Sentences(memories, source != PAD, limit, prefixes, numbers)
-    make = partial(_searching, modules, params, o, words, length, record)
+    make = partial(_make_search, modules, params, o, words, length, record)
     if record:
         return search.run_loop(make(sentences))
     return continuous_batching.decode(make, sentences, rows), None
 
 
-def _searching(
-    modules: Sequence[nn.Module], params: tuple, o: config.Search, words: Words, length: int, record: bool, s: Sentences
+def _make_search(
+    modules: Sequence[nn.Module],
+    params: tuple,
+    o: config.Search,
+    words: WordConstraints,
+    length: int,
+    record: bool,
+    s: Sentences,
 ) -> search.Search:
-    """The search that the options ask for."""
+    """The search selected by the options."""
     real = jnp.sum(s.mask, axis=1)
     rules = [
         o.repetition != 1 and constraints.repetition(o.repetition),
@@ -314,7 +324,7 @@ def _searching(
 
 
 def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, memories: tuple, length: int):
-    """(what writes, its state) of the models together."""
+    """(step function, initial state) of the model or the ensemble."""
     members = [module.beams(one, memory) for module, one, memory in zip(modules, params, memories)]
     states = tuple(
         module.apply({"params": one}, memory, length, method="start")
@@ -338,5 +348,5 @@ def _log_likelihood(
 ) -> Array:
     members = zip(modules, precision.restored(params))
     logits: Any = [module.apply({"params": one}, source, target) for module, one in members]
-    together = logits[0] if len(logits) == 1 else ensemble.mean_of_log_probs(logits, mean)
-    return losses.log_likelihood(together, target, target != PAD)
+    combined = logits[0] if len(logits) == 1 else ensemble.mean_of_log_probs(logits, mean)
+    return losses.log_likelihood(combined, target, target != PAD)

@@ -1,13 +1,13 @@
 """Edit distance (Levenshtein 1966) by dynamic programming, with the alignment itself.
 
-The distance of two prefixes follows from the three distances one symbol back (Wagner and Fischer 1974):
+The distance of two prefixes follows from the distances of three shorter pairs (Wagner and Fischer 1974):
 
     D[i, 0] = i        D[0, j] = j
     D[i, j] = min( D[i-1, j] + 1                                        delete a_i
                    D[i, j-1] + 1                                        insert b_j
                    D[i-1, j-1] + (0 if a_i == b_j else substitution) )  match or substitute
 
-Symbols are any hashables: the characters of a string, the words of a sentence, the phones of a word.
+Symbols are any hashable values: the characters of a string, the words of a sentence, the phones of a word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from s2sjax.errors import UserError
 
 
 class Edit(NamedTuple):
-    """One column of an alignment; `left` is None where a symbol is inserted, `right` where one is deleted."""
+    """One column of an alignment; `left` is None for an insertion, `right` is None for a deletion."""
 
     operation: Literal["match", "substitute", "insert", "delete"]
     left: Hashable | None
@@ -31,7 +31,7 @@ class Edit(NamedTuple):
 
 
 def distance(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 1) -> int:
-    """The least cost of turning `a` into `b`: 1 for each insertion and deletion, `substitution` for each exchange.
+    """The minimum cost of turning `a` into `b`: insertions and deletions cost 1, substitutions cost `substitution`.
 
     >>> distance("intention", "execution"), distance("intention", "execution", substitution=2)
     (5, 8)
@@ -39,17 +39,17 @@ def distance(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 1
     _check(substitution)
     if substitution > 1:
         return _table(a, b, substitution)[-1][-1]
-    # RapidFuzz compares symbols by their hash, to which "a" and 97, or -1 and -2, are the same: number them first.
+    # RapidFuzz compares symbols by hash, so "a" equals 97 and -1 equals -2: replace symbols by unique numbers first.
     numbers: dict[Hashable, int] = {}
     return Levenshtein.distance(*([numbers.setdefault(x, len(numbers)) for x in symbols] for symbols in (a, b)))
 
 
 def alignment(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 1) -> list[Edit]:
-    """A cheapest way to turn `a` into `b`, symbol by symbol, from left to right.
+    """A minimum-cost alignment of `a` and `b`, from left to right.
 
-    Of equally cheap ways it takes one, always the same: the path is traced from the end, and at each fork
-    a match or substitution goes before a deletion, a deletion before an insertion. So an insertion or a
-    deletion stands as far to the left as it can: of the two `o` in `gooal`, the first is the one too many.
+    Ties are broken in a fixed order: the path is traced from the end, and prefers a match or substitution to a
+    deletion, and a deletion to an insertion. So insertions and deletions are as far left as possible: for `gooal` and
+    `goal`, the first `o` is deleted.
 
     >>> [edit.operation for edit in alignment("monkey", "money")]
     ['match', 'match', 'match', 'delete', 'match', 'match']
@@ -76,14 +76,14 @@ _MARKS = {"match": "|", "substitute": "s", "insert": "i", "delete": "d"}
 
 
 def show(alignment: Sequence[Edit]) -> str:
-    """Three lines: the left side, what happens, the right side. `*` is a gap and `␣` a blank.
+    """Three lines: the left side, the operations, the right side. `*` is a gap and `␣` a space.
 
     >>> print(show(alignment("monkey", "money")))
     m o n k e y
     | | | d | |
     m o n * e y
     """
-    columns = [(visible(edit.left), _MARKS[edit.operation], visible(edit.right)) for edit in alignment]
+    columns = [(printable(edit.left), _MARKS[edit.operation], printable(edit.right)) for edit in alignment]
     widths = [max(map(_width, column)) for column in columns]
     lines = (
         " ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths)).rstrip()
@@ -92,8 +92,8 @@ def show(alignment: Sequence[Edit]) -> str:
     return "\n".join(lines)
 
 
-def visible(symbol: Hashable | None) -> str:
-    """The symbol as a label on one line: a gap as `*`, a blank as `␣`, an empty text as `''`, a newline as `\\n`."""
+def printable(symbol: Hashable | None) -> str:
+    """The symbol as a one-line label: a gap as `*`, a space as `␣`, an empty string as `''`, a newline as `\\n`."""
     if symbol is None:
         return "*"
     text = str(symbol).replace(" ", "␣") or "''"
@@ -103,12 +103,12 @@ def visible(symbol: Hashable | None) -> str:
 def _check(substitution: int) -> None:
     if substitution < 1:
         raise UserError(
-            f"substitution costs {substitution}: it must cost at least 1, else unequal texts have distance 0"
+            f"substitution is {substitution}: it must be at least 1, or different texts would have distance 0"
         )
 
 
 def _table(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int) -> list[list[int]]:
-    """D of the module's equations, [len(a) + 1][len(b) + 1]."""
+    """The table D of the equations above, [len(a) + 1][len(b) + 1]."""
     table = [list(range(len(b) + 1))]
     for i, x in enumerate(a, start=1):
         row = [i]
@@ -119,5 +119,5 @@ def _table(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int) -> l
 
 
 def _width(text: str) -> int:
-    """Columns that a terminal gives the text: two for a wide East Asian character, none for a combining mark."""
+    """The width of the text in a terminal: 2 for a wide East Asian character, 0 for a combining mark."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

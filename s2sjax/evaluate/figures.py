@@ -1,10 +1,10 @@
-"""Pictures: where the model looked, how it learnt, how it fares on long sentences.
+"""Figures: attention maps, learning curves and search trees.
 
-Figures are plain `Figure` objects: no pyplot, no backend, no global style is touched, so a notebook's own plots
+Figures are plain `Figure` objects: pyplot, the backend and the global style are not touched, so a notebook's own plots
 stay as they are. The suffix of the path chooses the format (.png, .svg, .pdf).
 
-The sheet is one inch square, so that figure fractions are inches, and saving crops it to what was drawn: axes are
-placed in inches from the top left corner, as large as they need to be.
+A figure is one inch square, so that figure coordinates are inches, and saving crops it to its content: axes are
+placed in inches from the top left corner.
 
 Letters: S source pieces, T target pieces.
 """
@@ -25,17 +25,28 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from s2sjax.errors import UserError
-from s2sjax.evaluate.edit import visible
+from s2sjax.evaluate.edit import printable
 from s2sjax.evaluate.metrics import METRICS
-from s2sjax.evaluate.paper import PAPER, QUIET, RULE, PathLike, quietly, save, sheet, text_style
+from s2sjax.evaluate.style import (
+    BACKGROUND,
+    GREY,
+    GRID,
+    PathLike,
+    ignore_missing_glyphs,
+    new_figure,
+    save,
+    text_style,
+)
 from s2sjax.evaluate.trees import search_tree as search_tree
 
 SERIES = ("#1f5a96", "#d1603d", "#3f8f5b", "#8a5aa5", "#b58a1b", "#5f6b7a")
-SHADES = LinearSegmentedColormap.from_list("paper to ink", ["#f4f6f8", "#c9dbec", "#6fa3cf", "#1f5a96", "#0c2a4d"])
+ATTENTION_COLOURS = LinearSegmentedColormap.from_list(
+    "attention", ["#f4f6f8", "#c9dbec", "#6fa3cf", "#1f5a96", "#0c2a4d"]
+)
 
 
 class AttentionMap(NamedTuple):
-    """What the model looked at while it wrote: row t of `weights` [T, S] belongs to target piece t."""
+    """The attention weights [T, S] of one output: row t belongs to target piece t."""
 
     source: Sequence[str]
     target: Sequence[str]
@@ -49,17 +60,17 @@ class AttentionMap(NamedTuple):
 def attention_map(
     path: PathLike, source_pieces: Sequence[str], target_pieces: Sequence[str], weights: Any, title: str | None = None
 ) -> None:
-    """Draws `weights` [T, S] as square cells: source along the top, target down the side, dark where it looks."""
+    """Draws `weights` [T, S] as square cells: source along the top, target down the side, large weights dark."""
     attention_grid(path, [AttentionMap(source_pieces, target_pieces, weights, title)], columns=1)
 
 
 def attention_grid(path: PathLike, maps: Sequence[AttentionMap], columns: int = 3) -> None:
-    """Draws several maps, row by row, with one size of cells and one scale of colours: 0 to the largest weight."""
+    """Draws several maps, row by row, with the same cell size and colour scale: 0 to the largest weight."""
     if not maps:
         raise UserError("there are no attention maps to draw: give at least one")
     if columns < 1:
-        raise UserError(f"columns is {columns}: a grid of attention maps needs at least 1")
-    tables = [_weights(one) for one in maps]
+        raise UserError(f"columns is {columns}: it must be at least 1")
+    tables = [_checked_weights(one) for one in maps]
     columns = min(columns, len(maps))
     rows = -(-len(maps) // columns)
     across, down = (columns * max(t.shape[1] for t in tables), rows * max(t.shape[0] for t in tables))
@@ -68,15 +79,15 @@ def attention_grid(path: PathLike, maps: Sequence[AttentionMap], columns: int = 
     finite = np.concatenate([table[np.isfinite(table)] for table in tables])
     top = float(finite.max(initial=0)) or 1.0
 
-    figure = sheet()
+    figure = new_figure()
     panels = [_draw_map(figure, one, table, top, cell, points) for one, table in zip(maps, tables)]
     right = _arrange(figure, panels, columns, gap=2.5 * points / 72)
     _draw_scale(figure, panels[0], right + 1.5 * points / 72, top, points)
     save(figure, path)
 
 
-def _weights(one: AttentionMap) -> np.ndarray:
-    """The weights [T, S] of a map, checked; at least one pale cell where nothing was read or nothing written."""
+def _checked_weights(one: AttentionMap) -> np.ndarray:
+    """The weights [T, S] of a map, checked; at least one empty cell if the source or the target is empty."""
     weights = np.asarray(one.weights, dtype=np.float32)
     T, S = len(one.target), len(one.source)
     if weights.shape != (T, S) and (weights.size or T * S):
@@ -88,25 +99,25 @@ def _weights(one: AttentionMap) -> np.ndarray:
 
 
 def _cell_inches(longest: int, total: int) -> float:
-    """The side of a cell: nine inches for `longest` cells in a row, within reason, and forty for all of `total`."""
+    """The side of a cell: `longest` cells take about nine inches, and `total` cells at most forty."""
     return min(float(np.clip(9 / longest, 0.13, 0.40)), 40 / total)
 
 
 def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, cell: float, points: float) -> Axes:
     T, S = table.shape
     panel = figure.add_axes((0, -T * cell, S * cell, T * cell))
-    panel.imshow(table, cmap=SHADES, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
-    labels = [visible(piece) for piece in one.source]
-    turned = max(map(len, labels), default=0) > 2
+    panel.imshow(table, cmap=ATTENTION_COLOURS, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
+    labels = [printable(piece) for piece in one.source]
+    rotated = max(map(len, labels), default=0) > 2
     panel.xaxis.tick_top()
-    panel.set_xticks(range(len(labels)), labels, rotation=90 if turned else 0, **text_style(points))
-    panel.set_yticks(range(len(one.target)), [visible(piece) for piece in one.target], **text_style(points))
+    panel.set_xticks(range(len(labels)), labels, rotation=90 if rotated else 0, **text_style(points))
+    panel.set_yticks(range(len(one.target)), [printable(piece) for piece in one.target], **text_style(points))
     panel.tick_params(length=0, pad=0.4 * points)
-    # Hairlines between the cells lead the eye from a dark cell to its two labels.
+    # Thin lines between the cells help to find the two labels of a cell.
     panel.set_xticks(np.arange(S + 1) - 0.5, minor=True)
     panel.set_yticks(np.arange(T + 1) - 0.5, minor=True)
     panel.tick_params(which="minor", length=0)
-    panel.grid(which="minor", color=PAPER, linewidth=0.1 * points)
+    panel.grid(which="minor", color=BACKGROUND, linewidth=0.1 * points)
     panel.spines[:].set_visible(False)
     if one.title:
         panel.set_title(one.title, loc="left", pad=0.9 * points, fontweight="bold", **text_style(1.1 * points))
@@ -114,8 +125,8 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
 
 
 def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -> float:
-    """Moves the panels into a grid whose rows and columns leave room for their labels; returns its right edge."""
-    with quietly():
+    """Moves the panels into a grid with room for their labels; returns its right edge."""
+    with ignore_missing_glyphs():
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [
             (panel.get_tightbbox(renderer) or panel.bbox).transformed(figure.transFigure.inverted()) for panel in panels
@@ -123,8 +134,8 @@ def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -
     places = [panel.get_position() for panel in panels]
 
     def edges(before: Sequence[float], after: Sequence[float], lines: Sequence[int]) -> tuple[list[float], float]:
-        """Where each line of the grid begins, and where the last ends, if panel i is one of line `lines[i]` and
-        takes `before[i]` inches up to its first cell and `after[i]` from there on."""
+        """The start of each line (row or column) of the grid, and the end of the last one. Panel i is in line
+        `lines[i]` and takes `before[i]` inches up to its first cell and `after[i]` from there on."""
         at, begins = 0.0, []
         for line in range(max(lines) + 1):
             members = [i for i, of in enumerate(lines) if of == line]
@@ -140,32 +151,32 @@ def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -
 
 
 def _draw_scale(figure: Figure, panel: Axes, left: float, top: float, points: float) -> None:
-    """A slim bar of the colours, level with the first panel."""
+    """A narrow colour bar beside the first panel."""
     beside = panel.get_position()
     height = min(beside.height, 1.5)
     strip = figure.add_axes((left, beside.y1 - height, 0.9 * points / 72, height))
     bar = figure.colorbar(panel.images[0], cax=strip)
     bar.outline.set_visible(False)
     bar.set_ticks([0, top], labels=["0", f"{top:.2g}"])
-    strip.tick_params(length=0, pad=0.3 * points, labelsize=0.8 * points, labelcolor=QUIET)
+    strip.tick_params(length=0, pad=0.3 * points, labelsize=0.8 * points, labelcolor=GREY)
 
 
 # ---------------------------------------------------------------------------------------- curves
 
 
 def learning_curve(path: PathLike, metrics_jsonl_path: PathLike) -> None:
-    """Draws loss, and below it each score, against steps.
+    """Plots losses, and below them the scores, against the step.
 
-    Each line of the file is a JSON object with a `step`. Any other number whose name has the part `loss`
-    (`loss`, `dev_loss`, `dev/loss`) is a loss, and one with the name of a metric (`dev/per`) is a score; objects
-    within objects are read as `outer/inner`. Steps done again after a resume are drawn as they were done last.
+    Each line of the file is a JSON object with a `step`. A number whose name contains the word `loss`
+    (`loss`, `dev_loss`, `dev/loss`) is a loss, and one with the name of a metric (`dev/per`) is a score; nested objects
+    are read as `outer/inner`. If a step was repeated after a resume, the last values are plotted.
     """
     curves = _read_curves(Path(metrics_jsonl_path))
-    losses = {name: points for name, points in curves.items() if "loss" in _parts(name)}
-    scores = {name: points for name, points in curves.items() if _parts(name) & METRICS.keys() and name not in losses}
+    losses = {name: points for name, points in curves.items() if "loss" in _words(name)}
+    scores = {name: points for name, points in curves.items() if _words(name) & METRICS.keys() and name not in losses}
     if not losses and not scores:
-        raise UserError(f"{metrics_jsonl_path} holds neither a loss nor a score: has the run logged a step yet?")
-    figure = sheet()
+        raise UserError(f"{metrics_jsonl_path} has neither a loss nor a score: wait until the run has logged a step")
+    figure = new_figure()
     panels = [(group, label) for group, label in ((losses, "loss"), (scores, "score")) if group]
     last = max(x for curve in curves.values() for x, _ in curve)
     for row, (group, label) in enumerate(panels):
@@ -175,37 +186,23 @@ def learning_curve(path: PathLike, metrics_jsonl_path: PathLike) -> None:
     save(figure, path)
 
 
-def lengths(
-    path: PathLike,
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    x_label: str = "source length",
-    y_label: str = "score",
-) -> None:
-    """Draws quality against source length: one line of (length, score) points for each label of `series`."""
-    if not series:
-        raise UserError("there is nothing to draw against length: give at least one labelled series")
-    figure = sheet()
-    _draw_lines(figure.add_axes((0, -3.6, 6.4, 3.6)), series, x_label, y_label)
-    save(figure, path)
-
-
 def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> None:
     for number, (label, points) in enumerate(series.items()):
         x, y = np.asarray(sorted(points), dtype=np.float64).reshape(-1, 2).T
         panel.plot(
             x, y, label=label, color=SERIES[number % len(SERIES)], linewidth=1.5, solid_capstyle="round",
             linestyle=("-", "--", ":")[number // len(SERIES) % 3], clip_on=False, zorder=3,
-            marker="o" if len(points) <= 40 else "", markersize=4.5, markeredgecolor=PAPER, markeredgewidth=0.8,
+            marker="o" if len(points) <= 40 else "", markersize=4.5, markeredgecolor=BACKGROUND, markeredgewidth=0.8,
         )  # fmt: skip
-    panel.grid(axis="y", color=RULE, linewidth=0.8)
+    panel.grid(axis="y", color=GRID, linewidth=0.8)
     panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.spines["bottom"].set_color(QUIET)
-    panel.tick_params(length=0, pad=6, labelsize=9, labelcolor=QUIET)
+    panel.spines["bottom"].set_color(GREY)
+    panel.tick_params(length=0, pad=6, labelsize=9, labelcolor=GREY)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     if panel.get_ylim()[0] > 0:
-        panel.set_ylim(bottom=0)  # so that twice as high is twice as much
+        panel.set_ylim(bottom=0)  # so that heights are proportional to values
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
     panel.set_ylabel(y_label, labelpad=8, **text_style(10))
     legend = panel.legend(
@@ -217,7 +214,7 @@ def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """{name: [(step, value), ...]} of every number in the file, steps rising, the last word on a step kept."""
+    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -228,7 +225,7 @@ def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
             step = int(record["step"])
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
-                break  # a run that was killed may leave half a line
+                break  # a run that was killed may leave an incomplete line
             raise UserError(f"{path}, line {number}: not a JSON object with a step: delete the line") from None
         for name, value in _numbers(record):
             curves.setdefault(name, {})[step] = value
@@ -243,5 +240,5 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, float(value)
 
 
-def _parts(name: str) -> set[str]:
+def _words(name: str) -> set[str]:
     return {name, *re.split(r"[/._ ]", name.lower())}

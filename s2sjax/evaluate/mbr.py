@@ -1,8 +1,8 @@
-"""Minimum Bayes risk: of many samples, the one that is most like all the others (Kumar and Byrne 2004).
+"""Minimum Bayes risk: the sample with the highest expected utility (Kumar and Byrne 2004).
 
     expected utility of y  =  1/n sum over the n samples s of utility(y, s)
 
-A sample drawn often counts often, itself included, so likely outputs are favoured as they should be.
+A sample that was drawn several times counts several times, so likely outputs are favoured.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ def _edit(output: str, reference: str) -> float:
 
 
 def expected_utilities(samples: Sequence[str], utility: Utility) -> list[float]:
-    """Of each sample, from 0 to 1: see above.
+    """The expected utility of each sample, from 0 to 1.
 
     >>> [round(u, 2) for u in expected_utilities(["abcd", "abce", "xyz"], "edit")]
     [0.58, 0.58, 0.33]
@@ -44,7 +44,7 @@ def expected_utilities(samples: Sequence[str], utility: Utility) -> list[float]:
 
 
 def order(samples: Sequence[str], utility: Utility) -> list[tuple[int, float]]:
-    """(index, expected utility) of each different sample, the best first, the one drawn first of equals."""
+    """(index, expected utility) of each distinct sample, best first; ties in the order of drawing."""
     utilities = expected_utilities(samples, utility)
     first = {sample: index for index, sample in reversed(list(enumerate(samples)))}
     return sorted(((index, utilities[index]) for index in first.values()), key=lambda pair: (-pair[1], pair[0]))

@@ -1,13 +1,13 @@
-"""Scores of a decoded corpus. Every one is computed from corpus-wide sums, never as a mean of line scores.
+"""Metrics of a decoded corpus. Each is computed from corpus-wide sums, not as a mean of line scores.
 
 An error rate (PER over phones, WER over words, CER over characters) compares each line with its *closest*
-reference, the one at the least edit distance, the first of equals:
+reference, the one with the smallest edit distance (the first one on ties):
 
     rate = 100 * sum_i distance(hypothesis_i, closest_i) / sum_i length(closest_i)
 
-References that are empty throughout count as one symbol together: the rate stays finite, and it is 0 if and
-only if every line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018); a score is nothing without its
-signature, so the signature travels with it. An empty line scores as sacreBLEU scores it.
+If all references are empty, the denominator is 1: the rate stays finite, and it is 0 if and only if every
+line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018), and each score comes with its signature. Empty
+lines are scored as sacreBLEU scores them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ References = Sequence[tuple[str, ...]]
 
 class Result(NamedTuple):
     name: str
-    """lower case: the key in results.json"""
+    """in lower case: the key in results.json"""
     value: float
-    """in percent, or sacreBLEU's points"""
+    """in percent, or in sacreBLEU's points"""
     higher_is_better: bool
     signature: str | None
     """sacreBLEU's; None for the error rates, which have no options to record"""
@@ -48,10 +48,10 @@ class Result(NamedTuple):
 def score(
     metrics: Sequence[str], hypotheses: Sequence[str], references: References, line: Line = "sentence"
 ) -> dict[str, Result]:
-    """Scores `hypotheses` by each of `metrics`; `references[i]` holds the right answers for line i, one or more.
+    """Scores `hypotheses` by each of `metrics`; `references[i]` has the references of line i, one or more.
 
-    `line` says what a line is. Where it is one word, written as phones or letters, WER is the share of lines
-    that equal none of their references, blanks aside.
+    `line` says what a line is. If it is one word, written as phones or letters, WER is the fraction of lines
+    that equal none of their references, ignoring white space.
 
     >>> results = score(["per", "wer"], ["K AE T", "D AO G"], [("K AE T",), ("D AA G", "D AO G Z")], line="word")
     >>> {name: result.value for name, result in results.items()}  # 1 of 6 phones, 1 of 2 words
@@ -63,29 +63,29 @@ def score(
     return {name: METRICS[name](name, hypotheses, references, line) for name in metrics}
 
 
-def bucketed(
+def score_by_length(
     metric: str,
     hypotheses: Sequence[str],
     references: References,
     lengths: Sequence[int],
-    highs: Sequence[int] = (10, 20, 30, 40, 50),
+    bounds: Sequence[int] = (10, 20, 30, 40, 50),
     line: Line = "sentence",
 ) -> list[tuple[int, int, Result]]:
-    """The metric against source length: (low, high, Result) for the lines with low <= length <= high.
+    """The metric by source length: (low, high, Result) for the lines with low <= length <= high.
 
-    `lengths[i]` is the source length of line i. Buckets end at `highs`; lines longer than the last share one more
-    bucket, which ends at the longest. A bucket without lines is left out.
-    With highs (10, 20) and lengths up to 37: 0 to 10, 11 to 20, 21 to 37.
+    `lengths[i]` is the source length of line i. `bounds` are the upper bounds of the buckets; longer lines are in one
+    more bucket. Empty buckets are left out.
+    With bounds (10, 20) and lengths up to 37: 0 to 10, 11 to 20, 21 to 37.
     """
     _check_name(metric)
     _check_lines(hypotheses, references)
     if len(lengths) != len(hypotheses):
-        raise UserError(f"{len(lengths)} source lengths for {len(hypotheses)} hypotheses: give one length a line")
-    if list(highs) != sorted(set(highs)):
-        raise UserError(f"highs, where the buckets end, must rise from short to long, but is {tuple(highs)}")
+        raise UserError(f"{len(lengths)} source lengths for {len(hypotheses)} hypotheses: give one length per line")
+    if list(bounds) != sorted(set(bounds)):
+        raise UserError(f"bounds is {tuple(bounds)}: give the upper bounds of the buckets in ascending order")
     buckets = []
     low = 0
-    for high in (*highs, max(lengths)):
+    for high in (*bounds, max(lengths)):
         rows = [i for i, length in enumerate(lengths) if low <= length <= high]
         if rows:
             part = score([metric], [hypotheses[i] for i in rows], [references[i] for i in rows], line)
@@ -95,7 +95,7 @@ def bucketed(
 
 
 def summary(results: dict[str, Result], noun: str = "sentence") -> str:
-    """What to print: the error rates on one line, then a line with its signature for each score of sacreBLEU.
+    """The results as text: the error rates on one line, then one line with its signature for each sacreBLEU score.
 
     PER 7.93%  WER 33.10%  on 6,012 words
     BLEU 27.31  on 3,003 sentences  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
@@ -116,16 +116,16 @@ def summary(results: dict[str, Result], noun: str = "sentence") -> str:
 def write_results(path: str | os.PathLike[str], results: dict[str, Result], **extra: Any) -> None:
     """Writes results.json: `{"per": {"value", "signature", "examples"}, ...}` beside `extra` (split, step, search).
 
-    Atomically: a reader sees the old file or the new one, never half of one. `extra` may hold configs.
+    Writes atomically: a reader sees the old file or the new one. `extra` may contain configs.
     """
     clash = sorted(results.keys() & extra.keys())
     if clash:
-        raise UserError(f"results.json would hold {clash[0]!r} twice, as a metric and as a field: rename the field")
+        raise UserError(f"{clash[0]!r} is both a metric and a field of results.json: rename the field")
     page = {name: {"value": r.value, "signature": r.signature, "examples": r.examples} for name, r in results.items()}
     page |= {name: to_json(value) for name, value in extra.items()}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, for a rename is atomic only there
+    draft = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, because only then is a rename atomic
     try:
         draft.write_text(json.dumps(page, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(draft, path)
@@ -134,7 +134,7 @@ def write_results(path: str | os.PathLike[str], results: dict[str, Result], **ex
 
 
 def higher_is_better(name: str) -> bool:
-    """Of a metric by name: an error rate falls as a model improves, a score rises."""
+    """Whether higher values of a metric are better: not for error rates and TER."""
     _check_name(name)
     return METRICS[name] is not _rate and name != "ter"
 
@@ -145,7 +145,7 @@ def higher_is_better(name: str) -> bool:
 def _check_name(name: str) -> None:
     if name not in METRICS:
         nearest = difflib.get_close_matches(name.lower(), METRICS, n=1, cutoff=0.0)[0]
-        raise UserError(f"unknown metric {name!r}: did you mean {nearest!r}? There are {', '.join(METRICS)}")
+        raise UserError(f"unknown metric {name!r}: did you mean {nearest!r}? The metrics are {', '.join(METRICS)}")
 
 
 def _check_lines(hypotheses: Sequence[str], references: References) -> None:
@@ -154,12 +154,12 @@ def _check_lines(hypotheses: Sequence[str], references: References) -> None:
             f"{len(hypotheses)} hypotheses but {len(references)} lines of references: decode and score the same lines"
         )
     if not hypotheses:
-        raise UserError("there are no lines to score: the split is empty, choose another")
+        raise UserError("there are no lines to score: choose a split that is not empty")
     for number, answers in enumerate(references, start=1):
         if isinstance(answers, str):
-            raise UserError(f"the references of line {number} are one string: give a tuple of strings, even for one")
+            raise UserError(f"the references of line {number} are a string: give a tuple of strings")
         if not answers:
-            raise UserError(f"line {number} has no reference: drop it, or give it at least one")
+            raise UserError(f"line {number} has no reference: remove it, or give it at least one")
 
 
 # --------------------------------------------------------------------------------------- the metrics
@@ -168,38 +168,38 @@ def _check_lines(hypotheses: Sequence[str], references: References) -> None:
 def _errors(
     symbols: Callable[[str], Sequence[str]], hypotheses: Sequence[str], references: References
 ) -> list[tuple[int, int]]:
-    """For each line, the (distance, length) of its closest reference; of equally close ones, the first."""
+    """For each line, the (distance, length) of its closest reference, the first one on ties."""
 
     def closest(hypothesis: str, answers: tuple[str, ...]) -> tuple[int, int]:
-        said = symbols(hypothesis)
-        pairs = [(distance(said, right), len(right)) for right in map(symbols, answers)]
-        return min(pairs, key=lambda pair: pair[0])  # min keeps the first of equals
+        predicted = symbols(hypothesis)
+        pairs = [(distance(predicted, correct), len(correct)) for correct in map(symbols, answers)]
+        return min(pairs, key=lambda pair: pair[0])  # min returns the first on ties
 
     return [closest(*pair) for pair in zip(hypotheses, references)]
 
 
 def _rate(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
     lines = _errors(list if name == "cer" else str.split, hypotheses, references)
-    if name == "wer" and line == "word":  # the line is one word: right or wrong
+    if name == "wer" and line == "word":  # the line is one word: correct or wrong
         lines = [(min(errors, 1), 1) for errors, _ in lines]
     errors, length = (sum(column) for column in zip(*lines))
     return Result(name, 100.0 * errors / max(length, 1), higher_is_better(name), None, len(hypotheses), name.upper())
 
 
 def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
-    """100 * share of lines that equal one of their references, character by character."""
-    right = sum(hypothesis in answers for hypothesis, answers in zip(hypotheses, references))
-    return Result(name, 100.0 * right / len(hypotheses), higher_is_better(name), None, len(hypotheses), "exact")
+    """The percentage of lines that equal one of their references exactly."""
+    correct = sum(hypothesis in answers for hypothesis, answers in zip(hypotheses, references))
+    return Result(name, 100.0 * correct / len(hypotheses), higher_is_better(name), None, len(hypotheses), "exact")
 
 
 def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
-    from sacrebleu.metrics import BLEU, CHRF, TER  # here, for the import is slow and most tasks do without
+    from sacrebleu.metrics import BLEU, CHRF, TER  # imported here because it is slow and most tasks do not need it
 
     if name == "bleu_tokenized":
         metric = BLEU(tokenize="none", smooth_method="none", force=True)
     else:
         metric = {"bleu": BLEU, "chrf": CHRF, "ter": TER}[name]()
-    # sacreBLEU wants stream k to hold the k-th reference of every line, None where a line has fewer.
+    # sacreBLEU's stream k has the k-th reference of every line, or None if a line has fewer.
     streams: list[list[Any]] = [
         [answers[k] if k < len(answers) else None for answers in references] for k in range(max(map(len, references)))
     ]

@@ -1,6 +1,6 @@
-"""A beam search as a tree: every continuation that was ranked, what became of it, and what won.
+"""Draws a beam search as a tree: every continuation that was ranked, which were pruned, and the best output.
 
-Letters: G groups, W prefixes a group, L steps.
+Letters: G groups, W prefixes per group, L steps.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS
 from s2sjax.errors import UserError
-from s2sjax.evaluate.edit import visible
-from s2sjax.evaluate.paper import INK, PathLike, save, sheet, text_style
+from s2sjax.evaluate.edit import printable
+from s2sjax.evaluate.style import TEXT, PathLike, new_figure, save, text_style
 
-PRUNED, WINNER = "#b8bec8", "#1f5a96"
-ROW = 0.21  # inches from leaf to leaf
+PRUNED, BEST = "#b8bec8", "#1f5a96"
+ROW_HEIGHT = 0.21  # inches between leaves
 
 
 class Node(NamedTuple):
-    """One continuation. The root, before the first token, is none of them: its children have parent -1."""
+    """One continuation. The root, <sos>, is not a node: its children have parent -1."""
 
-    parent: int  # index of the node that it continues
+    parent: int  # index of its parent node
     token: int
     step: int
     log_prob: float  # of the whole prefix
-    ended: bool  # put aside as a hypothesis
+    ended: bool  # a finished hypothesis
 
 
 def nodes(tree: Tree) -> list[Node]:
@@ -47,37 +47,38 @@ def nodes(tree: Tree) -> list[Node]:
 
 
 def search_tree(path: PathLike, tree: Tree, found: Hypotheses, pieces: Callable[[Sequence[int]], list[str]]) -> None:
-    """Draws a search: its words, the log-probability of each prefix, the score of each output; what was pruned is grey.
+    """Draws a search: its tokens, the log-probability of each prefix, the score of each output.
 
-    `tree` [G, L, ...] and `found` [n, ...] are those of one sentence; `pieces` spells tokens. The best output is blue.
+    `tree` [G, L, ...] and `found` [n, ...] are those of one sentence; `pieces` gives the text of tokens. The path of
+    the best output is blue, and pruned prefixes are grey.
     """
-    every = nodes(tree)
-    if not every:
-        raise UserError("the tree of this search is empty: there is nothing to draw")
+    all_nodes = nodes(tree)
+    if not all_nodes:
+        raise UserError("the search tree is empty: there is nothing to draw")
     outputs = [
         tuple(tokens[:length]) for tokens, length in zip(found.tokens.tolist(), found.lengths.tolist()) if length
     ]
-    sentences = [_sentence(every, number) for number in range(len(every))]
-    kept = _leading_to_an_end(every)
-    heights = _heights(every)
-    winners = _winners(every, sentences, outputs[0] if outputs else ())
-    spelt = [visible(piece) for piece in pieces([node.token for node in every])]
-    column = 1.1 + 0.08 * max(map(len, spelt))  # inches from step to step
-    figure = sheet()
-    across, down = column * (2 + max(node.step for node in every)), ROW * (1 + max(heights))
+    sentences = [_sentence(all_nodes, number) for number in range(len(all_nodes))]
+    kept = _leads_to_end(all_nodes)
+    heights = _heights(all_nodes)
+    best_path = _best_path(all_nodes, sentences, outputs[0] if outputs else ())
+    labels = [printable(piece) for piece in pieces([node.token for node in all_nodes])]
+    column = 1.1 + 0.08 * max(map(len, labels))  # inches from step to step
+    figure = new_figure()
+    across, down = column * (2 + max(node.step for node in all_nodes)), ROW_HEIGHT * (1 + max(heights))
     panel = figure.add_axes((0, -down, across, down))
     panel.set(xlim=(0, across / column), ylim=(max(heights) + 1, -1))
     panel.axis("off")
-    root = (heights[_first(every)] + heights[_last(every)]) / 2
+    root = (heights[_most_likely_start(all_nodes)] + heights[_least_likely_start(all_nodes)]) / 2
     panel.text(0.62, root, "<sos>", ha="right", va="center", **text_style(8))
-    for number, node in enumerate(every):
-        colour = WINNER if number in winners else INK if kept[number] else PRUNED
+    for number, node in enumerate(all_nodes):
+        colour = BEST if number in best_path else TEXT if kept[number] else PRUNED
         from_height = heights[node.parent] if node.parent >= 0 else root
         begin = node.step + 0.65
         panel.plot(
             [begin, begin + 0.1, begin + 0.22, begin + 0.3],
             [from_height, from_height, heights[number], heights[number]],
-            color=colour, linewidth=1.6 if number in winners else 0.8, zorder=3 if kept[number] else 1,
+            color=colour, linewidth=1.6 if number in best_path else 0.8, zorder=3 if kept[number] else 1,
             solid_capstyle="round", solid_joinstyle="round",
         )  # fmt: skip
         score = f"{node.log_prob:.2f}"
@@ -85,8 +86,8 @@ def search_tree(path: PathLike, tree: Tree, found: Hypotheses, pieces: Callable[
             place = outputs.index(sentences[number])
             score = f"{found.scores[place]:.3f}  #{place + 1}"
         style = text_style(8) | {"color": colour}
-        weight = "bold" if number in winners else "normal"
-        word = "<eos>" if node.token == EOS else spelt[number]
+        weight = "bold" if number in best_path else "normal"
+        word = "<eos>" if node.token == EOS else labels[number]
         at = (begin + 0.33, heights[number])
         label = panel.annotate(word, at, va="center", ha="left", fontweight=weight, **style)
         panel.annotate(
@@ -96,43 +97,43 @@ def search_tree(path: PathLike, tree: Tree, found: Hypotheses, pieces: Callable[
     save(figure, path)
 
 
-def _sentence(every: Sequence[Node], number: int) -> tuple[int, ...]:
+def _sentence(all_nodes: Sequence[Node], number: int) -> tuple[int, ...]:
     tokens = []
     while number >= 0:
-        tokens.append(every[number].token)
-        number = every[number].parent
+        tokens.append(all_nodes[number].token)
+        number = all_nodes[number].parent
     return tuple(reversed(tokens))
 
 
-def _leading_to_an_end(every: Sequence[Node]) -> list[bool]:
-    """Whether each node ended or is continued, at some time, by one that did."""
-    kept = [node.ended for node in every]
-    for number in reversed(range(len(every))):  # children come after their parents
-        if kept[number] and every[number].parent >= 0:
-            kept[every[number].parent] = True
+def _leads_to_end(all_nodes: Sequence[Node]) -> list[bool]:
+    """Whether each node is finished or has a finished descendant."""
+    kept = [node.ended for node in all_nodes]
+    for number in reversed(range(len(all_nodes))):  # children come after their parents
+        if kept[number] and all_nodes[number].parent >= 0:
+            kept[all_nodes[number].parent] = True
     return kept
 
 
-def _winners(every: Sequence[Node], sentences: Sequence[tuple[int, ...]], best: tuple[int, ...]) -> set[int]:
-    """The nodes on the way to the best output, in the first group that found it."""
-    ends = [number for number, node in enumerate(every) if node.ended and sentences[number] == best]
+def _best_path(all_nodes: Sequence[Node], sentences: Sequence[tuple[int, ...]], best: tuple[int, ...]) -> set[int]:
+    """The nodes on the path to the best output, in the first group that found it."""
+    ends = [number for number, node in enumerate(all_nodes) if node.ended and sentences[number] == best]
     path, number = set(), ends[0] if ends else -1
     while number >= 0:
         path.add(number)
-        number = every[number].parent
+        number = all_nodes[number].parent
     return path
 
 
-def _heights(every: Sequence[Node]) -> list[float]:
-    """Leaves one below the other, likelier ones first; a parent in the middle of its children."""
+def _heights(all_nodes: Sequence[Node]) -> list[float]:
+    """The row of each node: leaves in order, more likely ones first; a parent in the middle of its children."""
     children: dict[int, list[int]] = {}
-    for number, node in enumerate(every):
+    for number, node in enumerate(all_nodes):
         children.setdefault(node.parent, []).append(number)
-    heights, next_leaf = [0.0] * len(every), 0
+    heights, next_leaf = [0.0] * len(all_nodes), 0
 
     def place(number: int) -> None:
         nonlocal next_leaf
-        below = sorted(children.get(number, ()), key=lambda child: -every[child].log_prob)
+        below = sorted(children.get(number, ()), key=lambda child: -all_nodes[child].log_prob)
         for child in below:
             place(child)
         if below and number >= 0:
@@ -145,9 +146,9 @@ def _heights(every: Sequence[Node]) -> list[float]:
     return heights
 
 
-def _first(every: Sequence[Node]) -> int:
-    return max((n for n, node in enumerate(every) if node.parent < 0), key=lambda n: every[n].log_prob)
+def _most_likely_start(all_nodes: Sequence[Node]) -> int:
+    return max((n for n, node in enumerate(all_nodes) if node.parent < 0), key=lambda n: all_nodes[n].log_prob)
 
 
-def _last(every: Sequence[Node]) -> int:
-    return min((n for n, node in enumerate(every) if node.parent < 0), key=lambda n: every[n].log_prob)
+def _least_likely_start(all_nodes: Sequence[Node]) -> int:
+    return min((n for n, node in enumerate(all_nodes) if node.parent < 0), key=lambda n: all_nodes[n].log_prob)

@@ -1,10 +1,10 @@
-"""Every model by name: a new one joins these dicts, and tests/zoo.py for the laws.
+"""Tables of all models. A new model of s2sjax is a row of FAMILIES, and of tests/zoo.py for the laws.
 
-A model of your own needs no entry here. Its configuration brings its modules:
+A model of your own needs no row. Its settings class names its modules:
 
     @config.settings
     class Mine(config.ModelSettings):
-        encoder_type = MyEncoder        # built as in contract.py; None takes that of the family it derives from
+        encoder_type = MyEncoder        # see contract.py; None: that of the base class
         decoder_type = MyDecoder
         width: int = 64
         embedding: int = 64
@@ -14,7 +14,7 @@ A model of your own needs no entry here. Its configuration brings its modules:
         encoder_spec = property(lambda self: config.EncoderSpec(self.width))
         decoder_spec = property(lambda self: config.DecoderSpec(None))
 
-It trains on every mesh: the parameters that no rule of its `tensor_rules` names are whole over the tensor axis.
+It trains on every mesh: parameters that match no rule of its `tensor_rules` are not split over the tensor axis.
 """
 
 from collections.abc import Mapping
@@ -51,51 +51,51 @@ FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
 
 
 class Named(NamedTuple):
-    """A system at the size of its paper."""
+    """A model at the size of its paper."""
 
     config: config.ModelConfig
     paper: str
-    essence: str
+    description: str
     sizes: tuple[int, int] | None = None
-    """of the vocabularies, where the paper's are part of what it is"""
+    """of the vocabularies, if the paper fixes them"""
 
 
 NAMED: dict[str, Named] = {
     "cho": Named(
         config.Cho(width=1000, embedding=100, readout_width=500, dropout=0.0),
         "Cho et al. 2014",
-        "GRU; one vector for the source, given to every step",
+        "GRU; the source as one vector, which every decoder step reads",
     ),
     "sutskever": Named(
         config.Sutskever(width=1000, embedding=1000, layers=4, dropout=0.0),
         "Sutskever et al. 2014",
-        "deep LSTM, source reversed; its last states begin the decoder",
+        "deep LSTM, source reversed; the decoder starts from the final encoder states",
     ),
     "character": Named(
         config.Sutskever(width=256, embedding=0, layers=1, reverse=False, dropout=0.0),
         "Sutskever et al. 2014",
-        "the same in one layer, on one-hot characters",
+        "one LSTM layer on one-hot characters",
         sizes=(74, 78),
     ),
     "rnnsearch": Named(
         config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
         "Bahdanau et al. 2014",
-        "bidirectional GRU; every step attends to the source",
+        "bidirectional GRU encoder, GRU decoder with additive attention",
     ),
     "luong": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
         "Luong et al. 2015",
-        "deep LSTM; the context is read out and fed to the next step",
+        "deep LSTM with attention and input feeding",
     ),
     "luong_local": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, window="predictive", radius=10, dropout=0.2),
         "Luong et al. 2015",
-        "the same, attending ten words to either side of a predicted place",
+        "as luong, with attention to 10 words on either side of a predicted position",
     ),
     "rctm": Named(
         config.RCTM(dropout=0.0),
         "Kalchbrenner and Blunsom 2013",
-        "a convolutional encoder, a plain recurrent decoder",
+        "convolutional encoder, plain RNN decoder",
     ),
     "convs2s": Named(
         config.ConvS2S(
@@ -105,52 +105,52 @@ NAMED: dict[str, Named] = {
             max_length=1024,
         ),
         "Gehring et al. 2017",
-        "gated convolutions; every layer of the decoder attends to the source",
+        "gated convolutions, attention in every decoder layer",
     ),
     "lstm_dense": Named(
         config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
         "Graves and Schmidhuber 2005",
-        "a bidirectional LSTM; each position is classified by itself",
+        "bidirectional LSTM; each position is classified separately",
     ),
     "dense_dense": Named(
         config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
         "Sejnowski and Rosenberg 1987",
-        "NETtalk: a window of seven letters through one hidden layer",
+        "NETtalk: a window of 7 letters, one hidden layer",
     ),
     "gnmt_4": Named(
         config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
         "Wu et al. 2016",
-        "residual LSTM; the lowest layer attends for all",
+        "residual LSTM; the lowest decoder layer computes the attention of all layers",
     ),
     "gnmt_8": Named(
         config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
         "Wu et al. 2016",
-        "the same, twice as deep",
+        "as gnmt_4, with 8 layers",
     ),
     "transformer_base": Named(
         config.Transformer(),
         "Vaswani et al. 2017",
-        "attention alone, all positions at once",
+        "self-attention, all positions in parallel",
     ),
     "transformer_big": Named(
         config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
         "Vaswani et al. 2017",
-        "the same, twice as wide",
+        "as transformer_base, twice as wide",
     ),
     "transformer_rnnsearch": Named(
         config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
         "Chen et al. 2018",
-        "a Transformer encoder, a GRU decoder with attention",
+        "Transformer encoder, GRU decoder with attention",
     ),
     "rnnsearch_transformer": Named(
         config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
         "Chen et al. 2018",
-        "a bidirectional GRU encoder, a Transformer decoder",
+        "bidirectional GRU encoder, Transformer decoder",
     ),
 }
 
-# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule of one side alone
-# begins with its name.
+# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule for one side
+# only begins with "encoder" or "decoder".
 _RECURRENT_RULES = (
     (r"encoder/.*(forward|backward)_\d+/(input|state)$", (None, "tensor")),
     (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
@@ -186,7 +186,7 @@ TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
 
 
 def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
-    """The rules of a model; of a pair, those of each side's family, for that side alone. No rule: none is split."""
+    """The rules of a model; for a pair, those of the family of each side, limited to that side."""
     if not isinstance(model, config.Pair):
         return _rules(model)
     rules = []
@@ -203,12 +203,12 @@ def _rules(side: config.ModelSettings) -> tuple[tuple[str, tuple[str | None, ...
 
 
 def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: Any) -> Any:
-    """What a table says of a configuration's class, or of the nearest one it derives from."""
+    """The row of a settings class in a table, or of its nearest base class."""
     return next((table[kind] for kind in type(side).__mro__ if kind in table), default)
 
 
 def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
-    """Refuses the sizes of axes for which XLA (of JAX 0.10 to 0.12, with Shardy) gets a scan's gradient wrong."""
+    """Refuses meshes for which XLA (of JAX 0.10 to 0.12, with Shardy) computes wrong gradients of a scan."""
     scans = any(side.scans_time for side in config.sides(model))
     require(
         not (scans and all(size > 1 for size in mesh.values())),
@@ -226,11 +226,12 @@ def build(
     target_spelling: Spelling | None = None,
     remat_policy: str = "none",
 ) -> EncoderDecoder:
-    """The module of a configuration. Its `init` and `apply` are the pure functions that everything else uses."""
+    """The Flax module of a model. Its `init` and `apply` are the pure functions that everything else uses."""
     encodes, decodes = config.sides(model)
     require(
         decodes.tie != "all" or source_size == target_size,
-        f"model.tie 'all' needs one vocabulary: the source has {source_size} entries, the target {target_size}",
+        f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "
+        f"{target_size}: set data.shared True, or another model.tie",
     )
     encoder = encodes.encoder_type or _of_family(FAMILIES, encodes, (None, None))[0]
     decoder = decodes.decoder_type or _of_family(FAMILIES, decodes, (None, None))[1]

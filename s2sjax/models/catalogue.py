@@ -1,4 +1,4 @@
-"""What the named models are, found by tracing them: nothing is computed or compiled.
+"""Facts of the named models, found by tracing them: nothing is computed or compiled.
 
 facts(NAMED["character"].config, 74, 78)     -> Facts(weights=702030, attention=False, parallel=False)
 """
@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from s2sjax import config
 from s2sjax.models import NAMED, build
 
-POSITIONS = 37  # no number of layers: a scan of that many steps is a scan over time
+POSITIONS = 37  # not a number of layers, so a scan of this length is a scan over time
 
 
 class Facts(NamedTuple):
     weights: int
     attention: bool
     parallel: bool
-    """whether training sees all positions at once: no scan runs over them"""
+    """whether training computes all positions at once, without a scan over time"""
 
 
 def facts(model: config.ModelConfig, source_size: int, target_size: int) -> Facts:
@@ -30,20 +30,20 @@ def facts(model: config.ModelConfig, source_size: int, target_size: int) -> Fact
     trained, shapes = jax.make_jaxpr(module.init_with_output, return_shape=True)(key, ids, ids)
     params: Any = shapes[1]
 
-    def looked(params, source, token):
+    def attention(params, source, token):
         apply: Any = partial(module.apply, params)
         memory = apply(source, method="encode")
         return apply(memory, apply(memory, 1, method="start"), token, method="step")[2]
 
     return Facts(
         weights=sum(leaf.size for leaf in jax.tree.leaves(params)),
-        attention=jax.eval_shape(looked, params, ids, token) is not None,
+        attention=jax.eval_shape(attention, params, ids, token) is not None,
         parallel=all(equation.params.get("length") != POSITIONS for equation in _equations(trained.jaxpr)),
     )
 
 
 def _equations(program) -> Iterator:
-    """All equations of a traced program, those within scans and calls too."""
+    """All equations of a traced program, including those inside scans and calls."""
     for equation in program.eqns:
         yield equation
         for value in jax.tree.leaves(list(equation.params.values())):
@@ -53,18 +53,18 @@ def _equations(program) -> Iterator:
 
 
 def table(source_size: int, target_size: int) -> str:
-    """Every named model, a line each."""
+    """One line per named model."""
     rows: list[tuple[str, ...]] = [
-        ("name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "essence")
+        ("name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "description")
     ]
-    for name, (model, paper, essence, own) in NAMED.items():
+    for name, (model, paper, description, own) in NAMED.items():
         sizes = own or (source_size, target_size)
         weights, attention, parallel = facts(model, *sizes)
         answers = ["yes" if answer else "no" for answer in (attention, parallel)]
         if config.sides(model)[1].attends_own_position:
-            answers[0] = "own place"  # nothing is chosen: position t attends to position t
+            answers[0] = "aligned"  # position t of the target reads position t of the source
         vocabulary = f"{sizes[0]:,} -> {sizes[1]:,}"
-        rows.append((name, paper, config.family(model), vocabulary, f"{weights:,}", *answers, essence))
+        rows.append((name, paper, config.family(model), vocabulary, f"{weights:,}", *answers, description))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:

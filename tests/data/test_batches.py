@@ -181,20 +181,20 @@ def test_threads_may_ask_at_once():
     assert all(np.array_equal(alone.at(step)[1], rows) for step, (_, rows) in zip(steps, found, strict=True))
 
 
-def test_threads_that_ask_for_one_epoch_deal_it_once(monkeypatch):
+def test_threads_that_need_the_same_epoch_make_it_once(monkeypatch):
     plan = Plan(np.ones((300, 2), int), [(1, 1)], 8, seed=5)
-    deal, dealt = plan._deal, []
+    make_epoch, made = plan._make_epoch, []
 
-    def slow_deal(number):
-        dealt.append(number)
+    def slow_make_epoch(number):
+        made.append(number)
         time.sleep(0.05)  # long enough for every thread to come in
-        return deal(number)
+        return make_epoch(number)
 
-    monkeypatch.setattr(plan, "_deal", slow_deal)
-    turn = plan.steps_per_epoch  # the turn of an epoch: steps of the old and the new by turns
+    monkeypatch.setattr(plan, "_make_epoch", slow_make_epoch)
+    boundary = plan.steps_per_epoch  # steps of two epochs alternate
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(plan.at, [turn - 1, turn] * 8))
-    assert sorted(dealt) == [0, 1]
+        list(pool.map(plan.at, [boundary - 1, boundary] * 8))
+    assert sorted(made) == [0, 1]
 
 
 def test_a_plan_cannot_be_scribbled_on():
@@ -210,7 +210,7 @@ def test_nothing_to_plan_is_refused():
         Plan([(30, 9), (9, 2)], BUCKETS, 48, 0)
     assert str(caught.value) == (
         "none of 2 examples fits in data.buckets, the largest of which is (8, 16): "
-        "the shortest has the lengths (9, 2); add a bucket that holds it"
+        "the shortest has lengths (9, 2); add a larger bucket"
     )
 
 
@@ -249,7 +249,7 @@ def test_how_many_processes_share_a_batch_changes_no_row_of_it(count):
 
 def test_rows_that_do_not_divide_are_refused():
     pairs = some_pairs()
-    with pytest.raises(UserError, match="does not divide among 3 processes: plan it with a multiple of 3"):
+    with pytest.raises(UserError, match="cannot be split evenly among 3 processes: plan it with a multiple of 3"):
         make_batch(pairs, some_plan(pairs, tokens=1), 0, 0, 3)
 
 
@@ -275,7 +275,7 @@ def test_a_stream_gives_each_process_its_share():
 
 def test_a_mistake_in_a_thread_reaches_the_user():
     pairs = some_pairs()
-    with pytest.raises(UserError, match="does not divide among 3 processes"):
+    with pytest.raises(UserError, match="cannot be split evenly among 3 processes"):
         next(stream(pairs, some_plan(pairs), 0, 5, 0, 3))
 
 
@@ -340,6 +340,6 @@ def test_no_rows_no_evaluation():
 
 def test_padding_alone_does_not_go_beyond_what_a_model_can_address():
     assert [round_length(n) for n in (1, 5, 8, 9)] == [1, 8, 8, 16]
-    assert [round_length(n, most=6) for n in (3, 5, 6, 7)] == [4, 6, 6, 8]
-    shapes = [source.shape for _, source in evaluation_batches([[4] * 4, [4] * 6], (3,), rows=1, most=6)]
+    assert [round_length(n, max_length=6) for n in (3, 5, 6, 7)] == [4, 6, 6, 8]
+    shapes = [source.shape for _, source in evaluation_batches([[4] * 4, [4] * 6], (3,), rows=1, max_length=6)]
     assert shapes == [(1, 6), (1, 8)]  # five tokens with <eos>, and seven

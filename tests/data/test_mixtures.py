@@ -151,10 +151,10 @@ def test_lines_for_a_tagged_model():
             tagged,
             "ein",
             None,
-            "line 3 begins with no tag: begin it with one of <2de>, <2fr> and a blank, or give --tag",
+            "line 3 does not begin with a tag: begin it with one of <2de>, <2fr> and a space, or set --tag",
         ),
-        (tagged, "ein", "<2es>", "there is no tag '<2es>': choose from <2de>, <2fr>"),
-        (plain, "ein", "<2es>", "there is no tag '<2es>': this model has no tags"),
+        (tagged, "ein", "<2es>", "unknown tag '<2es>': choose from <2de>, <2fr>"),
+        (plain, "ein", "<2es>", "unknown tag '<2es>': this model has no tags"),
     ):
         with pytest.raises(UserError) as caught:
             text.with_tag(vocabulary, line, tag, "line 3")
@@ -195,19 +195,25 @@ def test_a_mixture_trains_by_the_plan_of_its_shares():
     "build, message",
     [
         (lambda: Mixture(), "data.corpus.corpora is empty"),
-        (lambda: Mixture((Synthetic(),), weights=(1, 2)), "data.corpus.weights has 2 for 1 corpora: give one for each"),
-        (lambda: Mixture((Synthetic(),), tags=TAGS), "data.corpus.tags has 2 for 1 corpora"),
-        (lambda: Mixture((Synthetic(),), weights=(0,)), "data.corpus.weights must be above 0"),
+        (
+            lambda: Mixture((Synthetic(),), weights=(1, 2)),
+            "data.corpus.weights has 2 entries for 1 corpora: give one for each",
+        ),
+        (lambda: Mixture((Synthetic(),), tags=TAGS), "data.corpus.tags has 2 entries for 1 corpora"),
+        (lambda: Mixture((Synthetic(),), weights=(0,)), "data.corpus.weights is (0,): all weights must be above 0"),
         (lambda: Mixture((Synthetic(),), temperature=0.0), "data.corpus.temperature is 0.0: it must be above 0"),
-        (lambda: Mixture((Synthetic(),), weights=(1,), temperature=2.0), "data.corpus has weights and a temperature"),
-        (lambda: Mixture((Synthetic(),), tags=("to de",)), "data.corpus.tags: 'to de' cannot be a tag"),
-        (lambda: Mixture((Synthetic(),), tags=("<eos>",)), "data.corpus.tags: '<eos>' cannot be a tag"),
+        (
+            lambda: Mixture((Synthetic(),), weights=(1,), temperature=2.0),
+            "data.corpus has both weights and a temperature",
+        ),
+        (lambda: Mixture((Synthetic(),), tags=("to de",)), "data.corpus.tags: 'to de' is not a valid tag"),
+        (lambda: Mixture((Synthetic(),), tags=("<eos>",)), "data.corpus.tags: '<eos>' is not a valid tag"),
         (
             lambda: Mixture((Mixture((Synthetic(),)),)),
-            "data.corpus.corpora has a Mixture: a mixture takes",
+            "data.corpus.corpora contains a Mixture: a mixture accepts only",
         ),
         (lambda: config.Prepared(), "data.corpus.folder is empty"),
-        (lambda: config.Tfds(name=""), "data.corpus.name is empty: name it"),
+        (lambda: config.Tfds(name=""), "data.corpus.name is empty: set it"),
         (lambda: Text(sample=0), "sample of a vocabulary is 0: it must be at least 1 line"),
     ],
 )

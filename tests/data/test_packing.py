@@ -167,7 +167,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     texts = ["".join(rng.choice(list("abc"), rng.integers(0, 5))) for _ in range(20)]
     pairs = textpairs.encode([Example(s, (t,)) for s, t in zip(texts[:10], texts[10:])], words, words)
     packed = packing.Packed(pairs, ROW)
-    assert packed.most >= 3
+    assert packed.max_pairs >= 3
     module = models.build(zoo.MODELS[name], words.size, words.size)
     plain = pairs.batch(np.arange(10), ROW)
     params = zoo.parameters(module, sharp=1.5)["params"]

@@ -30,7 +30,7 @@ def test_a_target_with_more_words_than_a_part_is_refused():
     with pytest.raises(UserError) as caught:
         split(Ragged.of_ids([[A], [A, B, C, D]]), np.ones(2, bool), 6)
     assert str(caught.value) == (
-        "train.softmax.subset is 6, but a target has 8 different words with the specials: set it to 8 or more"
+        "train.softmax.subset is 6, but a target has 8 distinct words including the specials: set it to 8 or more"
     )
 
 

@@ -133,14 +133,14 @@ def test_a_whole_folder_is_left_as_it_is_and_another_corpus_refused(tmp_path):
     assert not prepare.prepare(config.replace(DATA, tokens=7), tmp_path / "made").new  # how it is batched is free
     for other in (config.replace(DATA, corpus=SORT), config.replace(DATA, source=Text(min_count=2))):
         assert refused(lambda other=other: prepare.prepare(other, tmp_path / "made")).endswith(
-            "holds another corpus: give another --out, or delete it"
+            "contains another corpus: choose another --out, or delete the folder"
         )
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
 
 
 def test_something_else_is_never_overwritten(tmp_path):
     (tmp_path / "thesis.tex").write_text("chapter 1")
-    assert "holds something that was not prepared" in refused(lambda: prepare.prepare(DATA, tmp_path))
+    assert "contains other files" in refused(lambda: prepare.prepare(DATA, tmp_path))
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
@@ -176,7 +176,9 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
     assert not {path.with_suffix(".npz") for path in kept} & whole.keys()  # whole shards were not made again
     monkeypatch.undo()
     assert equal(all_batches(DATA), all_batches(read_from(DATA, folder)))
-    assert not list(folder.rglob("*partial*")) and not list(folder.glob("*.npz")) and not list(folder.glob("begun*"))
+    assert (
+        not list(folder.rglob("*partial*")) and not list(folder.glob("*.npz")) and not list(folder.glob("unfinished*"))
+    )
 
 
 def test_other_text_starts_over(tmp_path, monkeypatch):
@@ -213,7 +215,7 @@ def test_workers_end_with_the_one_who_fed_them(tmp_path):
     while any(_alive(child) for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(_alive(child) for child in children)
-    assert not (tmp_path / "made" / records.MARK).exists()
+    assert not (tmp_path / "made" / records.MANIFEST).exists()
 
 
 def _alive(process: int) -> bool:
@@ -262,17 +264,17 @@ def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
     other = config.replace(made, corpus=Prepared(str(tmp_path / "made"), SORT))
     assert "was prepared from another corpus" in refused(lambda: textpairs.read(other))
     (tmp_path / "made/prepared.json").write_text(json.dumps({**page, "version": 0}))
-    assert "was prepared by another s2sjax" in refused(lambda: textpairs.read(made))
+    assert "was prepared by another version of s2sjax" in refused(lambda: textpairs.read(made))
 
 
 def test_what_a_prepared_folder_does_not_keep(tmp_path):
     prepare.prepare(DATA, tmp_path / "made")
     made = Prepared(str(tmp_path / "made"))
-    assert "keeps no training text" in refused(lambda: sources.load(made, "train"))
+    assert "contains no training text" in refused(lambda: sources.load(made, "train"))
     assert "was prepared without test examples" not in refused(lambda: sources.load(Prepared("gone"), "test"))
     drawn = config.replace(DATA, source=Text("subwords", sampling=0.1))
-    assert "data.source.sampling draws subwords anew" in refused(lambda: prepare.prepare(drawn, tmp_path / "y"))
-    assert "data.corpus.corpus is not given" in refused(lambda: prepare.prepare(read_from(DATA, "x"), tmp_path / "y"))
+    assert "data.source.sampling draws new subwords" in refused(lambda: prepare.prepare(drawn, tmp_path / "y"))
+    assert "data.corpus.corpus is not set" in refused(lambda: prepare.prepare(read_from(DATA, "x"), tmp_path / "y"))
     again = config.replace(DATA, corpus=Prepared(str(tmp_path / "two"), COPY))
     assert prepare.prepare(again, tmp_path / "two").pairs == 150
     assert equal(all_batches(DATA), all_batches(again))

@@ -12,7 +12,7 @@ from s2sjax.config import Text
 from s2sjax.data import Example, segmentation
 from s2sjax.data.batches import Plan, make_batch, stream
 from s2sjax.data.columns import Drawn
-from s2sjax.data.pairs import encode, redrawn
+from s2sjax.data.pairs import encode, with_sampled_subwords
 from s2sjax.data.text import Subwords
 from s2sjax.errors import UserError
 
@@ -57,7 +57,7 @@ def odd_texts(seed=1):
 def test_without_randomness_it_is_what_sentencepiece_does(vocabularies, kind, certain):
     """alpha 100 leaves the second-best segmentation a probability of e^-100 times their difference."""
     vocabulary = vocabularies[kind]
-    draw = vocabulary.drawing(kind, certain)
+    draw = vocabulary.sampler(kind, certain)
     for text in lines(100, seed=2) + odd_texts():
         assert draw(text, random.Random(0)) == vocabulary.encode(text), text
 
@@ -65,7 +65,7 @@ def test_without_randomness_it_is_what_sentencepiece_does(vocabularies, kind, ce
 @pytest.mark.parametrize("kind, strength", [("bpe", 0.3), ("unigram", 0.2)])
 def test_a_draw_reads_back_as_its_text_and_depends_on_its_generator_alone(vocabularies, kind, strength):
     vocabulary = vocabularies[kind]
-    draw = vocabulary.drawing(kind, strength)
+    draw = vocabulary.sampler(kind, strength)
     found = Counter()
     for number, text in enumerate(lines(60, seed=3)):
         ids = draw(text, random.Random(number))
@@ -76,7 +76,7 @@ def test_a_draw_reads_back_as_its_text_and_depends_on_its_generator_alone(vocabu
 
 def test_dropout_of_every_merge_leaves_characters(vocabularies):
     vocabulary = vocabularies["bpe"]
-    ids = vocabulary.drawing("bpe", 1.0)("low new", random.Random(0))
+    ids = vocabulary.sampler("bpe", 1.0)("low new", random.Random(0))
     assert vocabulary.pieces(ids) == list("▁low▁new")
 
 
@@ -106,13 +106,13 @@ def test_a_segmentation_is_drawn_by_its_probability(alpha):
 def drawn_pairs(vocabulary, kind, strength, seed=5, count=80):
     examples = [Example(text, (text,)) for text in lines(count, seed=4)]
     plain = encode(examples, vocabulary, vocabulary)
-    return plain, redrawn(plain, examples, vocabulary.drawing(kind, strength), None, seed, BUCKETS)
+    return plain, with_sampled_subwords(plain, examples, vocabulary.sampler(kind, strength), None, seed, BUCKETS)
 
 
 @pytest.mark.parametrize("kind, strength", [("bpe", 1.0), ("unigram", 0.001)])
 def test_a_tag_is_never_cut_and_never_drawn_inside_of_a_text(kind, strength):
     vocabulary = Subwords.train(lines(400), 32, kind, tags=["<2de>"])
-    draw = vocabulary.drawing(kind, strength)
+    draw = vocabulary.sampler(kind, strength)
     for seed in range(20):
         ids = draw("<2de> slow <2de> low", random.Random(seed))
         assert ids[0] == 4 and 4 not in ids[1:]
@@ -149,7 +149,7 @@ def test_a_draw_that_fits_no_bucket_comes_plain(vocabularies):
     examples = [Example("shower newest", ("low",)), Example("low", ("low",))]
     plain = encode(examples, vocabulary, vocabulary)
     assert plain.lengths.max() <= 8
-    pairs = redrawn(plain, examples, vocabulary.drawing("bpe", 1.0), None, 0, ((8, 8),))
+    pairs = with_sampled_subwords(plain, examples, vocabulary.sampler("bpe", 1.0), None, 0, ((8, 8),))
     assert pairs.lengths.tolist() == [[plain.lengths[0, 0], plain.lengths[0, 1]], [5, plain.lengths[1, 1]]]
     batch = make_batch(pairs, Plan(pairs.lengths, ((8, 8),), 32, seed=0), 0)
     rows = {example: source for example, source in zip(batch["example"].tolist(), batch["source"].tolist())}
@@ -158,7 +158,7 @@ def test_a_draw_that_fits_no_bucket_comes_plain(vocabularies):
 
 
 def test_sampling_is_refused_where_there_is_nothing_to_sample():
-    with pytest.raises(UserError, match=r"sampling of a text in words is .*: only subwords can be drawn"):
+    with pytest.raises(UserError, match=r"sampling of a text in words is .*: only subwords can be sampled"):
         Text("words", sampling=0.1)
-    with pytest.raises(UserError, match="dropout of bpe is from 0 to 1"):
+    with pytest.raises(UserError, match="for bpe it must be from 0 to 1"):
         Text("subwords", algorithm="bpe", sampling=1.5)

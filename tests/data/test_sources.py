@@ -63,7 +63,7 @@ def test_only_newlines_end_a_line(tmp_path):
 
 def test_a_split_that_is_not_configured(tmp_path):
     assert error_of(config.TextFiles(), "dev") == (
-        "data.corpus.dev names no file: give one TSV file, or a source and a target file"
+        "data.corpus.dev is empty: give one TSV file, or a source and a target file"
     )
 
 
@@ -94,7 +94,7 @@ def test_a_line_that_is_not_utf8(tmp_path, name):
 
 def test_a_line_without_a_tab(tmp_path):
     path = written(tmp_path / "pairs.tsv", "a\tb\nc d\n")
-    message = f"{path}, line 2: no tab: write a source, a tab, and a target"
+    message = f"{path}, line 2: there is no tab: write a source, a tab, and a target"
     assert error_of(config.TextFiles((path,))) == message
 
 

@@ -118,7 +118,7 @@ def test_a_space_too_small_for_three_splits_is_refused():
     with pytest.raises(UserError) as caught:
         synthetic.make(corpus("copy", length=1, alphabet=1), "dev")
     assert str(caught.value) == (
-        "data.corpus: copy of length 1 has too few different sources to give dev its own 60: raise data.corpus.length"
+        "data.corpus: copy of length 1 has too few distinct sources for 60 dev examples: raise data.corpus.length"
     )
 
 

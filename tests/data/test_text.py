@@ -114,8 +114,8 @@ def test_the_size_that_the_error_names_works(algorithm, capfd):
 
 def test_a_vocabulary_of_nothing_is_refused():
     assert error_of(text.build, config.Text("subwords"), []).startswith("there is no text to learn subwords from")
-    assert error_of(text.build, config.Text("words"), []).startswith("no words are left of 0")
-    assert "min_count 9 too high" in error_of(text.build, config.Text("characters", min_count=9), ["abc"])
+    assert error_of(text.build, config.Text("words"), []).startswith("none of 0 words is left")
+    assert "lower min_count 9" in error_of(text.build, config.Text("characters", min_count=9), ["abc"])
 
 
 # ------------------------------------------------------------------------------------ run folder
@@ -152,7 +152,7 @@ def test_a_damaged_vocabulary_is_named(tmp_path):
     for damage in ("", "[]", "null", "\ufeff", whole[:-3], fewer, whole.replace("words", "werds")):
         path.write_text(damage)
         assert error_of(text.load, tmp_path, "v") == (
-            f"the vocabulary {path} is damaged: copy it again from where the run was made"
+            f"the vocabulary {path} is damaged: copy it again from the original run"
         )
 
 

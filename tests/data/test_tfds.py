@@ -124,7 +124,7 @@ def test_a_dataset_not_prepared_says_the_command_that_prepares_it(tmp_path):
     "fields, split, words",
     [
         ({"dev": "validatoin"}, "dev", "has no split 'validatoin': set data.corpus.dev to one of train, validation"),
-        ({"test": ""}, "test", "data.corpus.test is empty: name a split of small_talk/pt_to_en"),
+        ({"test": ""}, "test", "data.corpus.test is empty: set it to a split of small_talk/pt_to_en"),
         ({"train": "train[:90"}, "train", "has no split 'train[:90'"),
         ({"source": "fr"}, "train", "has no feature 'fr': set data.corpus.source; it has en, pt"),
     ],
@@ -137,7 +137,8 @@ def test_a_feature_that_is_no_text_is_named(folder):
     for feature in ("number", "answers"):
         message = error_of(corpus(folder, "question", source=feature, target="answers.text"))
         assert (
-            message == f"small_talk/question: the feature {feature!r} is no text: set data.corpus.source to one that is"
+            message
+            == f"small_talk/question: the feature {feature!r} is not text: set data.corpus.source to a text feature"
         )
 
 

@@ -139,7 +139,7 @@ def test_the_tree_is_drawn(weights, text, tmp_path):
         assert ends[tuple(tokens[:length])].log_prob == pytest.approx(float(log_prob), abs=1e-4)
     figures.search_tree(tmp_path / "tree.png", tree, found, text.pieces)
     assert (tmp_path / "tree.png").stat().st_size > 5000
-    with pytest.raises(UserError, match="only a beam has a tree"):
+    with pytest.raises(UserError, match="only beam search has a tree"):
         translator(weights, text, beam=1).tree(weights[0][1], "fade")
 
 
@@ -148,17 +148,15 @@ def test_words_that_are_not_in_the_vocabulary_are_refused(weights, text):
         translator(weights, text, containing=("xyz",))
     unknown = translator(weights, text, without=("<unk>",)).decode(weights[0][1], LINES)
     assert not any("<unk>" in best[0].text for best in unknown)
-    with pytest.raises(UserError, match="the prefix 'xyz' is not in the target vocabulary: name another"):
+    with pytest.raises(UserError, match="the prefix 'xyz' is not in the target vocabulary: choose another"):
         translator(weights, text).decode(weights[0][1], ["abc"], prefixes=["xyz"])
 
 
 def test_wishes_that_contradict_each_other_are_refused(weights, text):
-    with pytest.raises(UserError, match=r"'a' is in search\.containing and in search\.without: leave it out of one"):
+    with pytest.raises(UserError, match=r"'a' is in both search\.containing and search\.without: remove it from one"):
         translator(weights, text, containing=("a",), without=("a",))
     for options in (dict(prefix="abc"), dict(containing=("ab", "c"))):
-        with pytest.raises(
-            UserError, match=r"takes 3 tokens, and <eos> one more, but search\.max_length is 3: raise it"
-        ):
+        with pytest.raises(UserError, match=r"needs 3 tokens plus <eos>, but search\.max_length is 3: raise"):
             translator(weights, text, max_length=3, **options)
 
 
@@ -166,8 +164,8 @@ def test_wishes_that_contradict_each_other_are_refused(weights, text):
     "options, message",
     [
         (dict(groups=3), "search.groups 3 does not divide search.beam 4: try beam 3"),
-        (dict(beam=1, coverage=0.2), "search.coverage 0.2 is of the beam alone: raise search.beam above 1"),
-        (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 is of the beam alone: set search.sampling.count"),
+        (dict(beam=1, coverage=0.2), "search.coverage 0.2 requires beam search: raise search.beam above 1"),
+        (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 requires beam search: set search.sampling.count"),
         (dict(min_length=9, max_length=8), "search.min_length 9 is above search.max_length 8: lower it"),
         (dict(min_ratio=3.0), "search.min_ratio 3.0 is above search.max_ratio 2.0: lower it"),
         (dict(repetition=0.0), "search.repetition is 0.0: it must be above 0"),
@@ -206,12 +204,12 @@ def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text)
     blind = models.build(zoo.MODELS["cho"], text.size, text.size)
     for modules in (blind, [weights[0][0], blind]):
         with pytest.raises(
-            UserError, match=r"search\.coverage 0\.2 is made of attention, and this model has none: set"
+            UserError, match=r"search\.coverage 0\.2 requires a model with attention, and this model has none: set"
         ):
             Translator(modules, text, text, Search(beam=3, coverage=0.2), (8,), 8)
         maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
         assert not maker.attends
-        with pytest.raises(UserError, match="a map is made of attention"):
+        with pytest.raises(UserError, match="an attention map requires a model with attention"):
             maker.attention(None, "abc", None)
-        with pytest.raises(UserError, match="an alignment is made of attention"):
+        with pytest.raises(UserError, match="an alignment requires a model with attention"):
             maker.align(None, ["abc"], [None])

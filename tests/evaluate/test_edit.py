@@ -103,5 +103,5 @@ def test_the_picture_of_nothing_is_three_empty_lines():
 
 @pytest.mark.parametrize("function", [distance, alignment])
 def test_a_free_exchange_is_refused(function):
-    with pytest.raises(UserError, match="substitution costs 0"):
+    with pytest.raises(UserError, match="substitution is 0"):
         function("a", "b", substitution=0)

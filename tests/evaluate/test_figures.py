@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 import s2sjax
 from s2sjax.errors import UserError
-from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curve, lengths
+from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curve
 
 DARKEST = (12, 42, 77)
 
@@ -160,16 +160,6 @@ def test_logs_that_cannot_be_drawn_are_refused_with_their_place(tmp_path):
         learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1, "seconds": 2.0}))
     with pytest.raises(UserError, match="line 2: not a JSON object with a step"):
         learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1}, {"loss": 2.0}, {"step": 3}))
-
-
-def test_quality_against_length_names_each_series(tmp_path):
-    series = {"with attention": [(10, 26.0), (20, 25.0)], "without": [(20, 11.0), (10, 24.0)], "one point": [(10, 3.0)]}
-    lengths(tmp_path / "lengths.svg", series, y_label="BLEU")
-    assert {*series, "BLEU", "source length"} <= set(words_in(tmp_path / "lengths.svg"))
-    lengths(tmp_path / "lengths.png", series)
-    assert pixels(tmp_path / "lengths.png").shape[:2] == pytest.approx((900, 1440), abs=80)
-    with pytest.raises(UserError, match="at least one labelled series"):
-        lengths(tmp_path / "lengths.png", {})
 
 
 # ------------------------------------------------------------------------------------ good manners

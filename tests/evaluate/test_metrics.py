@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from s2sjax.config import Search
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics import Result, bucketed, score, summary, write_results
+from s2sjax.evaluate.metrics import Result, score, score_by_length, summary, write_results
 
 patient = settings(deadline=None)  # a busy machine is not a failure
 ALL = ["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]
@@ -168,7 +168,7 @@ def test_a_misspelt_metric_is_answered_with_the_nearest_one(wrong, right):
         (["a", "b"], [("a",)], "2 hypotheses but 1 lines of references"),
         ([], [], "no lines to score"),
         (["a", "b"], [("a",), ()], "line 2 has no reference"),
-        (["a", "b"], [("a",), "b"], "references of line 2 are one string"),
+        (["a", "b"], [("a",), "b"], "references of line 2 are a string"),
     ],
 )
 def test_lines_that_cannot_be_scored_are_refused(hypotheses, references, message):
@@ -181,7 +181,7 @@ def test_lines_that_cannot_be_scored_are_refused(hypotheses, references, message
 
 def test_buckets_by_source_length_hold_every_line_once():
     hypotheses, references = ["a", "b", "c", "d"], [("a",), ("x",), ("c",), ("d",)]
-    buckets = bucketed("exact", hypotheses, references, lengths=[10, 3, 11, 37], highs=(10, 20, 30))
+    buckets = score_by_length("exact", hypotheses, references, lengths=[10, 3, 11, 37], bounds=(10, 20, 30))
     assert [(low, high, r.value, r.examples) for low, high, r in buckets] == [
         (0, 10, 50.0, 2),
         (11, 20, 100.0, 1),
@@ -191,9 +191,9 @@ def test_buckets_by_source_length_hold_every_line_once():
 
 def test_buckets_refuse_missing_lengths_and_falling_ends():
     with pytest.raises(UserError, match="1 source lengths for 2 hypotheses"):
-        bucketed("exact", ["a", "b"], [("a",), ("b",)], lengths=[1])
-    with pytest.raises(UserError, match=re.escape("but is (20, 10)")):
-        bucketed("exact", ["a"], [("a",)], lengths=[1], highs=(20, 10))
+        score_by_length("exact", ["a", "b"], [("a",), ("b",)], lengths=[1])
+    with pytest.raises(UserError, match=re.escape("bounds is (20, 10)")):
+        score_by_length("exact", ["a"], [("a",)], lengths=[1], bounds=(20, 10))
 
 
 RESULTS = {
@@ -228,7 +228,7 @@ def test_a_failed_write_leaves_the_old_results_whole(tmp_path):
     before = path.read_text()
     with pytest.raises(TypeError):
         write_results(path, RESULTS, step=object())
-    with pytest.raises(UserError, match="'per' twice"):
+    with pytest.raises(UserError, match="'per' is both a metric and a field"):
         write_results(path, RESULTS, per=1)
     assert path.read_text() == before
     assert list(tmp_path.iterdir()) == [path]

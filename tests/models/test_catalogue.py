@@ -1,4 +1,4 @@
-"""What `s2sjax models` says of a model is found by tracing it."""
+"""The facts that `s2sjax models` prints are found by tracing each model."""
 
 import pytest
 import zoo
@@ -18,7 +18,7 @@ from s2sjax.models.catalogue import Facts
         ("transformer-post", True, True),
         ("cnn-rnn", False, False),
         ("convs2s", True, True),
-        ("lstm-dense", True, False),  # each position looks at itself
+        ("lstm-dense", True, False),  # position t reads position t
         ("dense-dense", True, True),
         ("pair-transformer-rnnsearch", True, False),
         ("pair-bigru-transformer", True, False),
@@ -36,9 +36,18 @@ def test_the_weights_are_those_at_the_vocabularies_given():
 @pytest.mark.slow
 def test_every_name_has_a_line():
     header, *lines = catalogue.table(100, 200).splitlines()
-    assert header.split() == ["name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "essence"]
+    assert header.split() == [
+        "name",
+        "paper",
+        "family",
+        "vocabulary",
+        "weights",
+        "attention",
+        "parallel",
+        "description",
+    ]
     assert [line.split()[0] for line in lines] == list(NAMED)
     by_name = dict(zip(NAMED, lines))
     assert "74 -> 78" in by_name["character"] and " 702,030 " in by_name["character"]
     assert "Transformer + RNNsearch  100 -> 200 " in by_name["transformer_rnnsearch"]
-    assert all(named.essence in by_name[name] and named.paper in by_name[name] for name, named in NAMED.items())
+    assert all(named.description in by_name[name] and named.paper in by_name[name] for name, named in NAMED.items())

@@ -92,7 +92,7 @@ def test_what_is_tied_is_counted_once(kind, options):
 
 
 def test_two_vocabularies_cannot_be_one_embedding():
-    with pytest.raises(UserError, match=r"model\.tie 'all' needs one vocabulary: the source has 9 entries"):
+    with pytest.raises(UserError, match=r"model\.tie 'all' requires a shared vocabulary, but the source has 9 entries"):
         models.build(config.Transformer(tie="all"), 9, 10)
 
 

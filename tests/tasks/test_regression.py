@@ -105,10 +105,13 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     assert (code, err, len(out.splitlines())) == (0, "", 2)
     assert all(np.isfinite(float(line)) for line in out.splitlines())
     for arguments, message in (
-        (("decode", "runs/fib", "--tag", "<2de>"), "error: --tag is for runs that write text: leave it out\n"),
+        (
+            ("decode", "runs/fib", "--tag", "<2de>"),
+            "error: --tag applies only to runs that generate text: leave it out\n",
+        ),
         (("decode", "runs/fib", "--search.beam", 4), "error: runs/fib has no field --search.beam that can be changed"),
-        (("score", "runs/fib"), "error: runs/fib does not write text, so it cannot score any"),
-        (("prepare", "page.py"), "error: page.py has no text to prepare: train on it as it is\n"),
+        (("score", "runs/fib"), "error: runs/fib does not generate text, so score cannot be used"),
+        (("prepare", "page.py"), "error: page.py has no text to prepare: use s2sjax train\n"),
         (("plan", "page.py", "--source-size", 9, "--target-size", 9), "error: --source-size and --target-size do not"),
     ):
         code, out, err = call(*arguments, stdin=b"1 1 2 3\n")

@@ -132,7 +132,9 @@ run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
 def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
     """SIGKILL right after the checkpoint of step 4; the same command then ends as an undisturbed run."""
     program = KILLED.format(tests=str(Path(__file__).parents[1]), name=name, folder=str(tmp_path))
-    environment = os.environ | {"PYTHONPATH": str(Path(s2sjax.__file__).parents[1])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(s2sjax.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    }
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
