@@ -41,16 +41,15 @@ def main(runs: Path) -> None:
         shapes = jax.eval_shape(run.task.init, jax.random.key(0))
         weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         scores = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
+        attention = "yes" if run.task.module.attends else "no"
+        if config.encoder_and_decoder(experiment.model)[1].attends_own_position:
+            attention = "aligned"
         cells = [
             f"[{name}](../{file.relative_to(ROOT).as_posix()})",
             paper(file),
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
-            "aligned"
-            if config.encoder_and_decoder(experiment.model)[1].attends_own_position
-            else "yes"
-            if run.task.module.attends
-            else "no",
+            attention,
             *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")
