@@ -11,7 +11,7 @@ Score     test MSE of values scaled to [0, 1], for --seed 0, 1, 2, 3:
 
 from s2sjax.config import Train
 from s2sjax.tasks import Regression
-from s2sjax.tasks.regression import Fibonacci, Score, SeriesModel, Windows
+from s2sjax.tasks.regression import Fibonacci, SeriesEvaluate, SeriesModel, Windows
 
 experiment = Regression(
     name="fibonacci",
@@ -20,5 +20,5 @@ experiment = Regression(
     train=Train(
         steps=3000, learning_rate=1e-2, warmup=100, log_every=500, evaluate_every=500, save_every=500, clip=0.0
     ),
-    evaluate=Score(metrics=("mse", "mae"), samples=2),
+    evaluate=SeriesEvaluate(metrics=("mse", "mae"), samples=2),
 )

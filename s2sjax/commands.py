@@ -84,7 +84,7 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
     if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
         raise UserError(f"--tree {options.tree} is not a supported image format: use .png, .svg or .pdf")
     others = [run.load(other) for other in options.also]
-    if not hasattr(opened.task, "translator"):
+    if not opened.task.generates_text:
         return _predict(opened, others, options)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
@@ -115,7 +115,7 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
 
     opened = run.load(options.subject)
-    if not hasattr(opened.task, "translator"):
+    if not opened.task.generates_text:
         raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
     translator, params = _translator(opened, (), options.average)
     number = 0

@@ -188,7 +188,7 @@ def draw_noise(
     """The noise of all steps of one layer, [T, B, H], the time in front; none where both rates are zero.
 
     `rate` is that of the recurrent state's dropout, one mask a sentence (Gal and Ghahramani 2016). `zoneout` draws at
-    every step, and is its expectation where nothing is learnt (Krueger et al. 2017).
+    every step, and uses its expectation outside of training (Krueger et al. 2017).
     """
     steps, rows, width = shape
     keep = zone = None

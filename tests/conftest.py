@@ -22,6 +22,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 import hypothesis
 import jax
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
@@ -44,18 +45,36 @@ LONGEST = ("test_pod.py", "test_docs.py", "test_cli.py", "test_failures.py", "te
 """Files that take minutes: the workers begin with them, so that none ends long after the others."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests of one model, and other tests of one file, follow each other on one worker and share what is compiled."""
+def group_of(nodeid: str) -> str:
+    """The model that a test is about, else its file: tests of one group share what is built and compiled.
+
+    tests/models/test_laws.py::test_empty_rows_are_finite[luong] -> luong
+    """
     from zoo import MODELS
 
-    groups = {}
-    for item in items:
-        name = item.callspec.params.get("name") if hasattr(item, "callspec") else None
-        group = groups[item] = name if name in MODELS else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
+    file, _, test = nodeid.partition("::")
+    parameters = test.partition("[")[2].removesuffix("]")
+    named = [m for m in MODELS if f"-{parameters}-".find(f"-{m}-") >= 0]
+    return max(named, key=len) if named else file.rpartition("/")[2]
+
+
+def pytest_collection_modifyitems(items):
+    from zoo import MODELS
+
     first = {group: number for number, group in enumerate((*LONGEST, *MODELS))}
+    groups = {item: group_of(item.nodeid) for item in items}
     items.sort(key=lambda item: (first.get(groups[item], len(first)), groups[item]))
+
+
+class ByGroup(LoadScopeScheduling):
+    """Tests of one group follow each other on one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByGroup(config, log)
 
 
 MAPS = Path("/proc/self/maps")

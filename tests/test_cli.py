@@ -214,8 +214,8 @@ def test_every_named_model_fits_and_its_fields_can_be_set(page, monkeypatch, nam
     part = "model.encoder.dropout" if "encoder" in vars(models.NAMED[name].config) else "model.dropout"
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", page, "--model", name, f"--{part}", "0.25", "--data.buckets", "24", "24"])
-    reads, _ = config.sides(seen[0].model)
-    assert reads == config.replace(config.sides(models.NAMED[name].config)[0], dropout=0.25)
+    reads, _ = config.encoder_and_decoder(seen[0].model)
+    assert reads == config.replace(config.encoder_and_decoder(models.NAMED[name].config)[0], dropout=0.25)
 
 
 def test_models_lists_all_that_have_a_name(call, monkeypatch):

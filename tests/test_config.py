@@ -41,7 +41,7 @@ def refused(build) -> str:
 @pytest.mark.parametrize(
     "model",
     [RNNsearch(), Luong(cell="gru"), Transformer(heads=4), Cho(), Sutskever(share=True), GNMT(), Pair(Luong(), Cho())],
-    ids=config.family,
+    ids=config.model_name,
 )
 @pytest.mark.parametrize(
     "corpus",

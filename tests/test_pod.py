@@ -200,8 +200,9 @@ def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_
     assert pod.fingerprints("lost") == pod.fingerprints("whole")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("told", ["one host", "all hosts"])
+@pytest.mark.parametrize(
+    "told", [pytest.param("one host", marks=pytest.mark.exhaustive), pytest.param("all hosts", marks=pytest.mark.slow)]
+)
 def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     out = told.replace(" ", "-")
     process = pod.start(2, 4, out, hold="4 all")
@@ -245,7 +246,7 @@ pairs.read = slowly
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_others_wait_while_process_0_fetches_the_data(pod):
     """Longer than the half minute that a process gets to come to a collective of the devices."""
     pod.page.write_text(SLOW_TO_READ + PAGE)

@@ -25,7 +25,7 @@ def paper(file: Path) -> str:
 
 def lines_of_code(model: config.ModelConfig) -> int:
     """The number of lines of the files of its encoder and decoder, docstrings included."""
-    encoder, decoder = config.sides(model)
+    encoder, decoder = config.encoder_and_decoder(model)
     kinds = {models.FAMILIES[type(encoder)][0], models.FAMILIES[type(decoder)][1]}
     files = {sys.modules[kind.__module__].__file__ for kind in kinds}
     return sum(len(Path(str(file)).read_text(encoding="utf-8").splitlines()) for file in files)
@@ -41,12 +41,15 @@ def main(runs: Path) -> None:
         shapes = jax.eval_shape(run.task.init, jax.random.key(0))
         weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         scores = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
+        attention = "yes" if run.task.module.attends else "no"
+        if config.encoder_and_decoder(experiment.model)[1].attends_own_position:
+            attention = "aligned"
         cells = [
             f"[{name}](../{file.relative_to(ROOT).as_posix()})",
             paper(file),
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
-            "aligned" if "dense" in name else "yes" if run.task.module.attends else "no",
+            attention,
             *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")

@@ -51,10 +51,10 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
                 plain = batch
     base = model or config.Transformer()
     begin = time.perf_counter()
-    step = train._ours(base, WORDS, plain["source"], plain["target"])
+    step = train.build_step(base, WORDS, plain["source"], plain["target"])
     print(f"the step was compiled and run in {time.perf_counter() - begin:.1f} s", flush=True)
     tokens = sum(int((plain[side] != PAD).sum()) for side in ("source", "target"))
-    consumed = tokens / train._seconds(step, rounds)
+    consumed = tokens / train.fastest(step, rounds)
     size = f"Transformer {base.width}" if isinstance(base, config.Transformer) else type(base).__name__
     print(f"{f'step of {size}':24}{len(plain['source']) * consumed / tokens:12,.1f}{consumed:14,.1f}")
     ratio = min(rates) / consumed

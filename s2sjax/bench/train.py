@@ -40,15 +40,15 @@ def bench(rounds: int = 5) -> None:
     for name, (model, vocabulary, rows, length) in SIZES.items():
         source, target = _batch(vocabulary, rows, length)
         begin = time.perf_counter()
-        ours = _ours(model, vocabulary, source, target)
+        ours = build_step(model, vocabulary, source, target)
         compiling = time.perf_counter() - begin
         columns = [f"{name:24}"]
         if Trainer is None:
-            columns += [f"{1e3 * _seconds(ours):10.1f}", f"{compiling:11.1f}"]
+            columns += [f"{1e3 * fastest(ours):10.1f}", f"{compiling:11.1f}"]
         else:
             peer = Trainer(model, vocabulary, source, target, "cpu", compiled=False).step
             peer()
-            both = [(_seconds(ours), _seconds(peer)) for _ in range(rounds)]
+            both = [(fastest(ours), fastest(peer)) for _ in range(rounds)]
             mine, theirs = (1e3 * statistics.median(column) for column in zip(*both))
             ratio = statistics.median(b / a for a, b in both)
             columns += [f"{mine:10.1f}", f"{compiling:11.1f}", f"{theirs:12.1f}", f"{ratio:20.2f}x"]
@@ -64,7 +64,9 @@ def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndar
     return ids[0], ids[1]
 
 
-def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Callable[[], None]:
+def build_step(
+    model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray
+) -> Callable[[], None]:
     """A function that runs one step and waits for its result. It is already compiled."""
     train = config.Train()
     module = models.build(model, vocabulary, vocabulary)
@@ -83,7 +85,7 @@ def _ours(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target
     return once
 
 
-def _seconds(function: Callable[[], object], times: int = 3) -> float:
+def fastest(function: Callable[[], object], times: int = 3) -> float:
     """The time of the fastest of a few calls, which other jobs on the machine disturb least."""
     spans = []
     for _ in range(times):

@@ -67,11 +67,13 @@ class Pair:
 ModelConfig = Family | Pair
 
 
-def sides(model: ModelConfig) -> tuple[Family, Family]:
+def encoder_and_decoder(model: ModelConfig) -> tuple[Family, Family]:
     """(encoder, decoder) configurations: the two of a pair, or one family twice."""
     return (model.encoder, model.decoder) if isinstance(model, Pair) else (model, model)
 
 
-def family(model: ModelConfig) -> str:
+def model_name(model: ModelConfig) -> str:
     """What a model is called: "Luong"; of a pair, "Transformer + RNNsearch"."""
-    return " + ".join(type(side).__name__ for side in ((model,) if not isinstance(model, Pair) else sides(model)))
+    return " + ".join(
+        type(side).__name__ for side in ((model,) if not isinstance(model, Pair) else encoder_and_decoder(model))
+    )

@@ -51,6 +51,8 @@ def _find(name: str) -> Any:
         for part in (path if colon else name).split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
+        if module == "__main__":
+            raise UserError(f"{path} was defined in a script or a notebook: define it in a file or a package") from None
         raise UserError(
             f"there is no {name!r} ({error}): install the package that defines it, or add its folder to PYTHONPATH"
         ) from None

@@ -209,11 +209,11 @@ def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: A
 
 def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
     """Refuses meshes for which XLA (of JAX 0.10 to 0.12, with Shardy) computes wrong gradients of a scan."""
-    scans = any(side.scans_time for side in config.sides(model))
+    scans = any(side.scans_time for side in config.encoder_and_decoder(model))
     require(
         not (scans and all(size > 1 for size in mesh.values())),
-        f"train.mesh splits a {config.family(model)} by data, fsdp and tensor at once, for which XLA computes wrong "
-        "gradients: set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
+        f"train.mesh splits a {config.model_name(model)} by data, fsdp and tensor at once, for which XLA computes "
+        "wrong gradients: set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
     )
 
 
@@ -227,7 +227,7 @@ def build(
     remat_policy: str = "none",
 ) -> EncoderDecoder:
     """The Flax module of a model. Its `init` and `apply` are the pure functions that everything else uses."""
-    encodes, decodes = config.sides(model)
+    encodes, decodes = config.encoder_and_decoder(model)
     require(
         decodes.tie != "all" or source_size == target_size,
         f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "

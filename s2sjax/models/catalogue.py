@@ -61,10 +61,10 @@ def table(source_size: int, target_size: int) -> str:
         sizes = own or (source_size, target_size)
         weights, attention, parallel = facts(model, *sizes)
         answers = ["yes" if answer else "no" for answer in (attention, parallel)]
-        if config.sides(model)[1].attends_own_position:
+        if config.encoder_and_decoder(model)[1].attends_own_position:
             answers[0] = "aligned"  # position t of the target reads position t of the source
         vocabulary = f"{sizes[0]:,} -> {sizes[1]:,}"
-        rows.append((name, paper, config.family(model), vocabulary, f"{weights:,}", *answers, description))
+        rows.append((name, paper, config.model_name(model), vocabulary, f"{weights:,}", *answers, description))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:

@@ -139,7 +139,7 @@ class EncoderDecoder(nn.Module):
     """what training saves for the backward pass: see s2sjax/core/remat.py"""
 
     def setup(self):
-        encodes, decodes = config.sides(self.config)
+        encodes, decodes = config.encoder_and_decoder(self.config)
         self.target_embedding = self._embedding(self.target_size, decodes.embedding, self.target_spelling)
         self.source_embedding = (
             self.target_embedding
@@ -170,7 +170,9 @@ class EncoderDecoder(nn.Module):
     @property
     def longest(self) -> int | None:
         """The most tokens of a source or a target that the model can address; None: any number."""
-        return min((side.max_positions for side in config.sides(self.config) if side.max_positions), default=None)
+        return min(
+            (side.max_positions for side in config.encoder_and_decoder(self.config) if side.max_positions), default=None
+        )
 
     def encode(self, source: Array, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
@@ -179,8 +181,8 @@ class EncoderDecoder(nn.Module):
 
     def _check_segments(self, segments: Any) -> None:
         require(
-            segments is None or all(side.takes_segments for side in config.sides(self.config)),
-            f"{config.family(self.config)} does not keep the examples of a packed row apart: unset data.packing",
+            segments is None or all(side.takes_segments for side in config.encoder_and_decoder(self.config)),
+            f"{config.model_name(self.config)} does not keep the examples of a packed row apart: unset data.packing",
         )
 
     def start(self, memory, steps: int):

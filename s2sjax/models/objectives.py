@@ -19,12 +19,12 @@ from s2sjax.core.remat import remat
 from s2sjax.core.tokens import PAD
 from s2sjax.models.contract import EncoderDecoder, shift_right
 
-Pairs = dict[str, losses.Total]
+WeightedSums = dict[str, losses.Total]
 
 
 def choose(
     module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
-) -> Callable[[Any, dict, Array, Array], Pairs]:
+) -> Callable[[Any, dict, Array, Array], WeightedSums]:
     """The loss that `train` selects. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
     if train.softmax.subset:
         assert words is not None
@@ -37,7 +37,9 @@ def choose(
     return partial(loss, module, train.label_smoothing)
 
 
-def loss(module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: Array, step: Any = None) -> Pairs:
+def loss(
+    module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: Array, step: Any = None
+) -> WeightedSums:
     """Teacher forcing: the cross-entropy of a batch with dropout on."""
     inputs = batch["source"], batch["target"], True, _segments(batch)
     logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
@@ -55,7 +57,7 @@ def scheduled_loss(
     batch: dict,
     key: Array,
     step: Array,
-) -> Pairs:
+) -> WeightedSums:
     """The decoder reads the truth with probability p(step), else its own output: see s2sjax/core/scheduled.py."""
     assert options.schedule != "none"
     target = batch["target"]
@@ -91,7 +93,7 @@ def sampled_loss(
     batch: dict,
     key: Array,
     step: Any = None,
-) -> Pairs:
+) -> WeightedSums:
     """Sampled softmax: see s2sjax/core/sampled.py. One draw serves the whole batch, on all of its devices."""
     target = batch["target"]
     hidden = _hidden(module, params, batch, key)
@@ -103,7 +105,9 @@ def sampled_loss(
     return {"loss": sampled.cross_entropy(true, others, words, log_q, target, target != PAD)}
 
 
-def subset_loss(module: EncoderDecoder, words: Array, params: Any, batch: dict, key: Array, step: Any = None) -> Pairs:
+def subset_loss(
+    module: EncoderDecoder, words: Array, params: Any, batch: dict, key: Array, step: Any = None
+) -> WeightedSums:
     """The softmax over the words of the batch's part alone (Jean et al. 2015, section 3.2).
 
     A proposal that is uniform over a part's words has the same log q for all of them, which cancels. words [P, N] are

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import jax
-
 from s2sjax import config
+from s2sjax.core.device import on_cpu
 from s2sjax.errors import UserError
 from s2sjax.plan import chips
 from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
@@ -170,7 +169,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
 
 
 def _caution(program: Program) -> str:
-    if jax.default_backend() != "cpu" or program.experiment.train.dtype != "bfloat16":
+    if not on_cpu() or program.experiment.train.dtype != "bfloat16":
         return ""
     return "; the CPU compiler stores bfloat16 in four bytes, so an accelerator probably needs less"
 

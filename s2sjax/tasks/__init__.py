@@ -1,5 +1,8 @@
 """One file a kind of problem. See task.py for what a task brings to the runner, docs/extending.md to add your own.
 
+Each file has a settings class, of which an experiment file builds one, and the `Task` that the settings return by
+their method `task()`, which the runner uses.
+
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
 """

@@ -103,7 +103,7 @@ class SeriesModel:
 
 
 @settings
-class Score:
+class SeriesEvaluate:
     metrics: tuple[Literal["mse", "mae"], ...] = ("mse",)
     """mean squared or absolute error, of values scaled to [0, 1]; the first one decides which checkpoint is best"""
     lines: int = 500
@@ -131,7 +131,7 @@ class Regression(config.Experiment):
     """what learns"""
     train: config.Train = config.Train()
     """how it learns"""
-    evaluate: Score = Score()
+    evaluate: SeriesEvaluate = SeriesEvaluate()
     """how it is judged"""
     seed: int = 0
     """of the initial parameters and the order of the examples"""
@@ -326,4 +326,6 @@ class RegressionTask(Task):
         return False
 
     def show(self, example: Window, output: Estimate) -> str:
-        return f"... {example.values[-1]:.6g}  ->  {output}  ({example.target:.6g})"
+        right = self.assets["scale"].apply(example.target)
+        scaled = f"scaled {output.scaled:.6f} ({right:.6f})"
+        return f"... {example.values[-1]:.6g}  ->  {output}  ({example.target:.6g}), {scaled}"

@@ -55,6 +55,8 @@ NO_ASSETS: Assets = MappingProxyType({})
 class Task(ABC):
     """One experiment of a kind, with its assets once there are any. See above, and docs/extending.md."""
 
+    generates_text: ClassVar[bool] = False
+    """whether it has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
     noun: ClassVar[str] = "example"
     """what one example is called in a sentence: "on 500 words" """
 

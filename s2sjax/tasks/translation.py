@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.config import Mixture, Prepared, Transformer, family, require, settings, sides
+from s2sjax.config import (
+    Mixture,
+    Prepared,
+    Transformer,
+    encoder_and_decoder,
+    model_name,
+    require,
+    settings,
+)
 from s2sjax.core import sampled
 from s2sjax.data import Example, pairs, sources, text
 from s2sjax.data.batches import Plan
@@ -65,7 +73,7 @@ class Translation(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        encoder, decoder = sides(self.model)
+        encoder, decoder = encoder_and_decoder(self.model)
         require(
             decoder.tie != "all" or self.data.shared,
             "model.tie 'all' requires one vocabulary for both sides: set data.shared",
@@ -77,7 +85,7 @@ class Translation(config.Experiment):
         )
         require(
             self.search.coverage == 0 or decoder.decoder_spec.states is not None,
-            f"search.coverage {self.search.coverage} requires a model with attention, and {family(self.model)} has "
+            f"search.coverage {self.search.coverage} requires a model with attention, and {model_name(self.model)} has "
             "none: set it to 0",
         )
         for name, side in zip(SIDES, (encoder, decoder)):
@@ -109,7 +117,7 @@ class Translation(config.Experiment):
     def _check_packing(self) -> None:
         if not self.data.packing:
             return
-        for side in sides(self.model):
+        for side in encoder_and_decoder(self.model):
             windowed = side.attention_window is not None and side.attention_window.radius > 0
             require(
                 not windowed, "data.packing keeps the examples of a row apart, model.window does not: use one of them"
@@ -148,7 +156,7 @@ class Translation(config.Experiment):
             require(not there, f"train.softmax.subset plans by parts, which {name} does not: set it to 0")
 
     def _check_objective(self) -> None:
-        encoder, decoder = sides(self.model)
+        encoder, decoder = encoder_and_decoder(self.model)
         require(
             self.train.scheduled_sampling.schedule == "none" or not decoder.variational,
             "train.scheduled_sampling runs one step at a time, and model.variational uses one mask for all steps: "
@@ -156,7 +164,7 @@ class Translation(config.Experiment):
         )
         require(
             self.train.remat != "products" or not (encoder.encoder_is_products and decoder.decoder_is_products),
-            f"train.remat products frees nothing of {family(self.model)}, which has only an elementwise function "
+            f"train.remat products frees nothing of {model_name(self.model)}, which has only an elementwise function "
             "between one matrix product and the next: set layers, or none",
         )
 
@@ -167,6 +175,7 @@ class Translation(config.Experiment):
 class TranslationTask(Task):
     """Text pairs through an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
+    generates_text = True
     experiment: Translation
 
     @property
@@ -245,7 +254,7 @@ class TranslationTask(Task):
 
     @property
     def model_name(self) -> str:
-        return family(self.experiment.model)
+        return model_name(self.experiment.model)
 
     @property
     def module(self) -> EncoderDecoder:
@@ -292,7 +301,7 @@ class TranslationTask(Task):
 
     @property
     def heads(self) -> tuple[int, ...]:
-        return tuple(side.heads for side in sides(self.experiment.model) if hasattr(side, "heads"))
+        return tuple(side.heads for side in encoder_and_decoder(self.experiment.model) if hasattr(side, "heads"))
 
     def output_bytes(self, bucket: Bucket) -> int:
         return 2 * 4 * bucket[1] * self.target.size
