@@ -184,6 +184,8 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> config.Experi
     experiment = experiment_file.load_experiment(options.subject)
     name = getattr(options, "model", None)
     if name:
+        if not isinstance(getattr(experiment, "model", None), config.ModelSettings | config.Pair):
+            raise UserError(f"--model names encoder-decoders: {type(experiment).__name__} has a model of its own")
         if name not in models.NAMED:
             names = list(models.NAMED)
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
@@ -196,6 +198,9 @@ def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fi
     """The run with the fields set on the command line. `names`: the settings that can change after training."""
     if fields and not names:
         raise UserError(f"{opened.folder} has no field {fields[0]} that can be changed after training: leave it out")
+    if not names and options.help:
+        options.parser.print_help()
+        sys.exit(0)
     if not names:
         return opened
     values = {name: getattr(opened.experiment, name) for name in names}

@@ -1,7 +1,8 @@
 """Python files that define an experiment, and whatever they add to s2sjax: models, cells, scores, corpora, tasks.
 
-A file is imported as the module `s2sjax_file_STEM`, so that a class it defines can be found again by its name. A run
-keeps a copy of the file (folder.py), which is imported when the run is opened and needs it.
+A file is imported as the module `s2sjax_file_STEM`, so that a class it defines can be found again by its name. It may
+import files beside it. A run keeps copies of all of them (folder.py), which are imported when the run is opened and
+needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PREFIX = "s2sjax_file_"
 
 
 class Loaded(NamedTuple):
-    """A file that was imported, and the files that it loaded itself."""
+    """A file that was imported, and the files beside it that it imported or loaded."""
 
     path: Path
     loads: list[Path]
@@ -54,9 +55,11 @@ def load_file(file: str | Path) -> ModuleType:
     if _open:
         _open[-1].loads.append(entry.path)
     sys.modules[name] = module  # before it runs: dataclasses look up their module there
+    sys.path.insert(0, str(entry.path.parent))
     _open.append(entry)
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        entry.loads.extend(_siblings(entry.path))
     except Exception as error:
         sys.modules.pop(name)
         if former is not None:
@@ -67,14 +70,21 @@ def load_file(file: str | Path) -> ModuleType:
         raise UserError(f"{_place(path, error)}: {type(error).__name__}: {reason}: correct it") from error
     finally:
         _open.pop()
+        sys.path.remove(str(entry.path.parent))
     _loaded[name] = entry
     return module
+
+
+def _siblings(path: Path) -> list[Path]:
+    """The files beside an experiment file that are imported as modules."""
+    files = {getattr(module, "__file__", None) for name, module in sys.modules.items() if not name.startswith(PREFIX)}
+    return sorted(Path(file) for file in files if file and Path(file).parent == path.parent and file.endswith(".py"))
 
 
 def files_of(experiment: config.Experiment, file: str | Path | None = None) -> list[Path]:
     """The files that an experiment needs to be opened again: its own, those of its classes, and those they load."""
     wanted = [Path(file).absolute()] if file else []
-    wanted += [_loaded[name].path for name in sorted(_modules(config.to_json(experiment))) if name in _loaded]
+    wanted += [_loaded[name].path for name in sorted(modules_of(config.to_json(experiment))) if name in _loaded]
     loads = {entry.path: entry.loads for entry in _loaded.values()}
     found: list[Path] = []
     while wanted:
@@ -85,12 +95,12 @@ def files_of(experiment: config.Experiment, file: str | Path | None = None) -> l
     return found
 
 
-def _modules(page: Any) -> set[str]:
+def modules_of(page: Any) -> set[str]:
     """The modules that the kinds of a configuration come from."""
     if isinstance(page, dict):
         own = {page["kind"].partition(":")[0]} if ":" in page.get("kind", "") else set()
-        return own.union(*map(_modules, page.values()))
-    return set().union(*map(_modules, page)) if isinstance(page, list) else set()
+        return own.union(*map(modules_of, page.values()))
+    return set().union(*map(modules_of, page)) if isinstance(page, list) else set()
 
 
 def _place(path: Path, error: Exception) -> str:

@@ -70,4 +70,5 @@ def _one_line(box: str) -> str:
             break
         message.append(line)
     text = " ".join(message) or "the fields cannot be parsed"
+    text = text.removeprefix("Error parsing ")
     return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)

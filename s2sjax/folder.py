@@ -19,8 +19,8 @@ from typing import Any
 
 from s2sjax import __version__, config
 from s2sjax.errors import UserError
-from s2sjax.experiment_file import files_of, load_file
-from s2sjax.tasks.task import Task
+from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
+from s2sjax.tasks.task import Task, task_of
 from s2sjax.train import hosts
 
 CONFIG, CODE, ASSETS = "config.json", "code", "assets"
@@ -35,7 +35,7 @@ def open_task(folder: Path) -> Task:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
     page = _read(folder)
-    return _with_assets(folder, page, _experiment(folder, page).task())
+    return _with_assets(folder, page, task_of(_experiment(folder, page)))
 
 
 def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str | Path | None = None) -> Task:
@@ -43,7 +43,7 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
 
     file: the experiment file, of which the run keeps a copy.
     """
-    task = experiment.task()
+    task = task_of(experiment)
     fingerprint = task.fingerprint(data)
     if (folder / CONFIG).is_file():
         page = _read(folder)
@@ -60,12 +60,9 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         task = task.replace(assets=task.learn_assets(data))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
+        keep_code(experiment, folder, file)
     if not hosts.is_leader():
         return task
-    for path in files_of(experiment, file):
-        (folder / CODE).mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(shutil.SameFileError):
-            shutil.copyfile(path, folder / CODE / path.name)
     # Last: a folder with a config.json has everything that it names.
     page = {
         "s2sjax": __version__,
@@ -75,6 +72,18 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
     }
     write(folder / CONFIG, json.dumps(page, indent=2) + "\n")
     return task
+
+
+def keep_code(experiment: config.Experiment, folder: Path, file: str | Path | None = None) -> None:
+    """Copies the files that the experiment needs to be opened again.
+
+    Called when a run starts, and again when it has been trained: code that does not fit the run is never copied.
+    """
+    if hosts.is_leader():
+        for path in files_of(experiment, file):
+            (folder / CODE).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(shutil.SameFileError):
+                shutil.copyfile(path, folder / CODE / path.name)
 
 
 def write(path: Path, content: str) -> None:
@@ -95,18 +104,22 @@ def flat(page: Any, prefix: str = "") -> dict[str, Any]:
 
 def _experiment(folder: Path, page: dict) -> config.Experiment:
     """The experiment of config.json. What s2sjax does not know by itself, the copied files define."""
+    for name in sorted(modules_of(page["experiment"])):
+        path = folder / CODE / f"{name.removeprefix(PREFIX)}.py"
+        if name.startswith(PREFIX) and not path.is_file():
+            raise UserError(f"{path} is missing: copy it back, or copy the run again from where it was made")
     try:
+        experiment = config.from_json(page["experiment"])
+    except (UserError, TypeError) as error:
+        copies = sorted((folder / CODE).glob("*.py"))
+        if not copies:
+            raise _unreadable(folder, error) from None
+        for path in copies:
+            load_file(path)
         try:
             experiment = config.from_json(page["experiment"])
-        except UserError:
-            copies = sorted((folder / CODE).glob("*.py"))
-            if not copies:
-                raise
-            for path in copies:
-                load_file(path)
-            experiment = config.from_json(page["experiment"])
-    except (UserError, TypeError) as error:
-        raise _unreadable(folder, error) from None
+        except (UserError, TypeError) as error:
+            raise _unreadable(folder, error) from None
     if not isinstance(experiment, config.Experiment):
         raise _unreadable(folder, "it holds no experiment")
     return experiment

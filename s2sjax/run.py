@@ -22,7 +22,7 @@ from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.evaluate import metrics
 from s2sjax.experiment_file import load_experiment
-from s2sjax.tasks.task import Predictor, Task, shapes_of
+from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
@@ -75,6 +75,8 @@ class Run(NamedTuple):
 
     def check_ensemble(self, others: Sequence[Run]) -> None:
         """Refuses runs whose outputs this run does not understand."""
+        if others and not self.task.generates_text:
+            raise UserError(f"{self.folder} does not generate text, so it cannot be part of an ensemble: drop --also")
         for other in others:
             for name, asset in self.task.assets.items():
                 if name not in other.task.assets or other.task.assets[name].fingerprint != asset.fingerprint:
@@ -97,13 +99,13 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
 
     file: the experiment file, of which the run folder keeps a copy.
     """
-    e, task = experiment, experiment.task()
+    e, task = experiment, task_of(experiment)
     mesh = meshes.make_mesh(e.train.mesh)
     task.check_mesh(mesh.shape)
     with hosts.leader_first("data"):  # which it may have to fetch
         data = task.read()
     if e.train.evaluate_every and not task.has("dev"):
-        raise UserError("data.corpus has no dev examples to evaluate: give it some, or set train.evaluate_every 0")
+        raise UserError("there are no dev examples to evaluate: give some, or set train.evaluate_every 0")
     dev = task.examples("dev") if e.train.evaluate_every else []
     with hosts.leader_first("run folder"):
         task = folder.start_task(e, Path(path), data, file)
@@ -134,6 +136,7 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
         compiler_options=compiler_options(),
         shapes=[_shapes(columns, plan, bucket) for bucket in plan.used_buckets],
     )
+    folder.keep_code(e, run.folder, file)
     return run, result
 
 
@@ -217,7 +220,7 @@ def evaluate(run: Run, split: str | None = None, others: Sequence[Run] = (), ave
     task = run.task
     split = split or default_split(task)
     if split is None:
-        raise UserError("data.corpus has neither test nor dev examples: name another --split")
+        raise UserError("there are neither test nor dev examples: name another --split")
     examples = task.examples(split)
     run.check_ensemble(others)
     mesh = run.mesh()

@@ -154,7 +154,7 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
         (["train", "PAGE", "--train.stepz", "5"], "there is no field --train.stepz: did you mean --train.steps?"),
         (["train", "PAGE", "--steps=5"], "there is no field --steps: did you mean --train.steps?"),
         (["train", "PAGE", "--uot", "x"], "there is no field --uot: did you mean --out?"),
-        (["train", "PAGE", "--train.steps", "many"], "Error parsing --train.steps: 'many' is not a whole number"),
+        (["train", "PAGE", "--train.steps", "many"], "--train.steps: 'many' is not a whole number"),
         (["train", "PAGE", "--train.steps"], "Missing value for argument '--train.steps'. Expected 1 values."),
         (["train", "PAGE", "--train.steps", "0"], "train.steps is 0: it must be at least 1"),
         (

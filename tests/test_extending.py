@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import zoo
 from conftest import child_environment
 
@@ -68,7 +69,58 @@ def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     environment = child_environment()
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.startswith(
-        "error: runs/corpus/config.json cannot be read (there is no 's2sjax_file_corpus:Squares'"
-    )
-    assert "add its folder to PYTHONPATH" in done.stderr
+    remedy = "copy it back, or copy the run again from where it was made"
+    assert done.stderr == f"error: runs/corpus/code/corpus.py is missing: {remedy}\n"
+
+
+def test_files_beside_an_experiment_are_kept_too(tmp_path, call, monkeypatch):
+    """A plain import of a file beside it: both are copied, and the run opens elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    cell, _, rest = FILES["cell"].partition("experiment = ")
+    (tmp_path / "my_cell.py").write_text(cell, encoding="utf-8")
+    page = "from my_cell import *\n\nexperiment = " + rest
+    (tmp_path / "page.py").write_text(page, encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "my_cell", None)
+    monkeypatch.delitem(sys.modules, "my_cell")
+    code, _, err = call("train", "page.py", "--train.steps", "1", "--train.evaluate_every", "0")
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "runs/cell/code").iterdir()) == ["my_cell.py", "page.py"]
+    for name in ("my_cell.py", "page.py"):
+        (tmp_path / name).unlink()
+    opened = in_another_process("import s2sjax; print(s2sjax.load('runs/cell').experiment.model.cell)", tmp_path)
+    assert opened == "independent\n"
+
+
+def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypatch):
+    """The class has changed so that the checkpoint does not fit it: the copy that fits it stays."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(FILES["model"], encoding="utf-8")
+    few = ("--train.steps", "1", "--train.evaluate_every", "0")
+    assert call("train", "model.py", *few)[0] == 0
+    dense = "layers.Dense(self.inputs, self.config.width, self.dtype)"
+    changed = FILES["model"].replace(dense, dense.replace("dtype)", "dtype, bias=False)"))
+    assert changed != FILES["model"]
+    (tmp_path / "model.py").write_text(changed, encoding="utf-8")
+    code, _, err = call("train", "model.py", *few)
+    assert code == 2 and "use the model and data it was trained with" in err
+    assert (tmp_path / "runs/model/code/model.py").read_text(encoding="utf-8") == FILES["model"]
+
+
+MISTAKES = {
+    "no task": ("task", "def task(self)", "def tusk(self)", "Classification defines no task()"),
+    "no metrics": ("task", "def metrics(", "def measures(", "Classification.task(): Can't instantiate abstract class"),
+    "no lines": ("task", "    lines: int = 100\n", "", "Classification has no evaluate.lines: every experiment has"),
+    "tuples": ("corpus", "Example(str(number), (str(number * number),))", "(1, 2)", "Squares.examples yields (1, 2): "),
+    "nothing": ("corpus", "range(self.most)", "range(0)", "the corpus has no train examples: check Squares.examples"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_part_that_is_missing_is_named_without_a_traceback(mistake, tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file, right, wrong, message = MISTAKES[mistake]
+    assert right in FILES[file]
+    (tmp_path / "page.py").write_text(FILES[file].replace(right, wrong), encoding="utf-8")
+    code, out, err = call("train", "page.py")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {message}")

@@ -219,7 +219,9 @@ def test_a_corpus_without_dev_lines_cannot_be_evaluated(tmp_path):
 
 def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_search(tmp_path):
     wide = config.replace(TINY, search=config.Search(beam=8), train=Train(steps=2, evaluate_every=0))
-    assert refused(lambda: run.train(wide, tmp_path)) == "search.beam 8 is wider than the vocabulary of 7: lower it"
+    assert (
+        refused(lambda: run.train(wide, tmp_path)) == "search.beam 8 is larger than the target vocabulary (7): lower it"
+    )
 
 
 def test_the_split_that_is_evaluated():

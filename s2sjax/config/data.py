@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, require, settings
+from s2sjax.errors import UserError
 
 
 class Corpus:
@@ -14,7 +15,7 @@ class Corpus:
 
     def examples(self, split: str) -> Iterable[Any]:
         """The `data.Example`s of a split: train, dev or test."""
-        raise TypeError(
+        raise UserError(
             f"{type(self).__name__} does not define examples(split): define it to yield the Examples of a split"
         )
 

@@ -10,21 +10,26 @@ from typing import Any, ClassVar
 
 from s2sjax.config.settings import require
 from s2sjax.config.training import Train
+from s2sjax.errors import UserError
 
 
 class Experiment:
-    """One page of a lab notebook. A subclass is a dataclass (see config/settings.py) with at least these fields."""
+    """One page of a lab notebook. A subclass is a dataclass (see config/settings.py) with at least these fields.
+
+    `data` has at least `buckets`, `tokens` and `prefetch`; `evaluate` has `lines` and `samples`, the numbers of dev
+    examples that are predicted and shown at each evaluation.
+    """
 
     name: str
     """the run goes to runs/NAME"""
     data: Any
-    """what to learn from; has `buckets`, `tokens` and `prefetch`"""
+    """what to learn from"""
     model: Any
     """what learns"""
     train: Train
     """how it learns"""
     evaluate: Any
-    """how it is judged; has `lines` and `samples`: the dev examples predicted and shown at each evaluation"""
+    """how it is judged"""
     seed: int
     """of the initial parameters, the order of the examples, and dropout"""
 
@@ -37,7 +42,7 @@ class Experiment:
 
     def task(self) -> Any:
         """The `tasks.Task` of this experiment, before it has any assets."""
-        raise TypeError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")
+        raise UserError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")
 
     def check_name(self) -> None:
         require(

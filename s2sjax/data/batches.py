@@ -133,7 +133,7 @@ class Plan:
 
 def _no_rows_message(lengths: np.ndarray, buckets: Buckets) -> str:
     if len(lengths) == 0:
-        return "there are no examples to train on: check data.corpus"
+        return "there are no examples to train on: check data"
     shortest = lengths[np.argmin(lengths.sum(axis=1))]
     return (
         f"none of {len(lengths)} examples fits in data.buckets, the largest of which is {tuple(buckets[-1])}: the "

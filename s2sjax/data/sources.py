@@ -24,14 +24,23 @@ def load(corpus: config.Corpus, split: Split) -> list[Example]:
     examples = list(stream(corpus, split))
     if not examples:
         setting = f"{split}_percent" if isinstance(corpus, config.Cmudict) else split
-        raise UserError(f"the corpus has no {split} examples: raise data.corpus.{setting}")
+        known = hasattr(corpus, setting)
+        remedy = f"raise data.corpus.{setting}" if known else f"check {type(corpus).__name__}.examples({split!r})"
+        raise UserError(f"the corpus has no {split} examples: {remedy}")
     return examples
 
 
 def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
     """The examples of one split, one by one. Text files and TFDS are streamed, not loaded into memory."""
     read = READERS.get(type(corpus))
-    yield from read(corpus, split) if read else corpus.examples(split)
+    if read:
+        yield from read(corpus, split)
+        return
+    for example in corpus.examples(split):
+        if not isinstance(example, Example):
+            name = type(corpus).__name__
+            raise UserError(f"{name}.examples yields {example!r:.80}: yield data.Example(source, (target, ...))")
+        yield example
 
 
 def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:

@@ -9,7 +9,7 @@ from s2sjax.core.device import on_cpu
 from s2sjax.errors import UserError
 from s2sjax.plan import chips
 from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
-from s2sjax.tasks.task import Task
+from s2sjax.tasks.task import Task, task_of
 
 LINES = 8
 """number of meshes shown"""
@@ -55,7 +55,7 @@ def plan(
 
 def _task(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
     """With its assets: learned from the data, or assumed from the sizes of the vocabularies."""
-    task = experiment.task()
+    task = task_of(experiment)
     if sizes is not None:
         return task.replace(assets=task.assumed_assets(sizes))
     try:

@@ -39,7 +39,7 @@ class Series:
 
     def values(self) -> np.ndarray:
         """float64 [length]"""
-        raise TypeError(f"{type(self).__name__} defines no values(): return the numbers of the series from it")
+        raise UserError(f"{type(self).__name__} defines no values(): return the numbers of the series from it")
 
 
 @settings

@@ -197,6 +197,24 @@ class Task(ABC):
         return ""
 
 
+def task_of(experiment: Experiment) -> Task:
+    """The task of an experiment. Refuses settings and tasks of a user's own that miss a part."""
+    kind = type(experiment).__name__
+    parts = {"": ("name", "data", "model", "train", "evaluate", "seed"), "data": ("buckets", "tokens", "prefetch"),
+             "evaluate": ("lines", "samples")}  # fmt: skip
+    for owner, names in parts.items():
+        for name in names:
+            if not hasattr(getattr(experiment, owner) if owner else experiment, name):
+                field = f"{owner}.{name}" if owner else name
+                raise UserError(f"{kind} has no {field}: every experiment has it, see docs/extending.md")
+    try:
+        return experiment.task()
+    except TypeError as error:
+        if "abstract" not in str(error):
+            raise
+        raise UserError(f"{kind}.task(): {error}: define it, see docs/extending.md") from None
+
+
 def abstract(**shapes: tuple[tuple[int, ...], Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """abstract(source=((8, 16), np.int32)) -> {"source": ShapeDtypeStruct((8, 16), int32)}"""
     return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (shape, dtype) in shapes.items()}

@@ -204,7 +204,7 @@ def test_a_plan_cannot_be_scribbled_on():
 
 
 def test_nothing_to_plan_is_refused():
-    with pytest.raises(UserError, match=r"^there are no examples to train on: check data\.corpus$"):
+    with pytest.raises(UserError, match=r"^there are no examples to train on: check data$"):
         Plan(np.zeros((0, 2), int), BUCKETS, 48, 0)
     with pytest.raises(UserError) as caught:
         Plan([(30, 9), (9, 2)], BUCKETS, 48, 0)
