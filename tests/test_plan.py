@@ -60,7 +60,7 @@ def test_what_a_device_holds_is_what_is_put_there(name, mesh):
     assert planned.held(mesh)[:2] == (held(state), held(state.params))
 
 
-SOME = [("dense", Mesh(2, 4, 1)), ("transformer", Mesh(4, 1, 2)), ("recurrent", Mesh(8, 1, 1)), ("deep", Mesh(1, 8, 1))]
+SOME = [("transformer", Mesh(4, 1, 2)), ("recurrent", Mesh(8, 1, 1))]
 
 
 def slow_or_exhaustive(name: str, mesh: Mesh):
@@ -230,7 +230,7 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
 def test_the_command_explains_itself(call):
     code, out, err = call("plan", "--help")
     assert (code, err) == (0, "")
-    assert out.startswith("usage: s2sjax plan ") and "--devices N" in out and ", ".join(chips.CHIPS) in out
+    assert out.startswith("usage: s2sjax plan ") and "--devices N" in out and all(chip in out for chip in chips.CHIPS)
 
 
 @pytest.mark.parametrize(

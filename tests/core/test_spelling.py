@@ -33,7 +33,7 @@ def test_the_largest_value_over_time_is_the_loop_of_the_paper():
     length = 3
     windows = np.concatenate([characters[:length], np.zeros((3, 3))])
     expected = np.max([np.tanh(bias + np.einsum("ma,maf->f", windows[t : t + 4], kernel)) for t in range(length)], 0)
-    found = spelling.largest_over_time(*map(jnp.asarray, (kernel, bias, characters)), jnp.arange(5) < length)
+    found = spelling.max_over_time(*map(jnp.asarray, (kernel, bias, characters)), jnp.arange(5) < length)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -81,7 +81,7 @@ def test_kims_small_network_has_the_weights_of_the_paper():
 
 
 def test_what_cannot_be_spelt_is_refused():
-    with pytest.raises(UserError, match="but the unit is characters: set unit words"):
+    with pytest.raises(UserError, match="but unit is characters: set unit to words"):
         config.Text(spelling=OPTIONS)
     spelt = config.Text("words", spelling=OPTIONS)
     with pytest.raises(UserError, match=r"model\.tie 'output' .* data\.target\.spelling\.on replaces that table"):

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import zoo
 
 from s2sjax import layers, models
@@ -43,7 +42,7 @@ def test_frames_of_width_0_pass_unchanged_and_have_no_parameters():
     assert frontend.width == 3
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@zoo.each(ENCODERS, quick=("luong", "transformer-post"))
 def test_every_encoder_reads_frames(name):
     """The memory of a row does not depend on what lies beyond its length."""
     c = zoo.without_dropout(zoo.MODELS[name])
