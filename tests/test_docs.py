@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zoo
 from conftest import said_by_us
 
 from s2sjax.core import search
@@ -59,15 +60,24 @@ def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
         assert f"s2sjax train {file.relative_to(DOCS.parent)}" in text or "make run" in text
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_from_laptop_to_pod_can_be_typed(tmp_path):
-    """One after the other, in a copy of the experiments, as a reader would."""
+@pytest.mark.timeout(1800)
+@zoo.each(["few steps", "as they are"], quick=(), rare=("as they are",))
+def test_the_commands_of_the_page_from_laptop_to_pod_can_be_typed(name, tmp_path):
+    """One after the other, in a copy of the experiments, as a reader would; or with few steps and without the plan."""
     shutil.copytree(DOCS.parent / "experiments", tmp_path / "experiments")
+    few = name == "few steps"
+    if few:
+        file = tmp_path / "experiments/reverse.py"
+        text = file.read_text(encoding="utf-8")
+        assert "steps=600" in text and "evaluate_every=200" in text
+        file.write_text(text.replace("steps=600", "steps=20").replace("evaluate_every=200", "evaluate_every=20"))
     here = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}"}
     blocks = re.findall("^```sh run\n(.*?)^```", (DOCS / "pod.md").read_text(encoding="utf-8"), re.M | re.S)
     assert any("s2sjax launch" in block for block in blocks)
     for block in blocks:
+        if few and "s2sjax plan" in block:
+            continue
         done = subprocess.run(
             ["bash", "-e"], input=block, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=1200
         )

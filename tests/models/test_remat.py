@@ -96,8 +96,7 @@ def temporary(program) -> int:
     return program.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEEP)
+@zoo.each(DEEP, quick=(), rare=("transformer", "rnnsearch"))
 def test_the_more_is_forgotten_the_less_memory_is_needed(name):
     """As users compile: an optimiser that finds two values equal may keep the first and drop the second."""
     given = start(DEEP[name], rows=32, length=32)
