@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from s2sjax.config.settings import require
+from s2sjax.errors import UserError
 
 Initial = Literal["orthogonal", "glorot"]
 Join = Literal["concatenate", "mean", "project"]
@@ -102,11 +103,11 @@ class ModelSettings:
 
     @property
     def encoder_spec(self) -> EncoderSpec:
-        raise NotImplementedError(f"{type(self).__name__} must define encoder_spec")
+        raise UserError(f"{type(self).__name__} has no encoder_spec: define it, see docs/extending.md")
 
     @property
     def decoder_spec(self) -> DecoderSpec:
-        raise NotImplementedError(f"{type(self).__name__} must define decoder_spec")
+        raise UserError(f"{type(self).__name__} has no decoder_spec: define it, see docs/extending.md")
 
     @property
     def max_positions(self) -> int | None:
