@@ -17,8 +17,9 @@ from jax import Array
 from s2sjax import config
 from s2sjax.config.specs import Initial, Join
 from s2sjax.core import cells, convolution, device, recurrence, spelling
-from s2sjax.core.attention import at_least_float32
+from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
+from s2sjax.core.products import product_in_float32
 from s2sjax.core.remat import POLICIES, remat
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -287,17 +288,12 @@ class Stacked(nn.Module):
 def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = False) -> Array:
     """x * keep / (1 - rate), keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
 
-    Sixteen random bits an element are enough for the rate, and cost half of what a float does. With `once`, one mask
-    serves all positions of a sentence, x [B, T, D] (Gal and Ghahramani 2016).
+    With `once`, one mask serves all positions of a sentence, x [B, T, D] (Gal and Ghahramani 2016).
     """
     if not train or rate == 0:
         return x
     shape = (x.shape[0], 1, x.shape[2]) if once else x.shape
     return jnp.where(keep_mask(module.make_rng("dropout"), shape, rate), x / (1 - rate), 0)
-
-
-def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
-    return jax.random.bits(key, shape, jnp.uint16) >= round(rate * 2**16)
 
 
 class Embedding(nn.Module):
@@ -449,11 +445,6 @@ def _kernel(module, shape: tuple[int, ...]) -> Array:
         return module.param("kernel", initial, shape)
     direction = module.param("direction", initial, shape)
     return convolution.weight_norm(direction, module.param("length", lambda key: convolution.length(direction)))
-
-
-def product_in_float32(x: Array, kernel: Array) -> Array:
-    """x W with float32 accumulation and result, whatever the type of its operands."""
-    return jnp.dot(x, kernel, preferred_element_type=at_least_float32(x.dtype))
 
 
 class LayerNorm(nn.Module):

@@ -1,0 +1,42 @@
+"""The random masks of dropout (Srivastava et al. 2014), from a hash of each element's index.
+
+A mask is drawn in every layer of every step, so its cost counts. A hash of the index is a few operations on one
+32-bit number: XLA computes it where the mask is used, forward and backward, and stores nothing. It depends on the
+global index alone, so a mesh does not change it.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
+    """True with probability 1 - rate, independently for each element."""
+    return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
+
+
+def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
+    """uint32, a hash of (key, index): two rounds, each with 32 bits of the key.
+
+    The first round is a bijection that scatters the indices; without the second, two keys would give permutations of
+    the same bits. The multipliers and shifts of each round are those of Murmur3's finalizer (Appleby 2011).
+    """
+    first, second = jax.random.bits(key, (2,), jnp.uint32)
+    bits = _scatter(index_of(shape) ^ first)
+    return _scatter(bits ^ second)
+
+
+def index_of(shape: tuple[int, ...]) -> Array:
+    """The row-major index of each element, modulo 2^32: shape (2, 3) -> [[0, 1, 2], [3, 4, 5]]."""
+    index, stride = jnp.zeros(shape, jnp.uint32), 1
+    for axis in reversed(range(len(shape))):
+        index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride % 2**32)
+        stride *= shape[axis]
+    return index
+
+
+def _scatter(bits: Array) -> Array:
+    """A bijection of 32-bit numbers in which each bit of the input flips half of the bits of the output."""
+    bits = (bits ^ bits >> 16) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ bits >> 13) * jnp.uint32(0xC2B2AE35)
+    return bits ^ bits >> 16
