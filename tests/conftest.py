@@ -7,12 +7,18 @@ import re
 import secrets
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Eight fake devices on two busy cores may wait long for each other; XLA would end the process after 40 seconds.
-patience = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
+FLAGS = ["--xla_cpu_collective_call_terminate_timeout_seconds=600"]
+# The newest code generator runs faster and compiles longer. Newer versions have no other.
+HAS_OLD_GENERATOR = version("jaxlib").startswith("0.10.")
+if HAS_OLD_GENERATOR:
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+if FLAGS[0] not in os.environ.get("XLA_FLAGS", ""):  # a worker's parent has set them
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS]).strip()
 os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli gives
 # In the environment, so that the processes that tests start use the same cache.
 CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")

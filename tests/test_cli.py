@@ -226,6 +226,7 @@ def test_models_lists_all_that_have_a_name(call, monkeypatch):
     assert re.search(r"\ncho +Cho et al\. 2014 +Cho +1,000 -> 500 +[\d,]+ +no +no +GRU; the source as one", out)
 
 
+@pytest.mark.slow
 def test_a_model_without_attention_is_trained_and_nothing_is_made_of_attention(call, refused, page, tmp_path):
     folder = tmp_path / "run"
     small = ["--model.width", 8, "--train.steps", 1, "--train.evaluate_every", 0]
@@ -307,6 +308,7 @@ def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page,
     assert json.loads((copy / "config.json").read_text())["experiment"]["train"]["steps"] == 6
 
 
+@pytest.mark.slow
 def test_a_corpus_of_training_lines_alone_is_trained_and_not_scored(call, page, tmp_path):
     alone = ["--data.corpus.dev", 0, "--data.corpus.test", 0, "--train.evaluate_every", 0]
     code, out, _ = call("train", page, "--out", tmp_path / "run", "--train.steps", 1, *alone)

@@ -41,7 +41,7 @@ cli.main(["decode", {run!r}])
 """
 
 
-@zoo.each(FILES, quick=("cell", "task"))
+@zoo.each(FILES, quick=("task",))
 def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeypatch):
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
@@ -59,6 +59,7 @@ def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeyp
     assert len(said) >= 3 + lines.count("\n")
 
 
+@pytest.mark.slow
 def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     """The copy of the file is gone: the error says what is missing and what to do."""
     monkeypatch.chdir(tmp_path)
@@ -73,6 +74,7 @@ def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     assert done.stderr == f"error: runs/corpus/code/corpus.py is missing: {remedy}\n"
 
 
+@pytest.mark.slow
 def test_files_beside_an_experiment_are_kept_too(tmp_path, call, monkeypatch):
     """A plain import of a file beside it: both are copied, and the run opens elsewhere."""
     monkeypatch.chdir(tmp_path)
@@ -91,6 +93,7 @@ def test_files_beside_an_experiment_are_kept_too(tmp_path, call, monkeypatch):
     assert opened == "independent\n"
 
 
+@pytest.mark.slow
 def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypatch):
     """The class has changed so that the checkpoint does not fit it: the copy that fits it stays."""
     monkeypatch.chdir(tmp_path)

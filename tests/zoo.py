@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import HAS_OLD_GENERATOR
 
 from s2sjax import config, models
 from s2sjax.core import cells, losses, search
@@ -87,16 +88,17 @@ VOCABULARY = 7  # the four specials and three words
 class Pure:
     """A model as the pure functions that everything else uses, compiled, with random parameters."""
 
-    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32"):
+    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32", options=None):
+        jit = partial(jax.jit, compiler_options=options)
         self.module = models.build(MODELS[name], vocabulary, vocabulary, dtype)
         self.params = parameters(self.module, sharp)
         method = lambda name: partial(self.module.apply, method=name)
-        self._gradient = jax.jit(jax.grad(self.loss, has_aux=True))
-        self._forward = jax.jit(self.module.apply)
-        self._search = jax.jit(self._find, static_argnums=2, static_argnames=("width", "nbest", "penalty", "alpha"))
-        self.encode = jax.jit(method("encode"))
-        self.start = jax.jit(method("start"), static_argnums=2)
-        self.step = jax.jit(method("step"))
+        self._gradient = jit(jax.grad(self.loss, has_aux=True))
+        self._forward = jit(self.module.apply)
+        self._search = jit(self._find, static_argnums=2, static_argnames=("width", "nbest", "penalty", "alpha"))
+        self.encode = jit(method("encode"))
+        self.start = jit(method("start"), static_argnums=2)
+        self.step = jit(method("step"))
 
     def loss(self, params, source, target):
         """The mean cross-entropy of the real tokens, and the logits."""
@@ -153,9 +155,12 @@ def build(name: str) -> Pure:
     return Pure(name, sharp=1.5)
 
 
+AS_USERS_COMPILE = {"xla_cpu_use_fusion_emitters": True} if HAS_OLD_GENERATOR else None
+
+
 @contextlib.contextmanager
 def optimized():
-    """What is compiled within is compiled as users compile it: see tests/conftest.py."""
+    """With XLA's optimisations; with AS_USERS_COMPILE what is compiled is what users compile: see tests/conftest.py."""
     jax.config.update("jax_disable_most_optimizations", False)
     try:
         yield
@@ -202,16 +207,22 @@ def check_shares(counts, expected) -> None:
     np.testing.assert_array_less(np.abs(counts / counts.sum() - expected), 4 * spread)
 
 
-QUICK = ("rnnsearch", "luong", "transformer-post")
+QUICK = ("luong", "transformer-post")
 
 
-def each(names, quick=QUICK, rare=()):
+def each(names, argument="name", quick=QUICK, rare=()):
     """A test for each name: a few models in `make test`, the others in .ci/run, the rare ones in `make test-all`."""
 
     def marks(name):
         return () if name in quick else pytest.mark.exhaustive if name in rare else pytest.mark.slow
 
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
+    return pytest.mark.parametrize(argument, [pytest.param(name, marks=marks(name)) for name in names])
+
+
+def first(count: int, cases):
+    """The first cases are in `make test`, the others in .ci/run."""
+    cases = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=() if number < count else pytest.mark.slow) for number, case in enumerate(cases)]
 
 
 def each_cell(names=tuple(cells.CELLS)):

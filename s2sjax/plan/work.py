@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 
@@ -88,7 +89,8 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
             given = [owner(atom) for atom in equation.invars if not hasattr(atom, "val")]
             made = bool(given) and all(one is not None for one in given)
             found = [any(given)] * len(equation.outvars) if made else []
-            yield Kind.OTHER, times, 0.0, float(sum(_bytes(var) for var in equation.outvars)), 0.0, False
+            written = [_bytes(var) for var in equation.outvars if not _is_index(var)]
+            yield Kind.OTHER, times, 0.0, float(sum(written)), 0.0, False
         known |= {var: one for var, one in zip(equation.outvars, found) if one is not None}
     out += [owner(atom) for atom in jaxpr.outvars]
 
@@ -118,6 +120,11 @@ def _product(equation: Any, owners: Sequence[bool | None], times: int) -> tuple:
     activations = [size for size, owner in zip(sizes, (*owners[:2], None)) if owner is None]
     wide = left.aval.dtype.itemsize >= 4
     return kind, times, 2.0 * math.prod(result.aval.shape) * inner, float(sum(sizes)), float(min(activations)), wide
+
+
+def _is_index(atom: Any) -> bool:
+    """Indices, masks and the random bits of dropout are computed where they are used: nothing is written."""
+    return not jnp.issubdtype(getattr(atom.aval, "dtype", jnp.float32), jnp.inexact)
 
 
 def _bytes(atom: Any) -> int:

@@ -41,8 +41,7 @@ def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
     return drawn(B, K, 3, N, D, dtype=dtype), cache, beam_index
 
 
-@pytest.mark.parametrize("prefixes", [1, 5, 17])
-@pytest.mark.parametrize("length", [1, 64, 150])
+@pytest.mark.parametrize(("prefixes", "length"), [(1, 64), (5, 1), (5, 150), (17, 64), (17, 150)])
 def test_a_shared_memory(prefixes, length):
     queries, keys, values = drawn(2, prefixes, 3, 16), drawn(2, 3, length, 16, seed=1), drawn(2, 3, length, 16, seed=2)
     mask = jnp.asarray(np.random.default_rng(0).random((2, prefixes, length)) < 0.5).at[1, -1].set(False)
@@ -51,8 +50,7 @@ def test_a_shared_memory(prefixes, length):
     assert not attended[1, -1].any()  # it sees nothing
 
 
-@pytest.mark.parametrize("length", [1, 32, 70])
-@pytest.mark.parametrize("prefixes", [1, 5])
+@pytest.mark.parametrize(("length", "prefixes"), [(1, 5), (32, 1), (70, 1), (70, 5)])
 def test_the_cache_of_each_prefix_and_what_is_written(length, prefixes):
     for position in ([0, 1, length - 1], [length, length + 3, 2 * length]):  # the second: a cache that rolls
         at = jnp.asarray(position)

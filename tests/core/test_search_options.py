@@ -127,7 +127,7 @@ def test_whatever_the_models_and_the_penalty(seed, penalty, stop, alpha):
     assert mismatches(found, limit, log_probs / divisors(penalty, alpha)[LENGTHS]) == 0
 
 
-@pytest.mark.parametrize("beta", [0.2, 1.5])
+@pytest.mark.parametrize("beta", zoo.first(1, [0.2, 1.5]))
 def test_coverage_rewards_hypotheses_that_looked_at_all_of_the_source(beta):
     """The models look at three source positions, as the softmax of their first three logits; some have only two."""
     models, limit = many_models(200), np.full(MODELS, MOST, np.int32)
@@ -199,7 +199,7 @@ def assert_as_in_python(models, limit, found, rows=ROWS, **options):
         assert found.log_probs[row, : len(expected)].tolist() == [e[2] for e in expected]
 
 
-@pytest.mark.parametrize("penalty", ["none", "mean"])
+@pytest.mark.parametrize("penalty", zoo.first(1, ["none", "mean"]))
 def test_the_first_of_the_stop_rules_takes_the_first_k(penalty):
     """It can lose a better hypothesis, which is why it is not the default."""
     models, limit = exact_models(30), limits(31)
@@ -212,7 +212,7 @@ def test_the_first_of_the_stop_rules_takes_the_first_k(penalty):
         assert (patient.scores[:, 0] > found.scores[:, 0]).any()
 
 
-@pytest.mark.parametrize("groups, diversity", [(2, 0.0), (2, 40.0), (3, 20.0)])
+@pytest.mark.parametrize("groups, diversity", zoo.first(1, [(2, 40.0), (2, 0.0), (3, 20.0)]))
 def test_groups(groups, diversity):
     """log-probabilities are multiples of 20, so these diversities turn ranks around, with ties."""
     models, limit = exact_models(32), limits(33)
@@ -274,7 +274,7 @@ CONSTRAINTS = {
 }
 
 
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("width", zoo.first(1, [3, 1]))
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_a_constraint_does_what_its_few_lines_of_python_do(name, width):
     weigh, constraint = CONSTRAINTS[name]
@@ -295,7 +295,7 @@ def test_two_constraints_at_once_and_greedy():
     jax.tree.map(np.testing.assert_array_equal, greedy, found)
 
 
-@pytest.mark.parametrize("words", [[(A,)], [(A, B)], [(A, A, B), (UNK,)], [(B, UNK), (A,)]])
+@pytest.mark.parametrize("words", zoo.first(1, [[(A, A, B), (UNK,)], [(A,)], [(A, B)], [(B, UNK), (A,)]]))
 def test_required_words_are_written_by_every_hypothesis(words):
     """However unlikely they are."""
     models, limit = natural_models(39), np.random.default_rng(40).integers(5, LENGTH + 1, ROWS).astype(np.int32)
@@ -307,7 +307,7 @@ def test_required_words_are_written_by_every_hypothesis(words):
         assert all(holds(written(found, row, place), word) for word in words)
 
 
-@pytest.mark.parametrize("words", [[(A, B)], [(B, UNK), (A,)]])
+@pytest.mark.parametrize("words", zoo.first(1, [[(B, UNK), (A,)], [(A, B)]]))
 def test_a_wide_beam_with_required_words_finds_the_best_that_has_them(words):
     models, limit = many_models(41), np.full(MODELS, MOST, np.int32)
 

@@ -42,7 +42,7 @@ def test_frames_of_width_0_pass_unchanged_and_have_no_parameters():
     assert frontend.width == 3
 
 
-@zoo.each(ENCODERS, quick=("luong", "transformer-post"))
+@zoo.each(ENCODERS, quick=("luong",))
 def test_every_encoder_reads_frames(name):
     """The memory of a row does not depend on what lies beyond its length."""
     c = zoo.without_dropout(zoo.MODELS[name])

@@ -16,6 +16,7 @@ from s2sjax.core.tokens import EOS, PAD, SOS
 BAR = 1e-5
 every_model = zoo.each(zoo.MODELS)
 every_family = zoo.each(zoo.FAMILIES, quick=("luong",))  # a search costs much to compile
+every_search = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - set(zoo.FAMILIES))
 # What depends on formulas, which the tests of the core check one by one, more than on how a model joins them.
 GATING = {*zoo.FAMILIES, "cnn-rnn-gated-max"}
 every_formula = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - GATING)
@@ -97,7 +98,7 @@ SENTENCES = zoo.batch(np.random.default_rng(5))[0]
 BEAM = dict(width=3, nbest=3, penalty="gnmt", alpha=0.8)
 
 
-@every_model
+@every_search
 def test_decoding_does_not_depend_on_padding_or_neighbours(name, model):
     together = model.decode(SENTENCES, 5, **BEAM)
     others = zoo.batch(np.random.default_rng(6), rows=2, source=9)[0]
@@ -174,7 +175,7 @@ OF_STRUCTURE = (
     test_decoding_does_not_depend_on_padding_or_neighbours,
     test_the_score_that_search_reports_is_the_score_of_teacher_forcing,
 )
-build_optimized = cache(partial(zoo.Pure, sharp=1.5))
+build_optimized = cache(partial(zoo.Pure, sharp=1.5, options=zoo.AS_USERS_COMPILE))
 
 
 @pytest.mark.slow

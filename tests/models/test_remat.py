@@ -15,7 +15,7 @@ from s2sjax.models import objectives
 from s2sjax.tasks import Translation
 
 FORCED = config.Train()
-QUICK = ("convs2s",)
+NOISY = ("rnnsearch-mingru-variational", "luong-peephole-zoneout-project", "gnmt")
 
 
 @cache
@@ -50,7 +50,7 @@ def check_same(again, first):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), again[1], first[1])
 
 
-@zoo.each(zoo.FAMILIES, quick=QUICK, rare=set(zoo.FAMILIES) - {*zoo.KINDS, "gnmt"})
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
 def test_the_gradient_is_the_same(name):
     """Dropout is on: what is computed again meets the same random numbers."""
     check_same(learnt(name, "layers"), learnt(name, "none"))
@@ -61,9 +61,8 @@ def test_the_gradient_is_the_same_where_only_products_are_kept(name):
     check_same(learnt(name, "products"), learnt(name, "none"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["layers", "products"])
-@pytest.mark.parametrize("name", ["rnnsearch-mingru-variational", "luong-peephole-zoneout-project", "gnmt"])
+@zoo.each(NOISY, quick=(), rare=("gnmt",))
 def test_the_gradient_is_the_same_with_noise_in_the_steps(name, kind):
     check_same(learnt(name, kind), learnt(name, "none"))
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+import zoo
 
 from s2sjax import config, models
 from s2sjax.core import search
@@ -36,15 +37,10 @@ def sentences(seed: int, rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(4, VOCABULARY, (rows, length)).astype(np.int32)
 
 
-def fast_first(count: int, cases: list[tuple]):
-    """The first cases with every test, the rest with the slow ones."""
-    return [pytest.param(*case, marks=pytest.mark.slow if number >= count else ()) for number, case in enumerate(cases)]
-
-
 # -------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.parametrize("window, causal", fast_first(2, [(0, False), (2, True), (0, True), (2, False)]))
+@pytest.mark.parametrize("window, causal", zoo.first(2, [(0, False), (2, True), (0, True), (2, False)]))
 def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal):
     """Theirs under the mask of the band; ours without."""
     torch = references.of_pytorch("self_attention")
@@ -78,7 +74,7 @@ def test_self_attention_equals_pytorch_and_flax_with_its_weights(window, causal)
 POSITIONS = ["none", "rotary", "relative", "sinusoidal", "learned"]
 
 
-@pytest.mark.parametrize("kind", fast_first(3, [(kind,) for kind in POSITIONS]))
+@pytest.mark.parametrize("kind", zoo.first(2, POSITIONS))
 def test_only_positions_tell_order(kind):
     """Without positions, a sentence turned round gives the same memory turned round."""
     module, params = build(positions=kind)
@@ -99,7 +95,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", fast_first(2, [(options,) for options in COMBINATIONS]), ids=str)
+@pytest.mark.parametrize("options", zoo.first(1, COMBINATIONS), ids=str)
 def test_positions_windows_norms_and_ties_combine(options):
     """Step by step equals teacher forced, beyond the length of a rolling cache."""
     module, params = build(**options)
@@ -174,7 +170,7 @@ def test_learned_positions_end_where_their_table_does():
 
 
 @pytest.mark.parametrize(
-    "options", fast_first(1, [(dict(positions="relative", window=2),), (dict(),), (dict(positions="rotary"),)])
+    "options", zoo.first(1, [dict(positions="relative", window=2), dict(), dict(positions="rotary")])
 )
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_a_cache_that_stays_where_it_lies_finds_what_a_cache_that_moves_does(options, backend, monkeypatch):

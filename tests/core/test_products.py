@@ -1,0 +1,48 @@
+"""Products of half precision, forward and backward."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2sjax.core.products import product_in_float32
+
+
+def example(dtype):
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.asarray(rng.normal(size=shape), dtype) for shape in ((2, 3, 16), (16, 8)))
+    return x, kernel, jnp.asarray(rng.normal(size=(2, 3, 8)), jnp.float32)
+
+
+def gradients(x, kernel, cotangent):
+    logits, backward = jax.vjp(product_in_float32, x, kernel)
+    assert logits.dtype == np.float32
+    return backward(cotangent)
+
+
+def test_the_gradient_in_half_precision_is_near_that_in_float32():
+    x, kernel, cotangent = example(jnp.bfloat16)
+    half = gradients(x, kernel, cotangent)
+    exact = gradients(x.astype(jnp.float32), kernel.astype(jnp.float32), cotangent)
+    for one, other in zip(half, exact):
+        assert one.dtype == jnp.bfloat16 and one.shape == other.shape
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.03 * float(abs(other).max()))
+
+
+def test_no_product_of_the_backward_pass_reads_float32():
+    """XLA multiplies a float32 gradient with a bfloat16 matrix in TF32, at a fraction of the speed."""
+    lowered = jax.jit(gradients).lower(*example(jnp.bfloat16)).as_text()
+    products = [line for line in lowered.splitlines() if "stablehlo.dot_general" in line]
+    assert len(products) == 2 and not any("f32" in line for line in products)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_types_are_left_alone(dtype):
+    with jax.enable_x64(dtype == np.float64):
+        x, kernel, cotangent = example(dtype)
+        for one, other in zip(
+            jax.vjp(product_in_float32, x, kernel)[1](cotangent.astype(dtype)),
+            jax.vjp(jnp.dot, x, kernel)[1](cotangent.astype(dtype)),
+        ):
+            np.testing.assert_array_equal(one, other)
+        jax.jvp(product_in_float32, (x, kernel), (x, kernel))  # forward mode too
