@@ -45,14 +45,19 @@ class Requirement(NamedTuple):
 def report(start_jax: Callable[[], Path]) -> None:
     """Prints the report. `start_jax` returns the compilation cache directory."""
     print(f"s2sjax {__version__}, Python {platform.python_version()} on {platform.machine()}")
+    devices, failure = _devices()
     try:
         required, extras = requirements()
     except importlib.metadata.PackageNotFoundError:
         print("s2sjax is not installed, and there is no pyproject.toml beside it: its dependencies are not known")
     else:
         _print_packages(required)
-        _print_extras(extras)
-    _print_devices(start_jax)
+        _print_extras(extras, devices[0].platform if devices else "")
+    if not devices:
+        print(f"JAX finds no device ({failure}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu")
+        return
+    _print_devices(devices)
+    print("compilation cache:", start_jax())
 
 
 # ------------------------------------------------------------------------------------- packages
@@ -136,10 +141,11 @@ def _print_packages(required: Sequence[Requirement]) -> None:
     print(f"to install what is missing or too old: {_install(wanted)}" if wanted else "no dependency is missing")
 
 
-def _print_extras(extras: dict[str, list[Requirement]]) -> None:
+def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
+    """`used`: the platform of JAX's devices. JAX may use a GPU by another package than that of the extra."""
     print("optional:")
     for name, required in extras.items():
-        missing = [each for each in required if problem(each)]
+        missing = [] if name == used else [each for each in required if problem(each)]
         state = f"not installed: {_install(missing)}" if missing else "installed"
         print(f"  {name:5}{EXTRAS.get(name, ''):39}{state}")
 
@@ -147,21 +153,23 @@ def _print_extras(extras: dict[str, list[Requirement]]) -> None:
 # -------------------------------------------------------------------------------------- devices
 
 
-def _print_devices(start_jax: Callable[[], Path]) -> None:
+def _devices() -> tuple[list[Any], str]:
+    """The devices of JAX, or why there are none."""
     try:
         import jax
 
-        devices = jax.devices()
+        return jax.devices(), ""
     except Exception as error:  # a plugin may raise anything
-        print(f"JAX finds no device ({_one_line(error)}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu")
-        return
+        return [], " ".join(str(error).split())
+
+
+def _print_devices(devices: Sequence[Any]) -> None:
     first = devices[0]
     count = f"{len(devices)} {first.platform} device{'s' if len(devices) > 1 else ''}"
     print(f"{count}: {first.device_kind}, {os.cpu_count()} CPU cores")
     if first.platform == "cpu" and Path("/dev/nvidiactl").exists():
-        print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu")
+        print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu, as above")
     print("attention:", _attention(first))
-    print("compilation cache:", start_jax())
 
 
 def _attention(first: Any) -> str:
@@ -175,7 +183,3 @@ def _attention(first: Any) -> str:
         return f"XLA's{forced}"
     capability = getattr(first, "compute_capability", "none")
     return f"XLA's: cuDNN's flash attention requires compute capability 8.0, this GPU has {capability}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

