@@ -141,4 +141,5 @@ def examples(folder: str | Path, split: Split) -> Iterator[Example]:
 
 
 def _damaged(path: Path, reason: object) -> UserError:
-    return UserError(f"{path} is damaged ({' '.join(str(reason).split())}): copy it again, or prepare it again")
+    why = " ".join(str(reason).split())
+    return UserError(f"{path} is damaged ({why}): copy it again, or delete the folder and prepare it again")
