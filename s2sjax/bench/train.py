@@ -33,7 +33,7 @@ SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
 def bench(rounds: int = 5) -> None:
     """Prints one line per model: milliseconds of both, and the median ratio of all rounds."""
     print(f"on {jax.devices()[0].device_kind}")
-    left_out: dict[str, list[str]] = {}
+    said: set[str] = set()
     print(f"{'training step':24}{'s2sjax ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'s2sjax is faster by':>21}")
     for name, (model, vocabulary, rows, length) in SIZES.items():
         source, target = _batch(vocabulary, rows, length)
@@ -47,11 +47,10 @@ def bench(rounds: int = 5) -> None:
         if theirs:
             ratio = statistics.median(b / a for a, b in zip(mine, theirs))
             columns += f"{1e3 * statistics.median(theirs):12.1f}{ratio:20.2f}x"
-        for why in reasons.values():
-            left_out.setdefault(why, []).append(name)
         print(columns, flush=True)
-    for why, names in left_out.items():
-        print(f"PyTorch is left out of {', '.join(names)}: {why}")
+        for why in set(reasons.values()) - said:  # mostly the same for all models
+            print(f"  PyTorch is left out: {why}", flush=True)
+        said |= set(reasons.values())
 
 
 def _torch_step(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Once:

@@ -67,5 +67,12 @@ def test_training_is_measured_without_pytorch(tiny, monkeypatch, capsys):
     monkeypatch.setattr(train, "_torch_step", lambda *_: missing())
     train.bench(rounds=1)
     lines = capsys.readouterr().out.splitlines()
-    assert [len(line.split()) for line in lines[2:4]] == [4, 3]
-    assert lines[4:] == ["PyTorch is left out of Transformer 8, again: No module named 'torch'"]
+    assert [line.split()[0] for line in lines] == ["on", "training", "Transformer", "PyTorch", "again"]
+    assert lines[3] == "  PyTorch is left out: No module named 'torch'"
+
+
+def test_pytorch_beside_ours(tiny, monkeypatch, capsys):
+    monkeypatch.setattr(train, "_torch_step", lambda *_: lambda: None)
+    train.bench(rounds=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [len(line.split()) for line in lines[2:]] == [6, 5] and all(line.endswith("x") for line in lines[2:])
