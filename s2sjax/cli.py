@@ -4,6 +4,7 @@ A user's mistake prints one line to standard error and exits with code 2.
 """
 
 import argparse
+import contextlib
 import errno
 import io
 import logging
@@ -38,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _end(2, f"error: {error}")
     except BrokenPipeError:  # `s2sjax decode RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("s2sjax"):
+            raise
+        _end(2, f"error: {error}: s2sjax doctor says what to install")
     except OSError as error:
         _end(2, f"error: {_explain(error)}")
     except KeyboardInterrupt:
@@ -54,9 +59,10 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
 
 def _quiet_libraries() -> None:
     """A failed save is reported in one line. Orbax and asyncio would add many, because their tasks end later."""
-    import absl.logging
+    with contextlib.suppress(ImportError):  # `doctor` reports what is missing
+        import absl.logging
 
-    absl.logging.set_verbosity(absl.logging.FATAL)
+        absl.logging.set_verbosity(absl.logging.FATAL)
     logging.getLogger("asyncio").addFilter(lambda log: "exception was never retrieved" not in log.getMessage())
     hook = sys.unraisablehook
     sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else hook(late)
@@ -204,9 +210,18 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     known, rest = parser.parse_known_args(arguments)
     if launched:
         known.launched = launched
-    if known.subject and (before := arguments[arguments.index(known.subject) - 1]) in rest:
-        raise UserError(f"{known.subject} follows {before}: write what to {arguments[0]} first, then the fields")
+    field = next((argument for argument in rest if argument.startswith("-")), None)
+    if known.subject and field and not _names_subject(parser, arguments[: arguments.index(field)]):
+        # The parser knows no fields: in `--train.steps 5 FILE` it takes the 5 for the subject.
+        raise UserError(f"{known.subject} follows {field}: write what to {arguments[0]} first, then the fields")
     return known, rest
+
+
+def _names_subject(parser: _Parser, arguments: list[str]) -> bool:
+    try:
+        return parser.parse_known_args(arguments)[0].subject is not None
+    except UserError:
+        return False
 
 
 def _count(text: str) -> int:

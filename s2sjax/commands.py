@@ -1,4 +1,7 @@
-"""The commands. Each gets its parsed options and the fields set on the command line, and prints its results."""
+"""The commands. Each gets its parsed options and the fields set on the command line, and prints its results.
+
+What is slow to import, or may be missing, is imported inside the commands: `doctor` works without it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sjax import config
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
@@ -44,6 +46,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
 
 def prepare(options: argparse.Namespace, fields: list[str]) -> None:
     with ends_at_sigterm():
+        from s2sjax import config
         from s2sjax.data import prepare as preparing
 
         experiment: Any = _experiment(options, fields)
@@ -177,9 +180,9 @@ def doctor(options: argparse.Namespace, fields: list[str]) -> None:
 # --------------------------------------------------------------------------------------- helpers
 
 
-def _experiment(options: argparse.Namespace, fields: list[str]) -> config.Experiment:
+def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     """The experiment of a file, with the model that --model names and the fields set on the command line."""
-    from s2sjax import experiment_file, models
+    from s2sjax import config, experiment_file, models
 
     experiment = experiment_file.load_experiment(options.subject)
     name = getattr(options, "model", None)

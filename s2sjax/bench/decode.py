@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
+from s2sjax.bench.peers import Once, alternate, torch_device
 from s2sjax.core import constraints, search
 
 
@@ -39,7 +40,6 @@ SIZES = {
         32000, 64, 64, ((5, 64), (5, 1), (1, 512)), "bfloat16",
     ),
 }  # fmt: skip
-Decoder = Callable[[], object]
 
 
 def bench(size: str = "small", rounds: int = 5) -> None:
@@ -49,37 +49,30 @@ def bench(size: str = "small", rounds: int = 5) -> None:
     shape = f"width {s.model.width}, {s.vocabulary} words, {s.source} -> {s.tokens} tokens, {s.dtype}"
     print(f"{size}: {shape}, on {device}")
     print(f"{'':24}{'tokens/s':>10}{'seconds':>10}{'s2sjax is faster by':>21}")
-    peers: dict[str, Callable[[Size, int, np.ndarray], Decoder]]
+    peers: dict[str, Callable[[Size, int, np.ndarray], Once]]
     peers = {"transformers": _transformers, "ctranslate2": partial(_ctranslate2, kind=s.dtype),
              "ctranslate2 int8": partial(_ctranslate2, kind="int8")}  # fmt: skip
     for beam, rows in s.runs:
+        print(f"beam {beam}, batch {rows}", flush=True)
         source = np.random.default_rng(0).integers(4, s.vocabulary, (rows, s.source)).astype(np.int32)
-        decoders: dict[str, Decoder] = {"s2sjax": _ours(s, beam, source)}
-        for name, make in peers.items():
-            try:
-                decoders[name] = make(s, beam, source)
-            except ImportError as missing:
-                print(f"  {name} is not measured: {missing}")
-        for decode in decoders.values():
-            decode()
-        spans: dict[str, list[float]] = {name: [] for name in decoders}
-        for _ in range(rounds):
-            for name, decode in decoders.items():
-                spans[name].append(_seconds(decode))
-        print(f"beam {beam}, batch {rows}")
+        builders = {name: partial(build, s, beam, source) for name, build in peers.items()}
+        spans, reasons = alternate(_ours(s, beam, source), builders, rounds, _seconds)
         for name, each in spans.items():
             ratio = statistics.median(theirs / mine for theirs, mine in zip(each, spans["s2sjax"]))
+            faster = "" if name == "s2sjax" else f"{ratio:20.2f}x"
             seconds = statistics.median(each)
-            print(f"  {name:22}{rows * s.tokens / seconds:10,.0f}{seconds:10.3f}{ratio:20.2f}x", flush=True)
+            print(f"  {name:22}{rows * s.tokens / seconds:10,.0f}{seconds:10.3f}{faster}", flush=True)
+        for name, why in reasons.items():
+            print(f"  {name:22}left out: {why}", flush=True)
 
 
-def _seconds(decode: Decoder) -> float:
+def _seconds(decode: Once) -> float:
     begin = time.perf_counter()
     decode()
     return time.perf_counter() - begin
 
 
-def _ours(s: Size, beam: int, source: np.ndarray) -> Decoder:
+def _ours(s: Size, beam: int, source: np.ndarray) -> Once:
     """The program of `s2sjax decode`, with <eos> forbidden before the last token."""
     module = models.build(s.model, s.vocabulary, s.vocabulary, s.dtype)
     params = jax.jit(module.init)(jax.random.key(0), source[:1], source[:1])["params"]
@@ -127,10 +120,10 @@ def _marian(s: Size):
     return MarianMTModel(settings).eval()
 
 
-def _transformers(s: Size, beam: int, source: np.ndarray) -> Decoder:
+def _transformers(s: Size, beam: int, source: np.ndarray) -> Once:
     import torch
 
-    device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
+    device = torch_device()
     model = _marian(s).to(device, getattr(torch, s.dtype))
     ids = torch.tensor(source, dtype=torch.long, device=device)
     options = {"num_beams": beam, "min_new_tokens": s.tokens, "max_new_tokens": s.tokens, "do_sample": False}
@@ -143,7 +136,7 @@ def _transformers(s: Size, beam: int, source: np.ndarray) -> Decoder:
     return once
 
 
-def _ctranslate2(s: Size, beam: int, source: np.ndarray, kind: str) -> Decoder:
+def _ctranslate2(s: Size, beam: int, source: np.ndarray, kind: str) -> Once:
     """The same MarianMT, converted. The vocabulary is <eos>, <unk>, and the ids as words."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader

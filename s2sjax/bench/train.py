@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
+from s2sjax.bench.peers import Once, alternate, torch_device
 from s2sjax.models import objectives
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import create, make_train_step
@@ -31,28 +32,31 @@ SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
 
 def bench(rounds: int = 5) -> None:
     """Prints one line per model: milliseconds of both, and the median ratio of all rounds."""
-    try:
-        from s2sjax.bench.torch_peers import Trainer
-    except ImportError:
-        Trainer = None  # type: ignore[assignment, misc]
-        print("PyTorch is not installed (pip install torch): only s2sjax is measured")
+    print(f"on {jax.devices()[0].device_kind}")
+    said: set[str] = set()
     print(f"{'training step':24}{'s2sjax ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'s2sjax is faster by':>21}")
     for name, (model, vocabulary, rows, length) in SIZES.items():
         source, target = _batch(vocabulary, rows, length)
         begin = time.perf_counter()
         ours = build_step(model, vocabulary, source, target)
         compiling = time.perf_counter() - begin
-        columns = [f"{name:24}"]
-        if Trainer is None:
-            columns += [f"{1e3 * fastest(ours):10.1f}", f"{compiling:11.1f}"]
-        else:
-            peer = Trainer(model, vocabulary, source, target, "cpu", compiled=False).step
-            peer()
-            both = [(fastest(ours), fastest(peer)) for _ in range(rounds)]
-            mine, theirs = (1e3 * statistics.median(column) for column in zip(*both))
-            ratio = statistics.median(b / a for a, b in both)
-            columns += [f"{mine:10.1f}", f"{compiling:11.1f}", f"{theirs:12.1f}", f"{ratio:20.2f}x"]
-        print("".join(columns), flush=True)
+        peer = partial(_torch_step, model, vocabulary, source, target)
+        spans, reasons = alternate(ours, {"PyTorch": peer}, rounds, fastest)
+        mine, theirs = spans["s2sjax"], spans.get("PyTorch")
+        columns = f"{name:24}{1e3 * statistics.median(mine):10.1f}{compiling:11.1f}"
+        if theirs:
+            ratio = statistics.median(b / a for a, b in zip(mine, theirs))
+            columns += f"{1e3 * statistics.median(theirs):12.1f}{ratio:20.2f}x"
+        print(columns, flush=True)
+        for why in set(reasons.values()) - said:  # mostly the same for all models
+            print(f"  PyTorch is left out: {why}", flush=True)
+        said |= set(reasons.values())
+
+
+def _torch_step(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Once:
+    from s2sjax.bench.torch_peers import Trainer
+
+    return Trainer(model, vocabulary, source, target, torch_device(), compiled=False).step
 
 
 def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,9 @@
 The results are the same whatever is decided; only the time differs.
 """
 
+import os
+import threading
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -11,6 +14,8 @@ from jax import Array
 
 FEW_ROWS = 128
 """rows of a product that count as few: those of a search"""
+ATTENTION = "S2SJAX_ATTENTION"
+"""a variable of the environment: xla or cudnn, to use that attention whatever the device"""
 
 
 def on_cpu() -> bool:
@@ -46,13 +51,24 @@ def attention_kernel(queries: Array) -> Literal["cudnn", "xla"]:
     """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere: queries [..., D]."""
     half = queries.dtype in (jnp.bfloat16, jnp.float16)
     width = queries.shape[-1]
-    return "cudnn" if jax.default_backend() == "gpu" and half and width % 8 == 0 and width <= 128 else "xla"
+    return "cudnn" if half and width % 8 == 0 and width <= 128 and runs_flash_attention(jax.devices()[0]) else "xla"
+
+
+def runs_flash_attention(device: jax.Device) -> bool:
+    """Whether cuDNN's flash attention runs: on NVIDIA's GPUs from Ampere on, so not on a T4, and not on AMD's."""
+    forced = os.environ.get(ATTENTION)
+    return forced == "cudnn" if forced else _compute_capability(device) >= 8
 
 
 def runs_triton(device: jax.Device) -> bool:
     """Whether s2sjax/core/fused.py runs: on NVIDIA's GPUs from Ampere on; elsewhere XLA's own kernels do."""
-    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD's "gfx942"
-    return capability.replace(".", "").isdecimal() and float(capability) >= 8
+    return _compute_capability(device) >= 8
+
+
+def _compute_capability(device: jax.Device) -> float:
+    """8.0 for NVIDIA's Ampere, 7.5 for a T4; 0 for all that is not NVIDIA's: AMD's is "gfx942"."""
+    capability = str(getattr(device, "compute_capability", ""))
+    return float(capability) if capability.replace(".", "").isdecimal() else 0.0
 
 
 def compiler_options() -> dict[str, Any] | None:
@@ -65,3 +81,26 @@ def compiler_options() -> dict[str, Any] | None:
         # A CPU alone drops the barriers that keep recomputation for the backward pass from moving into the forward one.
         "xla_disable_hlo_passes": "cse_barrier_expander",
     }
+
+
+_dropped: set[str] = set()
+_lock = threading.Lock()
+
+
+def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[str], None] = print) -> Any:
+    """lowered.compile(options), without those that this version of JAX refuses; `note` gets one line on each.
+
+    They make a program faster, not different: an option that XLA has renamed or removed must not end a run.
+    """
+    while True:
+        accepted = {name: value for name, value in (options or {}).items() if name not in _dropped}
+        try:
+            return lowered.compile(compiler_options=accepted or None)
+        except jax.errors.JaxRuntimeError as error:
+            refused = {name for name in accepted if name in str(error)}
+            if "INVALID_ARGUMENT" not in str(error) or not refused:
+                raise
+        with _lock:  # two programs may be compiled at once
+            for name in sorted(refused - _dropped):
+                note(f"JAX {jax.__version__} does not accept the compiler option {name}: compiling without it")
+            _dropped.update(refused)

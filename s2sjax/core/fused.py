@@ -8,7 +8,8 @@ of the scores e so far the highest m, the sum z of exp(e - m), and a = sum exp(e
 values v' makes of them
     m' = max(m, e')        z' = z exp(m - m') + sum exp(e' - m')        a' = a exp(m - m') + sum exp(e' - m') v'
 and at the end a / z is the context. `attention.attend_heads` is the definition. Of many devices, each serves its own
-sentences and heads. Sizes of blocks and numbers of warps are those that were fastest on an H200.
+sentences and heads. Sizes of blocks and numbers of warps are those that were fastest on an H200. Pallas is imported
+inside the functions, since other devices never need it.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.experimental.pallas import triton
 
 from s2sjax.core import device
 
@@ -61,6 +60,9 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
 
     One program serves one head of a sentence. A query that sees nothing gets zeros.
     """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
     sentences, prefixes, heads, width = queries.shape
     length = keys.shape[2]
     exact = lax.Precision.HIGHEST if queries.dtype == jnp.float32 else None
@@ -115,6 +117,9 @@ def _attend_and_write(
     qkv: Array, keys: Array, values: Array, beam_index: Array, position: Array, interpret: bool
 ) -> list[Array]:
     """keys and values [B, N, L * K, D]. One program serves one head of a prefix."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
     sentences, prefixes, _, heads, width = qkv.shape
     length = beam_index.shape[2]
 
@@ -183,6 +188,8 @@ def _blocks(
     most: int, length: int, count: Array | int, more: Callable[[Array, Running], Running], running: Running
 ) -> Running:
     """more(places [J], running) for the first `count` of `length` places, at most `most` of them at once."""
+    from jax.experimental import pallas as pl
+
     size = min(most, max(LEAST, pl.next_power_of_2(length)))
     one = lambda block, running: more(block * size + jnp.arange(size), running)
     return one(0, running) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, running)

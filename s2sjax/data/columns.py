@@ -58,11 +58,17 @@ class Ragged(NamedTuple):
         The result does not depend on the epoch.
         """
         starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts  # row -1: first offset - last, negative, so nothing is real
-        column = np.arange(width)  # [width]
-        real = column < lengths[:, None]  # [B, width]
-        found = self.flat[np.where(real, starts[:, None] + column, 0)]
-        return np.where(real.reshape(*real.shape, *(1,) * (found.ndim - 2)), found, found.dtype.type(PAD))
+        # Row -1: first offset - last, negative, so nothing is real.
+        return padded(self.flat, starts, self.offsets[rows + 1] - starts, width)
+
+
+def padded(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """[B, width, ...]: flat[start : start + length] of each row, then <pad> or zeros. Ids of 16 bits become int32."""
+    column = np.arange(width)  # [width]
+    real = column < lengths[:, None]  # [B, width]
+    found = flat.take(starts[:, None] + column, axis=0, mode="clip")
+    real = real.reshape(*real.shape, *(1,) * (found.ndim - 2))
+    return np.where(real, found, np.int32(PAD) if found.dtype.kind == "u" else found.dtype.type(PAD))
 
 
 class Drawn(NamedTuple):

@@ -4,7 +4,7 @@
 
 The main process reads the text, `workers` processes encode chunks of it, and the main process writes the ids in the
 order of the text. Only a few chunks are in memory at a time. prepared.json is written last: a folder without it is
-incomplete. If a preparation is interrupted and run again on the same text, it keeps the shards that are complete.
+incomplete. If a preparation is interrupted and run again on the same text, it keeps the sections that are complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import count, islice
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,8 @@ from s2sjax.errors import UserError
 
 CHUNK = 4096
 """examples per task of a worker"""
-SHARD = 256 * CHUNK
-"""examples per file of records"""
+SECTION = 256 * CHUNK
+"""examples that are written at once: an interrupted preparation continues after the last complete section"""
 UNFINISHED = "unfinished.json"
 """the settings of a preparation that is not complete"""
 
@@ -56,7 +56,7 @@ def prepare(
     folder: str | Path,
     workers: int = 1,
     progress: Progress = lambda stage, done: None,
-    shard: int = SHARD,
+    section: int = SECTION,
 ) -> Summary:
     """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
     if workers < 1:
@@ -78,15 +78,15 @@ def prepare(
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
     fingerprint = pairs.fingerprint(train.with_stage("reading"))
-    settings = {"version": records.VERSION, "data": fingerprint, "shard": shard, "made_with": config.to_json(data)}
+    settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": config.to_json(data)}
     if (folder / records.MANIFEST).is_file():
         manifest = records.read_manifest(folder)
         if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):
             raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
         return _summary(folder, new=False)
     vocabularies = _start(folder, settings, train)
-    shards = _write_shards(folder, train.with_stage("writing"), vocabularies, workers, shard)
-    _join(folder, shards)
+    sections = _write_sections(folder, train.with_stage("writing"), vocabularies, workers, section)
+    _join(folder, sections)
     for split in ("dev", "test"):
         if sources.has(data.corpus, split):  # type: ignore[arg-type]
             _write_text(folder, split, sources.stream(data.corpus, split))  # type: ignore[arg-type]
@@ -94,8 +94,7 @@ def prepare(
         **settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
-        "sizes": [int(size) for size in np.sum([each.sizes for each in shards], axis=0)],
-        "shards": [[each.name, each.pairs] for each in shards],
+        "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
     }
     _write(folder / records.MANIFEST, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
@@ -169,58 +168,57 @@ def _start(folder: Path, settings: dict, train: TrainExamples) -> Vocabularies:
     return source, target
 
 
-# --------------------------------------------------------------------------------------- shards
+# ------------------------------------------------------------------------------------- sections
 
 
-class Shard(NamedTuple):
-    """One file of records. A table beside it holds the lengths and examples of its pairs until shards are joined."""
+class Section(NamedTuple):
+    """A part of train.ids. A table holds the lengths and examples of its pairs until all sections are joined."""
 
-    path: Path
+    table: Path
     sizes: tuple[int, ...]  # pairs per corpus of a mixture
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def table(self) -> Path:
-        return self.path.with_suffix(".npz")
-
-    @property
-    def pairs(self) -> int:
-        return sum(self.sizes)
+    end: int  # bytes of train.ids up to its end
 
 
 class Encoded(NamedTuple):
     """A chunk of examples, encoded."""
 
-    records: list[bytes]
+    ids: bytes
     lengths: np.ndarray  # int32 [n, 2]
     counts: list[int]  # pairs per example
     corpora: list[int]  # corpus index of each example
 
 
-def _write_shards(
-    folder: Path, train: TrainExamples, vocabularies: Vocabularies, workers: int, shard: int
-) -> list[Shard]:
+def _write_sections(
+    folder: Path, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
+) -> list[Section]:
+    """Appends the ids of `size` examples after the other to train.ids."""
     width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
     examples = iter(train)
-    shards: list[Shard] = []
-    with _Encoders(folder, vocabularies, workers) as encoders:
+    sections: list[Section] = []
+    with open(folder / records.IDS, "ab") as file, _Encoders(folder, vocabularies, workers) as encoders:
         for number in count():
-            path = folder / f"train-{number:05}.array_record"
-            table_path = Shard(path, ()).table
-            if table_path.is_file():  # the table is written last: an earlier run completed this shard
-                read = sum(1 for _ in islice(examples, shard))
-                with np.load(table_path) as table:
-                    shards.append(Shard(path, tuple(table["sizes"].tolist())))
+            table = folder / f"section-{number:05}.npz"
+            if kept := _kept(table, file.tell()):
+                sections.append(kept)
+                read = sum(1 for _ in islice(examples, size))
             else:
-                chunks = _chunks(islice(examples, shard))
-                read, made = _write_shard(path, encoders.map(chunks), number * shard, width)
-                shards += [made] if made else []
-            if read < shard:
+                file.seek(sections[-1].end if sections else 0)
+                file.truncate()  # the beginning of a section that was interrupted
+                chunks = _chunks(islice(examples, size))
+                read, made = _write_section(file, table, encoders.map(chunks), number * size, width)
+                sections += [made] if made else []
+            if read < size:
                 break
-    return shards
+    return sections
+
+
+def _kept(table: Path, written: int) -> Section | None:
+    """A section that an earlier run completed."""
+    if not table.is_file():
+        return None
+    with np.load(table) as found:
+        section = Section(table, tuple(found["sizes"].tolist()), int(found["end"]))
+    return section if section.end <= written else None
 
 
 def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
@@ -228,49 +226,52 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
         yield chunk
 
 
-def _write_shard(path: Path, chunks: Iterator[Encoded], first: int, width: int) -> tuple[int, Shard | None]:
-    """(number of examples, the shard). Records are written first, their table last, both atomically."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    draft = path.with_suffix(".partial")
-    writer, lengths, counts, corpora = None, [], [], []
+def _write_section(
+    file: BinaryIO, table: Path, chunks: Iterator[Encoded], first: int, width: int
+) -> tuple[int, Section | None]:
+    """(number of examples, the section). The ids are on disk before the table, which is written atomically, is."""
+    lengths, counts, corpora = [], [], []
     for chunk in chunks:
-        # One record per group because records are read one by one. Ids hardly compress; reading is 2x faster without.
-        writer = writer or ArrayRecordWriter(str(draft), "group_size:1,uncompressed")
-        for record in chunk.records:
-            writer.write(record)
+        file.write(chunk.ids)
         lengths.append(chunk.lengths)
         counts += chunk.counts
         corpora += chunk.corpora
-    if writer is None:
+    if not counts:
         return 0, None
-    writer.close()
-    os.replace(draft, path)
+    file.flush()
+    os.fsync(file.fileno())
     example = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     sizes = np.bincount(np.repeat(corpora, counts), minlength=width)
-    shard = Shard(path, tuple(sizes.tolist()))
-    with open(draft, "wb") as file:
-        np.savez(file, lengths=np.concatenate(lengths), example=example, sizes=sizes)
-    os.replace(draft, shard.table)
-    return len(counts), shard
+    section = Section(table, tuple(sizes.tolist()), file.tell())
+    draft = table.with_suffix(".partial")
+    with open(draft, "wb") as into:
+        np.savez(into, lengths=np.concatenate(lengths), example=example, sizes=sizes, end=section.end)
+    os.replace(draft, table)
+    return len(counts), section
 
 
-def _join(folder: Path, shards: Sequence[Shard]) -> None:
-    """Joins the tables of all shards into one table of lengths and one of examples, using memory maps."""
-    total = sum(shard.pairs for shard in shards)
-    for name, shape in (("lengths", (total, 2)), ("example", (total,))):
-        draft = folder / f"{name}.partial"
-        table: Any = np.lib.format.open_memmap(draft, mode="w+", dtype=np.int32, shape=shape)
-        first = 0
-        for shard in shards:
-            with np.load(shard.table) as part:
-                table[first : first + shard.pairs] = part[name]
-            first += shard.pairs
-        table.flush()
-        del table
-        os.replace(draft, folder / f"{name}.npy")
-    for shard in shards:
-        shard.table.unlink()
+def _join(folder: Path, sections: Sequence[Section]) -> None:
+    """Joins the tables of all sections, using memory maps."""
+    total = sum(sum(section.sizes) for section in sections)
+    shapes = {"lengths": (np.int32, (total, 2)), "example": (np.int32, (total,)), "starts": (np.int64, (total,))}
+    tables: dict[str, Any] = {
+        name: np.lib.format.open_memmap(folder / f"{name}.partial", mode="w+", dtype=dtype, shape=shape)
+        for name, (dtype, shape) in shapes.items()
+    }
+    first = start = 0
+    for section in sections:
+        with np.load(section.table) as part:
+            lengths, example = part["lengths"], part["example"]
+        rows = slice(first, first + len(lengths))
+        both = lengths.sum(axis=1, dtype=np.int64)
+        tables["lengths"][rows], tables["example"][rows] = lengths, example
+        tables["starts"][rows] = start + both.cumsum() - both
+        first, start = rows.stop, start + int(both.sum())
+    for name in list(tables):
+        tables.pop(name).flush()
+        os.replace(folder / f"{name}.partial", folder / f"{name}.npy")
+    for section in sections:
+        section.table.unlink()
 
 
 def _write_text(folder: Path, split: str, examples: Iterator[Example]) -> None:
@@ -304,15 +305,22 @@ def _id_type(vocabularies: Vocabularies) -> str:
 
 def _encode(vocabularies: Vocabularies, chunk: Sequence[Example]) -> Encoded:
     source, target = vocabularies
-    kind, made, lengths = _id_type(vocabularies), [], []
+    ids: list[int] = []
+    lengths = []
     for example in chunk:
         read = [*source.encode(example.source), EOS]
         for line in example.targets:
             written = [*target.encode(line), EOS]
-            made.append(np.array(read + written, kind).tobytes())
+            ids += read
+            ids += written
             lengths.append((len(read), len(written)))
     counts = [len(example.targets) for example in chunk]
-    return Encoded(made, np.array(lengths, np.int32).reshape(-1, 2), counts, [example.corpus for example in chunk])
+    return Encoded(
+        np.array(ids, _id_type(vocabularies)).tobytes(),
+        np.array(lengths, np.int32).reshape(-1, 2),
+        counts,
+        [example.corpus for example in chunk],
+    )
 
 
 class _Encoders:
@@ -348,7 +356,7 @@ class _Encoders:
         except BrokenProcessPool:
             raise UserError(
                 "a worker was killed, perhaps because memory ran out: run the same command again with fewer --workers; "
-                "it continues after the last complete shard"
+                "it continues after the last complete section"
             ) from None
 
 

@@ -1,13 +1,15 @@
 """A prepared folder: training pairs that are read by index, one batch at a time.
 
-    prepared.json                 the manifest, written last: what the folder holds and how it was prepared
-    vocabulary/                   as in the folder of a run
-    train-00000.array_record ...  one record per pair: source ids <eos> target ids <eos>
-    lengths.npy                   int32 [N, 2], memory-mapped
-    example.npy                   int32 [N]: the example that each pair comes from
-    dev.jsonl, test.jsonl         [source, [target ...], corpus] on each line: the raw text, for evaluation
+    prepared.json             the manifest, written last: what the folder holds and how it was prepared
+    vocabulary/               as in the folder of a run
+    train.ids                 source ids <eos> target ids <eos> of each pair in turn
+    starts.npy                int64 [N]: where in train.ids each pair begins
+    lengths.npy               int32 [N, 2]: its number of source and of target ids
+    example.npy               int32 [N]: the example that it comes from
+    dev.jsonl, test.jsonl     [source, [target ...], corpus] on each line: the raw text, for evaluation
 
-N is the number of pairs. prepare.py writes the folder.
+N is the number of pairs. Ids are unsigned 16-bit integers if they fit, else 32-bit. The ids and the three tables are
+memory-mapped: a batch reads its own pairs and no others. prepare.py writes the folder.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from s2sjax import config
+from s2sjax.core.tokens import EOS
 from s2sjax.data import Example, Split, text
-from s2sjax.data.columns import Batch, Bucket, Ragged
+from s2sjax.data.columns import Batch, Bucket, padded
 from s2sjax.errors import UserError
 
-MANIFEST = "prepared.json"
-VERSION = 1
+MANIFEST, IDS = "prepared.json", "train.ids"
+VERSION = 2
 
 
 class Records:
@@ -36,58 +38,44 @@ class Records:
         self.manifest = read_manifest(folder)
         self.fingerprint: str = self.manifest["data"]
         self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
-        self.lengths, self.example = (self._memory_map(name) for name in ("lengths.npy", "example.npy"))
-        self._records = self._open()
+        self.starts, self.lengths, self.example = map(self._table, ("starts.npy", "lengths.npy", "example.npy"))
+        self._ids = self._memory_map()
 
-    def _memory_map(self, name: str) -> np.ndarray:
+    def _table(self, name: str) -> np.ndarray:
         try:
             table = np.load(self.folder / name, mmap_mode="r")
         except (OSError, ValueError) as error:
             raise _damaged(self.folder / name, error) from None
         if len(table) != sum(self.sizes):
             raise _damaged(self.folder / name, f"{len(table)} pairs, not {sum(self.sizes)}")
-        return table
+        return table.view(np.ndarray)  # a view of class `memmap` would be slower to index
 
-    def _open(self) -> Any:
-        # Imported here because it is slow; and without Grain, so that a notebook can read a folder without JAX.
-        from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-        for name, _ in self.manifest["shards"]:
-            if not (self.folder / name).is_file():
-                raise _damaged(self.folder / name, "it is missing")
-        return ArrayRecordDataSource([f"{self.folder / name}[0:{count}]" for name, count in self.manifest["shards"]])
+    def _memory_map(self) -> np.ndarray:
+        path = self.folder / IDS
+        try:
+            ids = np.memmap(path, self.manifest["type"], mode="r")
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from None
+        count = int(self.starts[-1] + self.lengths[-1].sum())
+        if len(ids) != count:
+            raise _damaged(path, f"{len(ids):,} ids, not {count:,}")
+        return ids.view(np.ndarray)
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
         """See `Columns.batch`. The result does not depend on the epoch."""
-        real = rows[rows >= 0]
-        lengths = self.lengths[real]
-        flat = np.append(
-            self._read(real, lengths), np.zeros(1, self._type)
-        )  # never empty, even if all rows are padding
-        both = Ragged(flat, np.concatenate([[0], lengths.ravel().cumsum()]))  # source and target alternate
-        place = np.full(len(rows), -1)
-        place[rows >= 0] = 2 * np.arange(len(real))
+        real = rows >= 0
+        starts, lengths = self.starts[rows], (self.lengths[rows] * real[:, None]).T  # [B], [2, B]
+        # Source and target in one call: with few rows, the time is that of NumPy's calls.
+        starts, lengths = np.concatenate([starts, starts + lengths[0]]), lengths.ravel()
+        last = self._ids.take(starts + lengths - 1, mode="clip")
+        if np.count_nonzero((last != EOS) & (lengths > 0)):  # a copy that broke off has zeros where ids are missing
+            raise _damaged(self.folder / IDS, "a pair does not end in <eos>")
+        both = padded(self._ids, starts, lengths, max(bucket))
         return {
-            "source": both.padded(place, bucket[0]).astype(np.int32),
-            "target": both.padded(np.where(place < 0, -1, place + 1), bucket[1]).astype(np.int32),
-            "example": np.where(rows < 0, np.int32(-1), self.example[rows]),
+            "source": both[: len(rows), : bucket[0]],
+            "target": both[len(rows) :, : bucket[1]],
+            "example": np.where(real, self.example[rows], np.int32(-1)),
         }
-
-    @property
-    def _type(self) -> np.dtype:
-        return np.dtype(self.manifest["type"])
-
-    def _read(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The records of these pairs, concatenated."""
-        if len(rows) == 0:
-            return np.zeros(0, self._type)
-        try:
-            records = self._records.__getitems__(rows.tolist())
-        except (OSError, ValueError, IndexError, RuntimeError) as error:
-            raise _damaged(self.folder, error) from None
-        if [len(record) for record in records] != (lengths.sum(1) * self._type.itemsize).tolist():
-            raise _damaged(self.folder, "a record is longer or shorter than lengths.npy says")
-        return np.frombuffer(b"".join(records), self._type)
 
     def vocabularies(self) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
         source, target = (text.load(self.folder / "vocabulary", name) for name in ("source", "target"))
@@ -126,7 +114,7 @@ def read_manifest(folder: str | Path) -> dict:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
     if version != VERSION:
-        raise UserError(f"{folder} was prepared by another version of s2sjax: prepare it again")
+        raise UserError(f"{folder} was prepared by another version of s2sjax: delete it, and prepare it again")
     return manifest
 
 
@@ -153,4 +141,5 @@ def examples(folder: str | Path, split: Split) -> Iterator[Example]:
 
 
 def _damaged(path: Path, reason: object) -> UserError:
-    return UserError(f"{path} is damaged ({' '.join(str(reason).split())}): copy it again, or prepare it again")
+    why = " ".join(str(reason).split())
+    return UserError(f"{path} is damaged ({why}): copy it again, or delete the folder and prepare it again")

@@ -39,7 +39,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from s2sjax.core.device import compiler_options
+from s2sjax.core.device import compile_with, compiler_options
 from s2sjax.data import batches
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
@@ -184,7 +184,7 @@ class Program:
         options = options and options | quick
 
         def temporary(rows: int) -> int:
-            analysis = step.lower(self.state, self.batch(rows)).compile(compiler_options=options).memory_analysis()
+            analysis = compile_with(step.lower(self.state, self.batch(rows)), options).memory_analysis()
             assert analysis is not None, "this backend does not report the memory of its programs"
             return analysis.temp_size_in_bytes
 

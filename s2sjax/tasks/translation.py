@@ -25,7 +25,7 @@ from s2sjax.core import sampled
 from s2sjax.data import Example, pairs, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
-from s2sjax.evaluate import figures, metrics
+from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
@@ -379,6 +379,8 @@ class TranslationTask(Task):
         maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
         path = folder / "attention.png"
         if hosts.is_leader():
+            from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
+
             figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
         return [path]
 

@@ -16,6 +16,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from s2sjax import config
+from s2sjax.core import device
 from s2sjax.errors import UserError
 from s2sjax.train import hosts, memory
 from s2sjax.train.checkpoints import Checkpoints
@@ -233,7 +234,7 @@ class Programs:
             return
         pool = ThreadPoolExecutor(2)
         try:
-            compiled = pool.map(self._compile, missing.values())
+            compiled = pool.map(lambda batch: self._compile(batch, log.print), missing.values())
             for key, (program, seconds, needs) in zip(missing, compiled, strict=True):
                 self._programs[key], self.seconds[key] = program, seconds
                 self.memory |= {key: needs} if needs else {}
@@ -246,12 +247,12 @@ class Programs:
         most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
         return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
 
-    def _compile(self, batch: Batch) -> tuple[Any, float, memory.Memory | None]:
+    def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> tuple[Any, float, memory.Memory | None]:
         begin = time.perf_counter()
         sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
         with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            program = self._step.lower(self._state, abstract).compile(compiler_options=self._options)
+            program = device.compile_with(self._step.lower(self._state, abstract), self._options, note)
         return program, time.perf_counter() - begin, memory.measure(self._state, abstract, program)
 
 

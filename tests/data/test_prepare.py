@@ -62,11 +62,11 @@ def equal(left, right):
 # --------------------------------------------------------------------------- raw equals prepared
 
 
-@pytest.mark.parametrize("shard", [64, 10_000])
+@pytest.mark.parametrize("section", [64, 10_000])
 @pytest.mark.parametrize("data", [DATA, MIXED], ids=["alone", "mixture"])
-def test_batch_for_batch_it_is_the_raw_corpus(tmp_path, monkeypatch, data, shard):
+def test_batch_for_batch_it_is_the_raw_corpus(tmp_path, monkeypatch, data, section):
     monkeypatch.setattr(prepare, "CHUNK", 16)
-    done = prepare.prepare(data, tmp_path / "made", shard=shard)
+    done = prepare.prepare(data, tmp_path / "made", section=section)
     assert done.new and done.pairs == len(sources.load(data.corpus, "train"))
     assert equal(all_batches(data), all_batches(read_from(data, tmp_path / "made")))
     assert sources.load(Prepared(str(tmp_path / "made")), "dev") == sources.load(data.corpus, "dev")
@@ -92,11 +92,28 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
         prepare.prepare(DATA, tmp_path / f"by{workers}", workers, lambda stage, done: stages.append((stage, done)))
     one, two = (tmp_path / f"by{workers}" for workers in (1, 2))
     assert sorted(os.listdir(one)) == sorted(os.listdir(two))
-    for name in ("prepared.json", "lengths.npy", "example.npy", "dev.jsonl", "vocabulary/source.json"):
+    for name in ("prepared.json", "train.ids", "lengths.npy", "example.npy", "dev.jsonl", "vocabulary/source.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes()
     assert equal(all_batches(read_from(DATA, one)), all_batches(read_from(DATA, two)))
     assert {stage for stage, _ in stages} == {"reading", "vocabulary", "writing"}
     assert max(done for _, done in stages) == 150
+
+
+def test_a_batch_is_read_at_once_not_pair_by_pair(tmp_path):
+    """The number of calls does not grow with the number of pairs."""
+    prepare.prepare(DATA, tmp_path / "made")
+    found = records.Records(tmp_path / "made")
+
+    def calls(rows: int) -> int:
+        events: list[str] = []
+        sys.setprofile(lambda frame, event, argument: events.append(event))
+        try:
+            found.batch(np.arange(rows), (12, 12))
+        finally:
+            sys.setprofile(None)
+        return len(events)
+
+    assert calls(128) == calls(4)
 
 
 TINY = Translation("tiny", DATA, Luong(width=4, embedding=4, layers=1), Train(steps=2, warmup=1, evaluate_every=0))
@@ -163,17 +180,19 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
     monkeypatch.setattr(os, "replace", ends)
     folder = tmp_path / "made"
     with pytest.raises(Killed):
-        prepare.prepare(DATA, folder, shard=64)
+        prepare.prepare(DATA, folder, section=64)
     assert "is not prepared: run `s2sjax prepare FILE` first" in refused(
         lambda: textpairs.read(read_from(DATA, folder))
     )
     whole = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
     monkeypatch.setattr(os, "replace", rename)
     kept = []
-    written = prepare._write_shard
-    monkeypatch.setattr(prepare, "_write_shard", lambda path, *rest: kept.append(path) or written(path, *rest))
-    assert prepare.prepare(DATA, folder, shard=64).new
-    assert not {path.with_suffix(".npz") for path in kept} & whole.keys()  # whole shards were not made again
+    written = prepare._write_section
+    monkeypatch.setattr(
+        prepare, "_write_section", lambda file, table, *rest: kept.append(table) or written(file, table, *rest)
+    )
+    assert prepare.prepare(DATA, folder, section=64).new
+    assert not set(kept) & whole.keys()  # whole sections were not made again
     monkeypatch.undo()
     assert equal(all_batches(DATA), all_batches(read_from(DATA, folder)))
     assert (
@@ -184,10 +203,10 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
 def test_other_text_starts_over(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "_join", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
-        prepare.prepare(DATA, tmp_path / "made", shard=64)
+        prepare.prepare(DATA, tmp_path / "made", section=64)
     monkeypatch.undo()
     other = config.replace(DATA, corpus=SORT)
-    prepare.prepare(other, tmp_path / "made", shard=64)
+    prepare.prepare(other, tmp_path / "made", section=64)
     assert equal(all_batches(other), all_batches(read_from(other, tmp_path / "made")))
 
 
@@ -234,11 +253,14 @@ def _alive(process: int) -> bool:
     [
         (lambda folder: (folder / "lengths.npy").unlink(), "lengths.npy is damaged (["),
         (lambda folder: np.save(folder / "lengths.npy", np.ones((3, 2), np.int32)), "(3 pairs, not 150)"),
-        (lambda folder: (folder / "train-00000.array_record").unlink(), "train-00000.array_record is damaged (it is"),
+        (lambda folder: (folder / "train.ids").unlink(), "train.ids is damaged ([Errno 2] No such file"),
+        (lambda folder: (folder / "train.ids").write_bytes(b""), "train.ids is damaged (cannot mmap an empty file"),
+        (lambda folder: os.truncate(folder / "train.ids", 500), "train.ids is damaged (250 ids, not "),
         (lambda folder: (folder / "prepared.json").write_text("{"), "prepared.json is damaged (Expecting"),
         (lambda folder: (folder / "vocabulary/source.json").unlink(), "the vocabulary"),
-        (lambda folder: flip(folder / "train-00000.array_record"), "is damaged ("),
-        (lambda folder: np.save(folder / "lengths.npy", np.full((150, 2), 2, np.int32)), "longer or shorter than"),
+        (lambda folder: blank(folder / "train.ids"), "train.ids is damaged (a pair does not end in <eos>)"),
+        (lambda folder: np.save(folder / "lengths.npy", np.full((150, 2), 2, np.int32)), "train.ids is damaged ("),
+        (lambda folder: np.save(folder / "starts.npy", np.arange(150) * 7 - 90), "train.ids is damaged ("),
     ],
 )
 def test_what_is_damaged_is_named(tmp_path, harm, words):
@@ -247,12 +269,11 @@ def test_what_is_damaged_is_named(tmp_path, harm, words):
     assert words in refused(lambda: all_batches(read_from(DATA, tmp_path / "made")))
 
 
-def flip(path):
-    """Every byte of the records' ids is another one."""
-    content = bytearray(path.read_bytes())
-    for place in range(200, 8000):
-        content[place] ^= 0x55
-    path.write_bytes(bytes(content))
+def blank(path):
+    """A copy that broke off: zeros where ids are missing."""
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    os.truncate(path, size)
 
 
 def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
@@ -264,7 +285,10 @@ def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
     other = config.replace(made, corpus=Prepared(str(tmp_path / "made"), SORT))
     assert "was prepared from another corpus" in refused(lambda: textpairs.read(other))
     (tmp_path / "made/prepared.json").write_text(json.dumps({**page, "version": 0}))
-    assert "was prepared by another version of s2sjax" in refused(lambda: textpairs.read(made))
+    assert "was prepared by another version of s2sjax: delete it" in refused(lambda: textpairs.read(made))
+    assert "was prepared by another version of s2sjax: delete it" in refused(
+        lambda: prepare.prepare(DATA, tmp_path / "made")
+    )
 
 
 def test_what_a_prepared_folder_does_not_keep(tmp_path):

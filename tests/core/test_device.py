@@ -1,0 +1,84 @@
+"""What depends on the device: which kernels run where, and compiler options that come and go."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from s2sjax.core import attention, device
+
+
+def gpu(capability):
+    return [SimpleNamespace(platform="gpu", compute_capability=capability)]
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "width", "kernel"),
+    [
+        ("9.0", "bfloat16", 64, "cudnn"),
+        ("8.0", "float16", 128, "cudnn"),
+        ("12.0", "bfloat16", 8, "cudnn"),
+        ("9.0", "float32", 64, "xla"),
+        ("9.0", "bfloat16", 36, "xla"),
+        ("9.0", "bfloat16", 256, "xla"),
+        ("7.5", "bfloat16", 64, "xla"),  # a T4
+        ("gfx942", "bfloat16", 64, "xla"),  # ROCm
+    ],
+)
+def test_flash_attention_only_where_it_runs(monkeypatch, capability, dtype, width, kernel):
+    monkeypatch.setattr(jax, "devices", lambda *_: gpu(capability))
+    assert device.attention_kernel(jnp.zeros((1, 1, 1, width), dtype)) == kernel
+
+
+def test_the_environment_goes_first(monkeypatch):
+    queries = jnp.zeros((1, 1, 1, 64), jnp.bfloat16)
+    monkeypatch.setattr(jax, "devices", lambda *_: gpu("9.0"))
+    monkeypatch.setenv(device.ATTENTION, "xla")
+    assert device.attention_kernel(queries) == "xla"
+    monkeypatch.setattr(jax, "devices", lambda *_: gpu("7.5"))
+    monkeypatch.setenv(device.ATTENTION, "cudnn")
+    assert device.attention_kernel(queries) == "cudnn"
+    assert device.attention_kernel(queries.astype(jnp.float32)) == "xla"
+
+
+@pytest.mark.parametrize("capability", ["7.5", "gfx942"])
+def test_bfloat16_attention_on_an_old_gpu_is_that_of_xla(monkeypatch, capability):
+    """As on a CPU: what differs between the devices is only what the device says of itself."""
+    queries = jax.random.normal(jax.random.key(0), (2, 3, 2, 8), jnp.bfloat16)
+    lengths = jnp.array([3, 2])
+    expected = attention.fused_multi_head(queries, queries, queries, lengths)
+    monkeypatch.setattr(jax, "devices", lambda *_: gpu(capability))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = attention.fused_multi_head(queries, queries, queries, lengths)
+    assert jnp.array_equal(found, expected)
+
+
+def test_an_option_that_jax_does_not_know_is_dropped_with_one_note(monkeypatch):
+    monkeypatch.setattr(device, "_dropped", set())
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(3))
+    options = {"xla_cpu_invented": True, "xla_backend_optimization_level": "0", "xla_also_invented": "a"}
+    notes = []
+    for _ in range(2):
+        program = device.compile_with(lowered, options, notes.append)
+        assert program(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert sorted(notes) == [
+        f"JAX {jax.__version__} does not accept the compiler option {name}: compiling without it"
+        for name in ("xla_also_invented", "xla_cpu_invented")
+    ]
+
+
+def test_the_options_of_today_are_all_accepted():
+    notes = []
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(3))
+    device.compile_with(lowered, device.compiler_options(), notes.append)
+    assert notes == []
+
+
+def test_another_error_is_not_taken_for_an_unknown_option():
+    class Broken:
+        def compile(self, compiler_options):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory while running xla_here")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        device.compile_with(Broken(), {"xla_here": 1}, print)
