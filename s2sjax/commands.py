@@ -15,7 +15,7 @@ from s2sjax import config
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
-from s2sjax.lines import chunks, input_lines, two_columns
+from s2sjax.lines import chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
@@ -78,19 +78,21 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
+    from s2sjax.evaluate.notes import Notes
 
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
     if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
         raise UserError(f"--tree {options.tree} is not a supported image format: use .png, .svg or .pdf")
     others = [run.load(other) for other in options.also]
+    stdin = chunks()
     if not opened.task.generates_text:
-        return _predict(opened, others, options)
+        return _predict(opened, others, options, stdin)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
         translator.require_attention("--alignment", "leave it out")
-    first = 0
-    for lines in chunks(input_lines()):
+    first, notes = 0, Notes()
+    for lines in stdin:
         prefixes = None
         if options.prefixes:
             pairs = [two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
@@ -101,33 +103,38 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
 
             tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
             figures.search_tree(options.tree, tree, found, translator.target.pieces)
-        outputs = translator.decode(params, lines, prefixes, first)
+        outputs = translator.decode(params, lines, prefixes, first, notes)
         aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
         for best in outputs:
             columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
             print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
         sys.stdout.flush()
         first += len(lines)
+    _report(notes)
     return None
 
 
 def score(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
+    from s2sjax.evaluate.notes import Notes
 
     opened = run.load(options.subject)
     if not opened.task.generates_text:
         raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
+    opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
+    stdin = chunks()
     translator, params = _translator(opened, (), options.average)
-    number = 0
-    for lines in chunks(input_lines()):
+    number, notes = 0, Notes()
+    for lines in stdin:
         pairs = []
         for line in lines:
             source, target = two_columns(line, number, "target")
             pairs.append((_tagged(opened, source, options.tag, number), target))
             number += 1
-        for log_prob, tokens in translator.score(params, pairs):
+        for log_prob, tokens in translator.score(params, pairs, number - len(pairs), notes):
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
+    _report(notes)
 
 
 def models(options: argparse.Namespace, fields: list[str]) -> None:
@@ -232,7 +239,7 @@ def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
     return params if others else params[0]
 
 
-def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
+def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace, stdin: Iterator[list[str]]) -> None:
     """Prints one line for each line of standard input, for a task that does not generate text."""
     for name in ("scores", "alignment", "prefixes", "tag", "tree"):
         if getattr(options, name):
@@ -243,12 +250,18 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
     number = 0
-    for lines in chunks(input_lines()):
+    for lines in stdin:
         where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]
         for output in predict(params, [opened.task.example_of(*pair) for pair in zip(lines, where)]):
             print(output)
         sys.stdout.flush()
         number += len(lines)
+
+
+def _report(notes: Any) -> None:
+    """What is odd about the lines, once, when all are printed."""
+    for line in notes.report():
+        print(line, file=sys.stderr)
 
 
 def _alignments(translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:

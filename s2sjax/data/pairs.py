@@ -41,6 +41,15 @@ def fingerprint(train: Iterable[Example] | records.Records) -> str:
     return digest.hexdigest()
 
 
+def remarks(corpus: config.Corpus, train: Training) -> list[str]:
+    """What is odd about the training text but no error: see `sources.remarks`."""
+    if isinstance(train, records.Records):
+        blank = (np.asarray(train.lengths) == 1).T  # only <eos>
+        odd = zip((sources.BLANK_SOURCE, sources.BLANK_TARGET), blank)
+        return [f"{train.folder}: {sources.remark(what, 'pair', at)}" for what, at in odd if at.any()]
+    return sources.remarks(corpus, train)
+
+
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
     if isinstance(train, records.Records):
         return train.vocabularies()
