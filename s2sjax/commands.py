@@ -85,19 +85,21 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
     if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
         raise UserError(f"--tree {options.tree} is not a supported image format: use .png, .svg or .pdf")
     others = [run.load(other) for other in options.also]
-    stdin = chunks()
     if not opened.task.generates_text:
-        return _predict(opened, others, options, stdin)
+        return _predict(opened, others, options)
+
+    def parse(line: str, index: int) -> tuple[str, str]:
+        source, prefix = two_columns(line, index, "prefix") if options.prefixes else (line, "")
+        return _tagged(opened, source, options.tag, index), prefix
+
+    pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
         translator.require_attention("--alignment", "leave it out")
     first, notes = 0, Notes()
-    for lines in stdin:
-        prefixes = None
-        if options.prefixes:
-            pairs = [two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
-            lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
-        lines = [_tagged(opened, line, options.tag, first + i) for i, line in enumerate(lines)]
+    for pairs in pairs_of_stdin:
+        lines = [source for source, _ in pairs]
+        prefixes = [prefix for _, prefix in pairs] if options.prefixes else None
         if options.tree and first == 0:
             from s2sjax.evaluate import figures
 
@@ -122,18 +124,19 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
     if not opened.task.generates_text:
         raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
-    stdin = chunks()
+
+    def parse(line: str, index: int) -> tuple[str, str]:
+        source, target = two_columns(line, index, "target")
+        return _tagged(opened, source, options.tag, index), target
+
+    pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, (), options.average)
-    number, notes = 0, Notes()
-    for lines in stdin:
-        pairs = []
-        for line in lines:
-            source, target = two_columns(line, number, "target")
-            pairs.append((_tagged(opened, source, options.tag, number), target))
-            number += 1
-        for log_prob, tokens in translator.score(params, pairs, number - len(pairs), notes):
+    first, notes = 0, Notes()
+    for pairs in pairs_of_stdin:
+        for log_prob, tokens in translator.score(params, pairs, first, notes):
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
+        first += len(pairs)
     _report(notes)
 
 
@@ -239,23 +242,21 @@ def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
     return params if others else params[0]
 
 
-def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace, stdin: Iterator[list[str]]) -> None:
+def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
     """Prints one line for each line of standard input, for a task that does not generate text."""
     for name in ("scores", "alignment", "prefixes", "tag", "tree"):
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that generate text: leave it out")
+    examples_of_stdin = chunks(lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}"))
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
         predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
-    number = 0
-    for lines in stdin:
-        where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]
-        for output in predict(params, [opened.task.example_of(*pair) for pair in zip(lines, where)]):
+    for examples in examples_of_stdin:
+        for output in predict(params, examples):
             print(output)
         sys.stdout.flush()
-        number += len(lines)
 
 
 def _report(notes: Any) -> None:

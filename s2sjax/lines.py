@@ -5,11 +5,13 @@ import queue
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 from s2sjax.errors import UserError
 
+T = TypeVar("T")
 CHUNK = 4096
 """lines that `decode` and `score` read at a time, at most, to sort them by length"""
 Arrived = queue.Queue[bytes | OSError]
@@ -23,28 +25,38 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     return source, second
 
 
-def chunks() -> Iterator[list[str]]:
-    """The lines of standard input: CHUNK at a time from a file; from a pipe or a terminal, those that have arrived.
+def chunks(parse: Callable[[str, int], T]) -> Iterator[list[T]]:
+    """parse(line, its index) of each line of standard input. If it fails, the lines before that one come first.
 
-    Call it before the model is loaded: a pipe is read meanwhile.
+    CHUNK lines at a time from a file; from a pipe or a terminal, those that have arrived. Call it before the model is
+    loaded: a pipe is read meanwhile.
     """
-    return _decoded(_gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read())
+    if sys.stdin is None:
+        raise UserError("standard input is closed: give it the lines, as in s2sjax decode RUN < lines.txt")
+    return _parsed(_gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read(), parse)
 
 
-def _decoded(chunks: Iterator[list[bytes]]) -> Iterator[list[str]]:
-    number = 0
+def _parsed(chunks: Iterator[list[bytes]], parse: Callable[[str, int], T]) -> Iterator[list[T]]:
+    first = 0
     for chunk in chunks:
-        lines: list[str] = []
-        for line in chunk:
-            number += 1
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        parsed: list[T] = []
+        for index, line in enumerate(chunk, first):
             try:
-                lines.append(line.decode().removesuffix("\n").removesuffix("\r"))
-            except UnicodeDecodeError:
-                if lines:
-                    yield lines  # the lines before it are answered first
-                raise UserError(f"standard input, line {number} is not UTF-8: convert it first") from None
-        yield lines
+                parsed.append(parse(_decoded(line, index), index))
+            except UserError:
+                if parsed:
+                    yield parsed
+                raise
+        yield parsed
+        first += len(chunk)
+
+
+def _decoded(line: bytes, index: int) -> str:
+    line = line.removeprefix(b"\xef\xbb\xbf") if index == 0 else line
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UserError(f"standard input, line {index + 1} is not UTF-8: convert it first") from None
 
 
 def _is_stream() -> bool:

@@ -416,9 +416,9 @@ def test_score_agrees_with_the_search(call, refused, trained):
         "2 of 3 lines contain characters the model has never seen, such as 'A': lines 2 and 3",
         "1 of 3 lines is longer than 4 tokens (search.max_source) and was cut: line 3",
     ]
-    assert refused("score", folder, stdin=b"a\tb\nabcd\n") == (
-        "standard input, line 2 has no tab: write source<tab>target on each line"
-    )
+    code, out, err = call("score", folder, stdin=b"a\tb\nabcd\n")
+    assert (code, out.count("\n")) == (2, 1)  # the lines before it are answered
+    assert err == "error: standard input, line 2 has no tab: write source<tab>target on each line\n"
 
 
 def test_input_that_is_not_utf8_names_the_line(refused, trained):

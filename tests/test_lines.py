@@ -27,7 +27,7 @@ class Pipe:
 def test_a_pipe_is_answered_as_its_lines_arrive(monkeypatch):
     """No line waits for the next; a line that is not whole yet does; the last one may lack its end."""
     pipe = Pipe(monkeypatch)
-    lines = standard_input.chunks()
+    lines = standard_input.chunks(lambda line, index: line)
     for content, whole in ((b"\xef\xbb\xbfa\n", "a"), (b"b\r\nc", "b"), (b"d\n\xc3\xa9", "cd")):
         pipe.write(content)
         assert next(lines) == [whole]
@@ -41,7 +41,13 @@ def test_a_pipe_is_read_ahead_in_chunks_and_its_faults_are_named(monkeypatch):
     pipe.close()
     found = []
     with pytest.raises(UserError, match="standard input, line 4102 is not UTF-8: convert it first"):
-        for chunk in standard_input.chunks():
+        for chunk in standard_input.chunks(lambda line, index: line):
             assert len(chunk) <= standard_input.CHUNK
             found += chunk
     assert found == ["a"] * 4100 + ["b"]
+
+
+def test_a_closed_standard_input_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="standard input is closed: give it the lines"):
+        standard_input.chunks(lambda line, index: line)
