@@ -53,7 +53,7 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
-        print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
+        print("\n".join([f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens", *done.remarks]))
         if getattr(experiment.data.corpus, "folder", None) != folder:
             print(f"to train on it: data.corpus = config.Prepared({folder!r})")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from s2sjax import config
-from s2sjax.data import Example, batches, mixtures, packing, parts, records, sources, text
+from s2sjax.data import Example, batches, mixtures, packing, parts, records, remarks, sources, text
 from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
 from s2sjax.data.segmentation import Draw
 
@@ -41,13 +41,9 @@ def fingerprint(train: Iterable[Example] | records.Records) -> str:
     return digest.hexdigest()
 
 
-def remarks(corpus: config.Corpus, train: Training) -> list[str]:
-    """What is odd about the training text but no error: see `sources.remarks`."""
-    if isinstance(train, records.Records):
-        blank = (np.asarray(train.lengths) == 1).T  # only <eos>
-        odd = zip((sources.BLANK_SOURCE, sources.BLANK_TARGET), blank)
-        return [f"{train.folder}: {sources.remark(what, 'pair', at)}" for what, at in odd if at.any()]
-    return sources.remarks(corpus, train)
+def remarks_on(data: config.Data, train: Training) -> list[str]:
+    """What is odd about the training text: see remarks.py. A prepared folder keeps what was found in its corpus."""
+    return train.remarks if isinstance(train, records.Records) else remarks.remarks(data.corpus, train)
 
 
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:

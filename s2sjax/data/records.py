@@ -25,7 +25,7 @@ from s2sjax.data.columns import Batch, Bucket, Ragged
 from s2sjax.errors import UserError
 
 MANIFEST = "prepared.json"
-VERSION = 1
+VERSION = 2
 
 
 class Records:
@@ -36,6 +36,7 @@ class Records:
         self.manifest = read_manifest(folder)
         self.fingerprint: str = self.manifest["data"]
         self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
+        self.remarks: list[str] = self.manifest["remarks"]
         self.lengths, self.example = (self._memory_map(name) for name in ("lengths.npy", "example.npy"))
         self._records = self._open()
 

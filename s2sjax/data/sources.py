@@ -7,13 +7,10 @@ import hashlib
 import importlib.util
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from s2sjax import config
 from s2sjax.data import Example, Split, records, split_of, synthetic, tfds
@@ -71,42 +68,6 @@ def labels(corpus: config.Corpus) -> list[str]:
     if not isinstance(corpus, config.Mixture):
         return []
     return [" ".join([f"corpus {n + 1}", *corpus.tags[n : n + 1]]) for n in range(len(corpus.corpora))]
-
-
-# -------------------------------------------------------------------------------------- remarks
-
-BLANK_SOURCE = "{} a blank source, the first is {}"
-BLANK_TARGET = "{} a blank target, the first is {}: remove them, or the model learns to write nothing"
-MORE_COLUMNS = "{} more than two columns, the first is {}: each further column is one more target"
-
-
-def remarks(corpus: config.Corpus, examples: Sequence[Example]) -> list[str]:
-    """What is odd about the training text but no error, with how often and where it occurs first.
-
-    train.tsv: 12 of 3,000 lines have a blank source, the first is line 7
-    """
-    if isinstance(corpus, config.Mixture):
-        found: list[list[Example]] = [[] for _ in corpus.corpora]
-        for example in examples:
-            tag = f"{corpus.tags[example.corpus]} " if corpus.tags else ""
-            found[example.corpus].append(example._replace(source=example.source.removeprefix(tag)))
-        return [line for part, own in zip(corpus.corpora, found) for line in remarks(part, own)]
-    files = corpus.train if isinstance(corpus, config.TextFiles) else ()
-    where, noun = (" and ".join(files), "line") if files else (type(corpus).__name__, "example")
-    odd = {
-        BLANK_SOURCE: [not example.source.strip() for example in examples],
-        BLANK_TARGET: [not all(target.strip() for target in example.targets) for example in examples],
-        MORE_COLUMNS: [len(files) == 1 and len(example.targets) > 1 for example in examples],
-    }
-    return [f"{where}: {remark(text, noun, places)}" for text, places in odd.items() if any(places)]
-
-
-def remark(text: str, noun: str, places: ArrayLike) -> str:
-    """A remark on the examples where `places` is True: how many they are, and which is the first."""
-    places = np.asarray(places)
-    count, total, first = places.sum(), len(places), places.argmax() + 1
-    verb = "have" if count > 1 else "has"
-    return text.format(f"{count:,} of {total:,} {noun}{'s' if total > 1 else ''} {verb}", f"{noun} {first}")
 
 
 # -------------------------------------------------------------------------------------- CMUdict

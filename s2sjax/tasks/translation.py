@@ -207,7 +207,7 @@ class TranslationTask(Task):
         return pairs.fingerprint(data)
 
     def remarks(self, data: pairs.Training) -> list[str]:
-        return pairs.remarks(self.experiment.data.corpus, data)
+        return pairs.remarks_on(self.experiment.data, data)
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))

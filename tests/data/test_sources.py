@@ -55,29 +55,6 @@ def test_one_tsv_with_any_number_of_targets(tmp_path, ending):
     ]
 
 
-def test_what_is_odd_about_training_text_is_counted(tmp_path):
-    tsv = written(tmp_path / "train.tsv", "a\tb\n\tb\na\t \na\tb\tc\t\na\tb\t\t\n \tb\tc\n")
-    corpus = config.TextFiles(train=(tsv,))
-    remedy = "remove them, or the model learns to write nothing"
-    remarks = [
-        f"{tsv}: 2 of 6 lines have a blank source, the first is line 2",
-        f"{tsv}: 1 of 6 lines has a blank target, the first is line 3: {remedy}",
-        f"{tsv}: 2 of 6 lines have more than two columns, the first is line 4: each further column is one more target",
-    ]
-    assert sources.remarks(corpus, sources.load(corpus, "train")) == remarks
-    files = written(tmp_path / "source", "a\nb\n"), written(tmp_path / "target", "\nb\n")
-    pair = config.TextFiles(train=files)
-    blank = f"has a blank target, the first is line 1: {remedy}"
-    assert sources.remarks(pair, sources.load(pair, "train")) == [f"{files[0]} and {files[1]}: 1 of 2 lines {blank}"]
-    both = config.Mixture((corpus, pair, config.Synthetic(train=2)), tags=("<a>", "<b>", "<c>"))
-    assert len(sources.remarks(both, sources.load(both, "train"))) == 4
-    assert sources.remarks(config.Synthetic(train=2), sources.load(config.Synthetic(train=2), "train")) == []
-    several = [Example("read", ("R EH D", "R IY D")), Example("", ("b",))]  # several targets are usual there
-    assert sources.remarks(config.Cmudict(), several) == [
-        "Cmudict: 1 of 2 examples has a blank source, the first is example 2"
-    ]
-
-
 def test_only_newlines_end_a_line(tmp_path):
     exotic = "a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\rh"
     path = written(tmp_path / "windows.tsv", f"\ufeff{exotic}\t1\r\nx\t2\r\n")
