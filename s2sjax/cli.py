@@ -166,7 +166,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"
-    score = command("score", commands.score, about, "RUN", folder)
+    score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))
     score.add_argument("--tag", metavar="TAG", help=tag)
     score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     models = command("models", commands.models, "list the named models: paper, family, number of weights, description")

@@ -17,7 +17,7 @@ from typing import Any
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
-from s2sjax.lines import chunks, input_lines, two_columns
+from s2sjax.lines import chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
@@ -56,7 +56,7 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
-        print(f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens")
+        print("\n".join([f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens", *done.remarks]))
         if getattr(experiment.data.corpus, "folder", None) != folder:
             print(f"to train on it: data.corpus = config.Prepared({folder!r})")
 
@@ -81,6 +81,7 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
+    from s2sjax.evaluate.notes import Notes
 
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
@@ -89,48 +90,57 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
     others = [run.load(other) for other in options.also]
     if not opened.task.generates_text:
         return _predict(opened, others, options)
+
+    def parse(line: str, index: int) -> tuple[str, str]:
+        source, prefix = two_columns(line, index, "prefix") if options.prefixes else (line, "")
+        return _tagged(opened, source, options.tag, index), prefix
+
+    pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
         translator.require_attention("--alignment", "leave it out")
-    first = 0
-    for lines in chunks(input_lines()):
-        prefixes = None
-        if options.prefixes:
-            pairs = [two_columns(line, first + i, "prefix") for i, line in enumerate(lines)]
-            lines, prefixes = [source for source, _ in pairs], [prefix for _, prefix in pairs]
-        lines = [_tagged(opened, line, options.tag, first + i) for i, line in enumerate(lines)]
+    first, notes = 0, Notes()
+    for pairs in pairs_of_stdin:
+        lines = [source for source, _ in pairs]
+        prefixes = [prefix for _, prefix in pairs] if options.prefixes else None
         if options.tree and first == 0:
             from s2sjax.evaluate import figures
 
             tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
             figures.search_tree(options.tree, tree, found, translator.target.pieces)
-        outputs = translator.decode(params, lines, prefixes, first)
+        outputs = translator.decode(params, lines, prefixes, first, notes)
         aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
         for best in outputs:
             columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
             print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
         sys.stdout.flush()
         first += len(lines)
+    _report(notes)
     return None
 
 
 def score(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
+    from s2sjax.evaluate.notes import Notes
 
     opened = run.load(options.subject)
     if not opened.task.generates_text:
         raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
+    opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
+
+    def parse(line: str, index: int) -> tuple[str, str]:
+        source, target = two_columns(line, index, "target")
+        return _tagged(opened, source, options.tag, index), target
+
+    pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, (), options.average)
-    number = 0
-    for lines in chunks(input_lines()):
-        pairs = []
-        for line in lines:
-            source, target = two_columns(line, number, "target")
-            pairs.append((_tagged(opened, source, options.tag, number), target))
-            number += 1
-        for log_prob, tokens in translator.score(params, pairs):
+    first, notes = 0, Notes()
+    for pairs in pairs_of_stdin:
+        for log_prob, tokens in translator.score(params, pairs, first, notes):
             print(f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
+        first += len(pairs)
+    _report(notes)
 
 
 def models(options: argparse.Namespace, fields: list[str]) -> None:
@@ -240,18 +250,22 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
     for name in ("scores", "alignment", "prefixes", "tag", "tree"):
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that generate text: leave it out")
+    examples_of_stdin = chunks(lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}"))
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
         predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
-    number = 0
-    for lines in chunks(input_lines()):
-        where = [f"standard input, line {number + i + 1}" for i in range(len(lines))]
-        for output in predict(params, [opened.task.example_of(*pair) for pair in zip(lines, where)]):
+    for examples in examples_of_stdin:
+        for output in predict(params, examples):
             print(output)
         sys.stdout.flush()
-        number += len(lines)
+
+
+def _report(notes: Any) -> None:
+    """What is odd about the lines, once, when all are printed."""
+    for line in notes.report():
+        print(line, file=sys.stderr)
 
 
 def _alignments(translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:

@@ -1,12 +1,21 @@
 """Standard input as lines of text."""
 
+import os
+import queue
+import stat
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeVar
 
 from s2sjax.errors import UserError
 
+T = TypeVar("T")
 CHUNK = 4096
-"""lines that `decode` and `score` read at a time, to sort them by length"""
+"""lines that `decode` and `score` read at a time, at most, to sort them by length"""
+Arrived = queue.Queue[bytes | OSError]
+"""the lines of a stream, then b"" or the error that ended it"""
 
 
 def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
@@ -16,23 +25,80 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     return source, second
 
 
-def input_lines() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        try:
-            yield line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise UserError(f"standard input, line {number} is not UTF-8: convert it first") from None
+def chunks(parse: Callable[[str, int], T]) -> Iterator[list[T]]:
+    """parse(line, its index) of each line of standard input. If it fails, the lines before that one come first.
+
+    CHUNK lines at a time from a file; from a pipe or a terminal, those that have arrived. Call it before the model is
+    loaded: a pipe is read meanwhile.
+    """
+    if sys.stdin is None:
+        raise UserError("standard input is closed: give it the lines, as in s2sjax decode RUN < lines.txt")
+    return _parsed(_gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read(), parse)
 
 
-def chunks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """CHUNK lines at a time from a file or pipe, one at a time from a terminal."""
-    size = 1 if sys.stdin.isatty() else CHUNK
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+def _parsed(chunks: Iterator[list[bytes]], parse: Callable[[str, int], T]) -> Iterator[list[T]]:
+    first = 0
+    for chunk in chunks:
+        parsed: list[T] = []
+        for index, line in enumerate(chunk, first):
+            try:
+                parsed.append(parse(_decoded(line, index), index))
+            except UserError:
+                if parsed:
+                    yield parsed
+                raise
+        yield parsed
+        first += len(chunk)
+
+
+def _decoded(line: bytes, index: int) -> str:
+    line = line.removeprefix(b"\xef\xbb\xbf") if index == 0 else line
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UserError(f"standard input, line {index + 1} is not UTF-8: convert it first") from None
+
+
+def _is_stream() -> bool:
+    try:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    except OSError:  # not a file at all: a test, a notebook
+        return False
+
+
+def _read() -> Iterator[list[bytes]]:
+    while chunk := list(islice(sys.stdin.buffer, CHUNK)):
         yield chunk
+
+
+def _read_ahead(descriptor: int) -> Arrived:
+    """Reads in a thread, while the lines before are decoded."""
+    arrived: Arrived = queue.Queue(2 * CHUNK)
+
+    def read() -> None:
+        try:
+            with open(descriptor, "rb", closefd=False) as stream:
+                for line in stream:
+                    arrived.put(line)
+            arrived.put(b"")
+        except OSError as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    return arrived
+
+
+def _gathered(arrived: Arrived) -> Iterator[list[bytes]]:
+    """At least one line, and all others that are there."""
+    while True:
+        chunk = [arrived.get()]
+        while len(chunk) < CHUNK and not arrived.empty():
+            chunk.append(arrived.get())
+        last = chunk[-1]
+        lines = [line for line in chunk if isinstance(line, bytes) and line]
+        if lines:
+            yield lines
+        if isinstance(last, OSError):
+            raise last
+        if not last:
+            return

@@ -122,7 +122,7 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
     )  # fmt: skip
 
     template = abstract_state(run, mesh)
-    log.print("\n".join(_describe(run, template, columns, plan, mesh)))
+    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
     result = fit(
         template,
         partial(initial_state, run, mesh),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_lines import Pipe
 
 from s2sjax import cli, config, models, run
 from s2sjax import lines as standard_input
@@ -153,7 +154,7 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower",
         ),
         (["decode", "nowhere"], "nowhere is not a run folder (it has no config.json): train first, or name another"),
-        (["score", "nowhere", "--search.beam", "2"], "score has no option --search.beam"),
+        (["score", "nowhere", "--search.beam", "2"], "nowhere is not a run folder (it has no config.json): train fir"),
         (["doctor", "--all"], "doctor has no option --all"),
         (["models", "--all"], "models has no option --all"),
         (["models", "--source-size", "0"], "--source-size is 0: it must be at least 1"),
@@ -375,13 +376,16 @@ def test_scores_that_cannot_be_written_are_printed_first(call, copy, monkeypatch
 def test_decode_writes_exactly_one_line_for_each_line(call, trained, monkeypatch):
     lines = b"\xef\xbb\xbfabcd\n\nbad\r\n   \n" + b"abcd" * 10 + "\n✓é\nabcd".encode()
     code, out, err = call("decode", trained[0], stdin=lines)
-    assert (code, err) == (0, "")
+    assert (code, err.splitlines()) == (0, [
+        "1 of 7 lines contains characters the model has never seen, such as '✓' and 'é': line 6",
+        "1 of 7 lines is longer than 24 tokens (search.max_source) and was cut: line 5",
+    ])  # fmt: skip
     answers = out.removesuffix("\n").split("\n")
     assert len(answers) == 7
     assert (answers[1], answers[3]) == ("", "")
     assert answers[0] == answers[6] == call("decode", trained[0], stdin=b"abcd\n")[1].removesuffix("\n")
     monkeypatch.setattr(standard_input, "CHUNK", 2)
-    assert call("decode", trained[0], stdin=lines)[1] == out
+    assert call("decode", trained[0], stdin=lines) == (code, out, err)
 
 
 def test_nothing_in_nothing_out_and_blank_lines_for_blank_lines(call, trained):
@@ -410,9 +414,13 @@ def test_score_agrees_with_the_search(call, refused, trained):
     out = call("score", folder, stdin=f"abcd\t{text}\nabcd\tdcba\n".encode())[1].splitlines()
     assert abs(float(out[0].split("\t")[0]) - float(score)) <= 1e-4
     assert out[1].endswith("\t5")
-    assert refused("score", folder, stdin=b"a\tb\nabcd\n") == (
-        "standard input, line 2 has no tab: write source<tab>target on each line"
-    )
+    assert call("score", folder, "--search.max_source", 4, stdin=b"a\tb\nA\tb\nabcd\tbA\n")[2].splitlines() == [
+        "2 of 3 lines contain characters the model has never seen, such as 'A': lines 2 and 3",
+        "1 of 3 lines is longer than 4 tokens (search.max_source) and was cut: line 3",
+    ]
+    code, out, err = call("score", folder, stdin=b"a\tb\nabcd\n")
+    assert (code, out.count("\n")) == (2, 1)  # the lines before it are answered
+    assert err == "error: standard input, line 2 has no tab: write source<tab>target on each line\n"
 
 
 def test_input_that_is_not_utf8_names_the_line(refused, trained):
@@ -428,6 +436,28 @@ def test_a_search_that_cannot_work_is_refused(refused, trained):
     assert refused("decode", trained[0], "--search.nbest", 3).startswith(
         "search.nbest 3 is not from 1 to search.beam 2"
     )
+
+
+def test_the_first_answer_of_a_pipe_comes_before_its_second_line(trained, monkeypatch):
+    """The whole command: its second line is written when its first answer has been read, and not before."""
+    pipe = Pipe(monkeypatch)
+    pipe.write(b"abcd\n")
+
+    class Printed(io.StringIO):
+        def flush(self):
+            if self.getvalue().count("\n") == 1 and not pipe.stdin.closed:
+                monkeypatch.setattr(self, "flush", lambda: None, raising=False)
+                pipe.write(b"bad\n")
+                pipe.close()
+
+    printed = Printed()
+    monkeypatch.setattr(sys, "stdout", printed)
+    cli.main(["decode", str(trained[0])])
+    streamed = printed.getvalue()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abcd\nbad\n")))
+    monkeypatch.setattr(sys, "stdout", together := io.StringIO())
+    cli.main(["decode", str(trained[0])])
+    assert streamed == together.getvalue() and streamed.count("\n") == 2
 
 
 # ------------------------------------------------------------------------------ a damaged run

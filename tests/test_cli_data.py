@@ -1,9 +1,12 @@
 """Preparing a corpus and decoding with tags, as a person meets them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+
+from s2sjax import run
 
 PAGE = """
 from s2sjax.config import *
@@ -48,6 +51,17 @@ def test_prepare_says_what_it_wrote_and_how_to_train_on_it(call, tmp_path):
     assert call("prepare", file, "--worker", 2)[2].startswith(
         "error: there is no field --worker: did you mean --workers?"
     )
+
+
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_what_is_odd_about_the_text_is_printed_before_training(call, tmp_path, monkeypatch, command):
+    Path("train.tsv").write_text("ab\tba\na\t\nab\tba\tbb\n")
+    monkeypatch.setattr(run, "fit", lambda *_, **__: sys.exit(0))  # the loop
+    file = page(tmp_path, "TextFiles(train=('train.tsv',), dev=('train.tsv',))")
+    code, out, err = call(command, file, "--show", "ab")
+    assert (code, err) == (0, "")
+    assert "\ntrain.tsv: 1 of 3 lines has a blank target, the first is line 2: remove them, or " in out
+    assert "\ntrain.tsv: 1 of 3 lines has more than two columns, the first is line 3: each further column " in out
 
 
 def test_a_page_names_the_folder_that_it_is_prepared_into(call, tmp_path):

@@ -213,12 +213,17 @@ class Spelling:
         )
 
 
+Normalize = Literal["none", "nfc", "nfkc", "nfkc_lower"]
+
+
 @settings
 class Text:
     """How text becomes ids. `words` are separated by spaces; `subwords` are SentencePiece's."""
 
     unit: Literal["characters", "words", "subwords"] = "characters"
     """what one id stands for"""
+    normalize: Normalize = "nfc"
+    """Unicode form of the text before it becomes ids: as it is, NFC, NFKC, or NFKC in lower case"""
     min_count: int = 1
     """words and characters that occur less often become <unk>"""
     size: int = 8000

@@ -53,6 +53,8 @@ class Search:
     """stop when no better output is possible, when `beam` outputs are finished, or only at the maximum length"""
     nbest: int = 1
     """outputs for each line, at most `beam` or the number of samples"""
+    max_source: int = 0
+    """maximum source length in tokens, <eos> included; longer lines are cut; 0 for four times the longest bucket"""
     max_length: int = 0
     """maximum output length in tokens, <eos> included; 0 for max_ratio * source length + 10"""
     max_ratio: float = 2.0
@@ -85,6 +87,8 @@ class Search:
     def __post_init__(self):
         at_least(1, self, "search", "beam", "groups")
         at_least(0, self, "search", "max_length", "min_length", "min_ratio", "coverage", "no_repeat", "diversity")
+        at_least(0, self, "search", "max_source")
+        require(self.max_source != 1, "search.max_source is 1, which leaves only <eos>: set it to 2 or more, or 0")
         draws = self.sampling.count
         most, name = (draws, "search.sampling.count") if draws else (self.beam, "search.beam")
         require(

@@ -200,31 +200,56 @@ def round_length(length: int, max_length: int | None = None) -> int:
     return rounded if max_length is None or length > max_length else min(rounded, max_length)
 
 
+def rows_that_fit(width: int, longest: int, rows: int, multiple: int = 1) -> int:
+    """How many sequences of `width` tokens are decoded at once: `rows` up to the `longest` bucket, beyond it as many as
+    have the same number of tokens; a multiple of `multiple`.
+
+    Example: 64 rows, longest 32 -> 64 of width 16, 16 of width 128, 1 of width 4096.
+    """
+    return max(rows * longest // max(width, longest) // multiple, 1) * multiple
+
+
+def _round_rows(count: int, most: int, multiple: int) -> int:
+    """The next power of four, times `multiple`, so that few lines are cheap and few shapes are compiled."""
+    size = multiple
+    while size < min(count, most):
+        size *= 4
+    return min(size, most)
+
+
 def evaluation_batches(
     sources: Sequence[Sequence[int]],
     buckets: Sequence[int],
     rows: int,
     max_length: int | None = None,
     max_queue: int = 1,
+    multiple: int = 1,
+    lengths: np.ndarray | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Batches of sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
 
-    N is `rows` times a power of two, at most `max_queue`, as large as the number of sources of length S allows.
-
     Each index comes exactly once. S is the first of `buckets` that fits the source and its <eos>; a longer source is
-    padded to its `round_length`. The last batch of each S is filled with rows of <pad>, whose index is -1.
+    padded to its `round_length`. `lengths`: fit these instead, which are at least those of the sources.
+
+    N is bounded by tokens: `rows_that_fit` times a power of two, at most `max_queue`, as large as the number of sources
+    of length S allows; fewer if there are fewer sources. It is a multiple of `multiple`. The last batch of each S is
+    filled with rows of <pad>, whose index is -1.
     """
     if rows < 1:
         raise UserError(f"evaluate.rows is {rows}: it must be at least 1")
     ragged = Ragged.of_ids(sources)
+    lengths = ragged.lengths if lengths is None else lengths
     limits = np.unique(np.asarray(buckets, np.int64))
-    place = np.searchsorted(limits, ragged.lengths)
-    rounded = [round_length(int(length), max_length) for length in ragged.lengths]
+    place = np.searchsorted(limits, lengths)
+    rounded = [round_length(int(length), max_length) for length in lengths]
     widths = np.where(place < len(limits), np.append(limits, 0)[place], rounded)
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
-        members = members[np.argsort(ragged.lengths[members], kind="stable")]
-        size = rows * min(max_queue, 1 << (-(-len(members) // rows) - 1).bit_length())
+        members = members[np.argsort(lengths[members], kind="stable")]
+        most = rows_that_fit(int(width), int(limits[-1]), rows, multiple)
+        size = most * min(max_queue, 1 << (-(-len(members) // most) - 1).bit_length())
+        if len(members) < most:
+            size = _round_rows(len(members), most, multiple)
         for first in range(0, len(members), size):
             indices = np.full(size, -1)
             chosen = members[first : first + size]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from s2sjax import config
-from s2sjax.data import Example, batches, mixtures, packing, parts, records, sources, text
+from s2sjax.data import Example, batches, mixtures, packing, parts, records, remarks, sources, text
 from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
 from s2sjax.data.segmentation import Draw
 
@@ -39,6 +39,11 @@ def fingerprint(train: Iterable[Example] | records.Records) -> str:
     for example in train:
         digest.update("\t".join([example.source, *example.targets, "\n"]).encode())
     return digest.hexdigest()
+
+
+def remarks_on(data: config.Data, train: Training) -> list[str]:
+    """What is odd about the training text: see remarks.py. A prepared folder keeps what was found in its corpus."""
+    return train.remarks if isinstance(train, records.Records) else remarks.remarks(data.corpus, train)
 
 
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:

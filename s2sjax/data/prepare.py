@@ -30,6 +30,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.core.tokens import EOS
 from s2sjax.data import Example, pairs, records, sources, text, tfds
+from s2sjax.data.remarks import Remarks
 from s2sjax.errors import UserError
 
 CHUNK = 4096
@@ -49,6 +50,7 @@ class Summary(NamedTuple):
     pairs: int
     tokens: int
     new: bool  # False if the folder was already complete
+    remarks: list[str]
 
 
 def prepare(
@@ -77,7 +79,8 @@ def prepare(
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
-    fingerprint = pairs.fingerprint(train.with_stage("reading"))
+    remarks = Remarks(data.corpus)
+    fingerprint = pairs.fingerprint(remarks.watch(train.with_stage("reading")))
     settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": config.to_json(data)}
     if (folder / records.MANIFEST).is_file():
         manifest = records.read_manifest(folder)
@@ -95,6 +98,7 @@ def prepare(
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
+        "remarks": remarks.lines(),
     }
     _write(folder / records.MANIFEST, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
@@ -149,7 +153,8 @@ def _same_ids(left: dict, right: dict) -> bool:
 
 def _summary(folder: Path, new: bool) -> Summary:
     lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new)
+    remarks = records.read_manifest(folder)["remarks"]
+    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, remarks)
 
 
 def _start(folder: Path, settings: dict, train: TrainExamples) -> Vocabularies:

@@ -38,6 +38,7 @@ class Records:
         self.manifest = read_manifest(folder)
         self.fingerprint: str = self.manifest["data"]
         self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
+        self.remarks: list[str] = self.manifest["remarks"]
         self.starts, self.lengths, self.example = map(self._table, ("starts.npy", "lengths.npy", "example.npy"))
         self._ids = self._memory_map()
 

@@ -11,6 +11,9 @@ id; elsewhere that word is ordinary text.
 
     vocabulary = build(config.Text("characters"), ["<2de> abba"], tags=["<2de>"])
     vocabulary.encode("<2de> ab")      -> [4, 5, 6]       and decode drops the tag
+
+Text is normalised before it becomes ids (`config.Text.normalize`), by default to NFC: "é" has the same ids whether it
+is written as one code point or as e and an accent. A vocabulary knows its form, and is saved with it.
 """
 
 from __future__ import annotations
@@ -21,19 +24,33 @@ import json
 import os
 import random
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import sentencepiece
 
 from s2sjax import config
+from s2sjax.config.data import Normalize
 from s2sjax.core.tokens import EOS, PAD, SOS, SPECIALS, UNK
 from s2sjax.data import Example, segmentation
 from s2sjax.errors import UserError
+
+NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
+
+
+def normalized(text: str, form: Normalize) -> str:
+    """The text in a Unicode form: "ﬁ E\u0301" -> nfc "ﬁ É", nfkc "fi É", nfkc_lower "fi é"."""
+    if form == "none":
+        return text
+    if form == "nfc":
+        return unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFKC", text)
+    return unicodedata.normalize("NFKC", text.lower()) if form == "nfkc_lower" else text
 
 
 class Vocabulary:
@@ -43,8 +60,14 @@ class Vocabulary:
     the word `<eos>`, is unknown text: no input can end a sequence.
     """
 
-    def __init__(self, unit: Literal["characters", "words"], pieces: Iterable[str], tags: Sequence[str] = ()):
-        self.unit = unit
+    def __init__(
+        self,
+        unit: Literal["characters", "words"],
+        pieces: Iterable[str],
+        tags: Sequence[str] = (),
+        normalize: Normalize = "nfc",
+    ):
+        self.unit, self.normalize = unit, normalize
         self.tags = tuple(tags)
         first = len(SPECIALS) + len(self.tags)
         self._pieces = [*SPECIALS, *self.tags, *pieces]
@@ -62,7 +85,15 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         ids = self._ids
         tag, text = _split_tag(text, self.tags)
-        return tag + [ids.get(piece, UNK) for piece in (text if self.unit == "characters" else text.split())]
+        return tag + [ids.get(piece, UNK) for piece in self._split(text)]
+
+    def _split(self, text: str) -> Sequence[str]:
+        text = normalized(text, self.normalize)
+        return text if self.unit == "characters" else text.split()
+
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that become <unk>, in order."""
+        return [piece for piece in self._split(_split_tag(text, self.tags)[1]) if piece not in self._ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
@@ -99,32 +130,39 @@ class Vocabulary:
         try:
             content = json.loads(_read(path).decode())
             unit, pieces, tags = content["unit"], content["pieces"], content.get("tags", [])
-            whole = unit in ("characters", "words") and all(isinstance(piece, str) for piece in [*tags, *pieces])
+            normalize = content["normalize"]
+            whole = unit in ("characters", "words") and normalize in NORMALIZE
+            whole = whole and all(isinstance(piece, str) for piece in [*tags, *pieces])
             whole = whole and content["size"] == len(SPECIALS) + len(tags) + len(pieces)
         except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or JSON of something else
             whole = False
         if not whole:
             raise _damaged(path)
-        return cls(unit, pieces, tags)
+        return cls(unit, pieces, tags, normalize)
 
     def _serialised(self) -> bytes:
         tags = {"tags": self.tags} if self.tags else {}
         pieces = self._pieces[len(SPECIALS) + len(self.tags) :]
-        content = {"unit": self.unit, "size": self.size, **tags, "pieces": pieces}
+        content = {"unit": self.unit, "normalize": self.normalize, "size": self.size, **tags, "pieces": pieces}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
 
 class Subwords:
     """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
 
-    No normalisation: decode(encode(x)) == x for text of known characters. SentencePiece reserves three: U+2581 is
-    decoded as a space, and a tab or U+2585 is unknown. A run of unknown characters is one <unk>. Tags are control
-    symbols: SentencePiece neither splits them nor finds them in text.
+    SentencePiece's own normalisation is off: decode(encode(x)) == normalized(x) for text of known characters.
+    SentencePiece reserves three: U+2581 is decoded as a space, and a tab or U+2585 is unknown. A run of unknown
+    characters is one <unk>. Tags are control symbols: SentencePiece neither splits them nor finds them in text.
     """
+
+    unit = "subwords"
 
     def __init__(self, model: bytes):
         """`model` is the content of a .model file; raises RuntimeError or ValueError if it is damaged or not ours."""
-        self._model = model
+        forms = [form for form in NORMALIZE if model.endswith(_form_field(form))]
+        if not forms:
+            raise ValueError("the model does not end with the Unicode form of its text")
+        self._model, self.normalize = model, forms[0]
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         later = range(len(SPECIALS), self.size)
@@ -142,12 +180,13 @@ class Subwords:
         size: int,
         algorithm: Literal["unigram", "bpe"] = "unigram",
         tags: Sequence[str] = (),
+        normalize: Normalize = "nfc",
     ) -> Subwords:
         """Learn `size` subwords, specials and tags included. The same lines give the same model, byte for byte."""
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
+                sentence_iterator=(normalized(line, normalize) for line in lines),
                 model_writer=model,
                 model_type=algorithm,
                 vocab_size=size,
@@ -170,7 +209,7 @@ class Subwords:
             )
         except RuntimeError as error:
             raise _training_error(str(error), size) from None
-        return cls(model.getvalue())
+        return cls(model.getvalue() + _form_field(normalize))
 
     @property
     def size(self) -> int:
@@ -183,7 +222,13 @@ class Subwords:
 
     def encode(self, text: str) -> list[int]:
         tag, text = _split_tag(text, self.tags)
-        return tag + self._processor.encode(text)
+        return tag + self._processor.encode(normalized(text, self.normalize))
+
+    def unknown(self, text: str) -> list[str]:
+        """The runs of characters of a text that become <unk>, in order."""
+        text = normalized(_split_tag(text, self.tags)[1], self.normalize)
+        ids, pieces = self._processor.encode(text), self._processor.encode(text, out_type=str)
+        return [piece for index, piece in zip(ids, pieces) if index == UNK]
 
     def sampler(self, algorithm: Literal["unigram", "bpe"], strength: float) -> segmentation.Draw:
         """draw(text, rng) -> ids: a random segmentation, for training. See s2sjax/data/segmentation.py."""
@@ -193,7 +238,7 @@ class Subwords:
 
         def draw(text: str, rng: random.Random) -> list[int]:
             tag, text = _split_tag(text, self.tags)
-            return tag + segmentation.encode(text, pieces, segment, rng)
+            return tag + segmentation.encode(normalized(text, self.normalize), pieces, segment, rng)
 
         return draw
 
@@ -235,9 +280,10 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
     tags = tuple(dict.fromkeys(tags))
     lines = (_split_tag(line, tags)[1] for line in lines)
     if text.unit == "subwords":
-        return Subwords.train(sample(lines, text.sample), text.size, text.algorithm, tags)
+        return Subwords.train(sample(lines, text.sample), text.size, text.algorithm, tags, text.normalize)
     counts: Counter[str] = Counter()
     for line in lines:
+        line = normalized(line, text.normalize)
         counts.update(line if text.unit == "characters" else line.split())
     reserved = {*SPECIALS, *tags}
     kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
@@ -246,7 +292,7 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
             f"none of {len(counts)} {text.unit} is left for the vocabulary: check that the training text is not empty, "
             f"or lower min_count {text.min_count}"
         )
-    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags)
+    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags, text.normalize)
 
 
 def build_both(
@@ -305,6 +351,11 @@ def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
         if first in tags:
             return [len(SPECIALS) + tags.index(first)], rest
     return [], text
+
+
+def _form_field(form: Normalize) -> bytes:
+    """A Unicode form as a field of SentencePiece's protocol buffer, which ignores it: number 200, a string."""
+    return b"\xc2\x0c" + bytes([len(form)]) + form.encode()
 
 
 def _text_ids(ids: Iterable[int], tags: Sequence[str]) -> list[int]:

@@ -3,7 +3,9 @@
 Letters: B rows of a batch, S source length, T target length, L maximum output length, n hypotheses per line.
 """
 
-from collections.abc import Sequence
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,11 +19,12 @@ from s2sjax import config
 from s2sjax.core import constraints, continuous_batching, device, ensemble, losses, precision, sampling, search
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS, PAD, UNK
-from s2sjax.data.batches import evaluation_batches, round_length
+from s2sjax.data.batches import evaluation_batches, round_length, rows_that_fit
 from s2sjax.data.columns import Ragged
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
+from s2sjax.evaluate.notes import Notes
 
 
 class Output(NamedTuple):
@@ -38,6 +41,7 @@ class Output(NamedTuple):
 
 MAX_QUEUE = 8  # sentences per slot of continuous batching, at most
 EMPTY = Output("", 0.0, 0.0, [EOS])
+MAX_BUCKETS = 4  # search.max_source, in lengths of the longest bucket
 
 
 class WordConstraints(NamedTuple):
@@ -60,9 +64,11 @@ class Translator:
         buckets: Sequence[int],
         rows: int,
         batch_sharding: jax.sharding.NamedSharding | None = None,
+        multiple: int = 1,
     ):
-        """`buckets` are source lengths; `rows` sentences are decoded at once.
+        """`buckets` are source lengths; `rows` sentences are decoded at once, fewer if longer than all buckets.
 
+        With `batch_sharding`, the rows of a batch are a multiple of `multiple`, the number of their shards.
         Several modules are an ensemble; `params` is then a sequence with one entry per module.
         """
         if options.beam > target.size:
@@ -77,12 +83,20 @@ class Translator:
         self.options, self.buckets, self.rows = options, buckets, rows
         self._sharding = batch_sharding
         self._is_single = isinstance(module, nn.Module)
+        self._multiple = multiple
         self._max_length = _max_length(modules)
+        self._max_source = options.max_source or MAX_BUCKETS * max(buckets)
+        self._limit = f"{self._max_source:,} tokens (search.max_source)"
+        if self._max_length and self._max_length < self._max_source:
+            self._max_source = self._max_length
+            self._limit = f"{self._max_length:,} tokens (model.max_length)"
+        self._converted = _Converted(options.precision)
         self._constraints = self._word_constraints()
         # The rows are split over the devices, and every process gets all results.
         replicated = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
         compiled = partial(jax.jit, out_shardings=replicated)
-        self._search = compiled(partial(_search, modules, options, self._constraints, rows), static_argnames="record")
+        in_slots = partial(_search, modules, options, self._constraints)
+        self._search = compiled(in_slots, static_argnames=("slots", "record"))
         self._attention = compiled(partial(_attention, modules, options.ensemble))
         self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
@@ -116,32 +130,60 @@ class Translator:
         return words
 
     def decode(
-        self, params: Any, lines: Sequence[str], prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        params: Any,
+        lines: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        notes: Notes | None = None,
     ) -> list[list[Output]]:
         """The n best outputs of each line, best first. A blank line has one empty output.
 
         prefixes: the forced prefix of each line, instead of search.prefix. `first` is the number of the first line in
-        its corpus; the random samples of a line depend on its number.
+        its corpus; the random samples of a line depend on its number. `notes` collects what is odd about the lines.
         """
         nonblank = [index for index, line in enumerate(lines) if line.strip()]
         outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in nonblank]
+        if notes:
+            notes.lines += len(lines)
+            for index, ids in zip(nonblank, sources):
+                notes.add_unknown(first + index + 1, [(self.source, lines[index], ids)])
+        sources = self._cut(sources, [first + index + 1 for index in nonblank], notes)
         forced = [self._prefix(prefixes[index] if prefixes else None) for index in nonblank]
         params = self._stored(params)
         # All batches are dispatched before the first result is read: the device never waits for the host.
         batches = []
         queue = MAX_QUEUE if self._sharding is None else 1  # with a mesh, slots cannot be refilled across devices
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length, queue):
+        for indices, source in self._batches(sources, max_queue=queue):
             numbers = np.array([first + nonblank[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
-            batches.append((indices, _dispatch(self._search(params, *arguments)[0])))
+            slots = rows_that_fit(source.shape[1], max(self.buckets), self.rows, self._multiple)
+            batches.append((indices, _dispatch(self._search(params, *arguments, slots=slots)[0])))
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
                 if index >= 0:
                     outputs[nonblank[index]] = self._outputs(found, row)
         return outputs
+
+    def _batches(self, sources: Sequence[list[int]], **options: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return evaluation_batches(
+            sources, self.buckets, self.rows, self._max_length, multiple=self._multiple, **options
+        )
+
+    def _cut(
+        self, sequences: Sequence[list[int]], numbers: Sequence[int] = (), notes: Notes | None = None
+    ) -> list[list[int]]:
+        """The sequences, none longer than search.max_source with its <eos>. `numbers`: those of their lines."""
+        most = self._max_source - 1
+        long = [number for number, ids in zip(numbers, sequences) if len(ids) > most]
+        if long and notes:
+            notes.add_cut(long, self._limit)
+        elif long:
+            warnings.warn(f"lines longer than {self._limit} were cut", stacklevel=3)
+        return [ids[:most] for ids in sequences]
 
     def _prefix(self, prefix: str | None) -> list[int]:
         if prefix is None:
@@ -166,7 +208,7 @@ class Translator:
         return outputs[: self.options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
 
     def _stored(self, params: Any) -> tuple:
-        return precision.stored((params,) if self._is_single else tuple(params), self.options.precision)
+        return self._converted((params,) if self._is_single else tuple(params))
 
     def _place(self, source: np.ndarray) -> np.ndarray | Array:
         if self._sharding is None:
@@ -177,15 +219,16 @@ class Translator:
         """The search tree of one line; the leaves have no batch axis. `prefix`: see `decode`."""
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
-        ((_, source),) = evaluation_batches([self.source.encode(line)], self.buckets, 1, self._max_length)
+        (ids,) = self._cut([self.source.encode(line)])
+        ((_, source),) = evaluation_batches([ids], self.buckets, 1, self._max_length)
         begin = _padded([self._prefix(prefix)])
-        found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), record=True)
+        found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
 
     def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
         """The attention of an output: source pieces, target pieces, weights [T, S]."""
         self.require_attention("an attention map")
-        source = [*self.source.encode(line), EOS]
+        source = [*self._cut([self.source.encode(line)])[0], EOS]
         weights = self._attention(
             self._stored(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32)
         )
@@ -195,11 +238,11 @@ class Translator:
         """(source piece, output piece) of each output piece except <eos>: the source piece with the highest weight."""
         self.require_attention("an alignment")
         targets = Ragged.of_ids([output.ids[:-1] for output in outputs])
-        sources = [self.source.encode(line) for line in lines]
+        sources = self._cut([self.source.encode(line) for line in lines])
+        params = self._stored(params)
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length):
-            target = self._targets(targets, indices)
-            weights = np.array(self._attention(self._stored(params), self._place(source), self._place(target)))
+        for indices, source, target in self._pair_batches(sources, targets):
+            weights = np.array(self._attention(params, self._place(source), self._place(target)))
             weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
@@ -207,22 +250,62 @@ class Translator:
                     found[index] = [(int(place), t) for t, place in enumerate(places)]
         return found
 
-    def score(self, params: Any, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, int]]:
-        """(log-probability, number of tokens with <eos>) of each (source, target) pair, by teacher forcing."""
-        targets = Ragged.of_ids([self.target.encode(target) for _, target in pairs])
+    def score(
+        self, params: Any, pairs: Sequence[tuple[str, str]], first: int = 0, notes: Notes | None = None
+    ) -> list[tuple[float, int]]:
+        """(log-probability, number of tokens with <eos>) of each (source, target) pair, by teacher forcing.
+
+        A source or a target longer than search.max_source is cut. `first` and `notes`: see `decode`.
+        """
+        numbers = range(first + 1, first + len(pairs) + 1)
         sources = [self.source.encode(source) for source, _ in pairs]
+        written = [self.target.encode(target) for _, target in pairs]
+        if notes:
+            notes.lines += len(pairs)
+            for number, pair, read, ids in zip(numbers, pairs, sources, written):
+                notes.add_unknown(number, [(self.source, pair[0], read), (self.target, pair[1], ids)])
+        sources = self._cut(sources, numbers, notes)
+        targets = Ragged.of_ids(self._cut(written, numbers, notes))
+        params = self._stored(params)
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
-        for indices, source in evaluation_batches(sources, self.buckets, self.rows, self._max_length):
-            target = self._targets(targets, indices)
-            found = np.asarray(self._log_likelihood(self._stored(params), self._place(source), self._place(target)))
+        for indices, source, target in self._pair_batches(sources, targets):
+            found = np.asarray(self._log_likelihood(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0:
                     scores[index] = (float(found[row]), int(targets.lengths[index]))
         return scores
 
-    def _targets(self, targets: Ragged, indices: np.ndarray) -> np.ndarray:
-        longest = int(max(targets.lengths[indices[indices >= 0]]))
-        return targets.padded(indices, round_length(longest, self._max_length))
+    def _pair_batches(
+        self, sources: Sequence[list[int]], targets: Ragged
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(indices [B], source [B, S], target [B, T]); the longer side of a pair decides how many are in a batch."""
+        longer = np.maximum([len(ids) + 1 for ids in sources], targets.lengths)
+        for indices, source in self._batches(sources, lengths=longer):
+            longest = int(max(targets.lengths[indices[indices >= 0]]))
+            yield indices, source, targets.padded(indices, round_length(longest, self._max_length))
+
+
+class _Converted:
+    """Parameters at a lower precision, converted once: as long as the same arrays are given, and no longer."""
+
+    def __init__(self, kind: precision.Precision):
+        self.kind = kind
+        self._of: list[weakref.ref] = []
+        self._params: Any = None
+
+    def __call__(self, params: tuple) -> tuple:
+        if self.kind not in ("bfloat16", "int8"):
+            return params
+        leaves = jax.tree.leaves(params)
+        if len(leaves) != len(self._of) or any(ref() is not leaf for ref, leaf in zip(self._of, leaves)):
+            self._params = precision.stored(params, self.kind)
+            # Training replaces its parameters: the converted ones are freed with them.
+            self._of = [weakref.ref(leaf, self._forget) for leaf in leaves]
+        return self._params
+
+    def _forget(self, gone: weakref.ref) -> None:
+        if any(ref is gone for ref in self._of):
+            self._of, self._params = [], None
 
 
 def _dispatch(found: Hypotheses) -> Hypotheses:
@@ -263,14 +346,14 @@ def _search(
     modules: Sequence[nn.Module],
     o: config.Search,
     words: WordConstraints,
-    rows: int,
     params: tuple,
     source: Array,
     prefixes: Array,
     numbers: Array,
+    slots: int,
     record: bool = False,
 ) -> tuple[Hypotheses, Tree | None]:
-    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each, in `rows` slots; a row of <pad> has none."""
+    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each; a row of <pad> has none."""
     params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
@@ -284,7 +367,7 @@ def _search(
     make = partial(_make_search, modules, params, o, words, length, record)
     if record:
         return search.run_loop(make(sentences))
-    return continuous_batching.decode(make, sentences, rows), None
+    return continuous_batching.decode(make, sentences, slots), None
 
 
 def _make_search(

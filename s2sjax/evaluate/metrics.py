@@ -5,9 +5,11 @@ reference, the one with the smallest edit distance (the first one on ties):
 
     rate = 100 * sum_i distance(hypothesis_i, closest_i) / sum_i length(closest_i)
 
+Error rates and exact match compare text in NFC: an accent may be written as one code point or as two.
+
 If all references are empty, the denominator is 1: the rate stays finite, and it is 0 if and only if every
-line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018), and each score comes with its signature. Empty
-lines are scored as sacreBLEU scores them.
+line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018) on the text as it is, and each score comes with its
+signature. Empty lines are scored as sacreBLEU scores them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from s2sjax.config import to_json
+from s2sjax.data.text import normalized
 from s2sjax.errors import UserError
 from s2sjax.evaluate.edit import distance
 
@@ -171,8 +174,8 @@ def _errors(
     """For each line, the (distance, length) of its closest reference, the first one on ties."""
 
     def closest(hypothesis: str, answers: tuple[str, ...]) -> tuple[int, int]:
-        predicted = symbols(hypothesis)
-        pairs = [(distance(predicted, correct), len(correct)) for correct in map(symbols, answers)]
+        predicted, *correct = (symbols(normalized(each, "nfc")) for each in (hypothesis, *answers))
+        pairs = [(distance(predicted, answer), len(answer)) for answer in correct]
         return min(pairs, key=lambda pair: pair[0])  # min returns the first on ties
 
     return [closest(*pair) for pair in zip(hypotheses, references)]
@@ -188,8 +191,12 @@ def _rate(name: str, hypotheses: Sequence[str], references: References, line: Li
 
 def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
     """The percentage of lines that equal one of their references exactly."""
-    correct = sum(hypothesis in answers for hypothesis, answers in zip(hypotheses, references))
+    correct = sum(map(equals_one_of, hypotheses, references))
     return Result(name, 100.0 * correct / len(hypotheses), higher_is_better(name), None, len(hypotheses), "exact")
+
+
+def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
+    return normalized(hypothesis, "nfc") in [normalized(answer, "nfc") for answer in answers]
 
 
 def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:

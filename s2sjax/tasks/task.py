@@ -89,6 +89,10 @@ class Task(ABC):
     def fingerprint(self, data: Any) -> str:
         """SHA-256 of the training data: a run refuses to continue on other data."""
 
+    def remarks(self, data: Any) -> list[str]:
+        """What is odd about the training data but no error, printed before training."""
+        return []
+
     def learn_assets(self, data: Any) -> Assets:
         """Each is an `Asset`, by name."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -27,6 +28,7 @@ from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output, Translator
+from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
@@ -204,6 +206,9 @@ class TranslationTask(Task):
     def fingerprint(self, data: pairs.Training) -> str:
         return pairs.fingerprint(data)
 
+    def remarks(self, data: pairs.Training) -> list[str]:
+        return pairs.remarks_on(self.experiment.data, data)
+
     def learn_assets(self, data: pairs.Training) -> Assets:
         found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
         softmax, size = self.experiment.train.softmax, found["target"].size
@@ -319,7 +324,7 @@ class TranslationTask(Task):
         return Translator(
             modules if others else modules[0], self.source, self.target, e.search,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
-            batch_sharding=sharding,
+            batch_sharding=sharding, multiple=ways,
         )  # fmt: skip
 
     def check_predictor(self) -> None:
@@ -328,8 +333,16 @@ class TranslationTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         translator = self.translator(mesh, others)
 
+        told: set[str] = set()
+
         def predict(params: Any, examples: Sequence[Example]) -> list[Output]:
-            return [best[0] for best in translator.decode(params, [example.source for example in examples])]
+            notes = Notes()
+            outputs = translator.decode(params, [example.source for example in examples], notes=notes)
+            for line in notes.report():
+                if line not in told and hosts.is_leader():  # each evaluation during training has the same lines
+                    print(line, file=sys.stderr, flush=True)
+                told.add(line)
+            return [best[0] for best in outputs]
 
         return predict
 
@@ -356,7 +369,7 @@ class TranslationTask(Task):
         return [example for part in each for example in part[: -(-count // len(each))]][:count]
 
     def show(self, example: Example, output: Output) -> str:
-        verdict = "✓" if output.text in example.targets else f"({example.targets[0]})"
+        verdict = "✓" if metrics.equals_one_of(output.text, example.targets) else f"({example.targets[0]})"
         return f"{example.source}  ->  {output.text}  {verdict}"
 
     def settings_text(self) -> str:

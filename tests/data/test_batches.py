@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s2sjax.data import Example
-from s2sjax.data.batches import Plan, evaluation_batches, make_batch, round_length, stream
+from s2sjax.data.batches import Plan, evaluation_batches, make_batch, round_length, rows_that_fit, stream
 from s2sjax.data.columns import Columns, Ragged, first_bucket
 from s2sjax.data.pairs import encode
 from s2sjax.data.text import EOS, PAD, Vocabulary
@@ -312,7 +312,8 @@ def test_every_source_is_decoded_once_and_whole(lengths, rows):
     sources = [[4 + n % 10] * length for n, length in enumerate(lengths)]
     seen = []
     for indices, source in evaluation_batches(sources, buckets=(12, 6, 12), rows=rows):
-        assert source.shape[0] == len(indices) == rows and source.dtype == np.int32
+        assert source.shape[0] == len(indices) and source.dtype == np.int32
+        assert len(indices) == 1 or source.size <= rows * 12  # bounded by tokens
         assert source.shape[1] in (6, 12, 16, 32, 64)
         for index, row in zip(indices, source, strict=True):
             expected = [*sources[index], EOS] if index >= 0 else []
@@ -327,10 +328,23 @@ def test_evaluation_goes_from_short_to_long_in_few_shapes():
     assert found == [
         ([3, 5], (2, 6)),
         ([1, -1], (2, 6)),
-        ([0, -1], (2, 12)),
-        ([2, -1], (2, 16)),  # longer than every bucket: the next power of two
-        ([4, -1], (2, 32)),
+        ([0], (1, 12)),  # one row is enough for one source
+        ([2], (1, 16)),  # longer than every bucket: the next power of two
+        ([4], (1, 32)),
     ]
+
+
+def test_a_batch_is_bounded_by_tokens_and_by_what_is_there():
+    def shapes(given, **options):
+        found = evaluation_batches([[5] * (length - 1) for length in given], (8, 16), **{"rows": 16} | options)
+        return [source.shape for _, source in found]
+
+    assert shapes([16] * 16 + [32] * 8 + [100, 4000]) == [(16, 16), (8, 32), (1, 128), (1, 4096)]
+    assert [shapes([8] * n) for n in (1, 3, 5, 17)] == [[(1, 8)], [(4, 8)], [(16, 8)], [(16, 8)] * 2]
+    assert shapes([8] * 17 + [64] * 9, max_queue=8) == [(32, 8), (16, 64)]  # slots of 16, and of 4
+    assert shapes([8, 64], multiple=4) == [(4, 8), (4, 64)]  # a row for each of four devices
+    assert shapes([3, 5], lengths=np.array([16, 32])) == [(1, 16), (1, 32)]  # of the targets, say
+    assert (rows_that_fit(16, 32, 64), rows_that_fit(128, 32, 64), rows_that_fit(128, 32, 64, 12)) == (64, 16, 12)
 
 
 def test_no_rows_no_evaluation():

@@ -1,6 +1,7 @@
 """Text becomes ids and comes back, and a vocabulary survives its run folder."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -91,6 +92,43 @@ def test_any_text_at_all_gives_known_ids(subwords):
         assert text.UNK in ids and set(ids) <= set(range(vocabulary.size))
 
 
+# --------------------------------------------------------------------------------- Unicode forms
+
+COMPOSED, DECOMPOSED = "caf\u00e9 au lait", "cafe\u0301 au lait"
+
+
+@pytest.mark.parametrize("unit", ["characters", "words", "subwords"])
+def test_composed_and_decomposed_text_have_the_same_ids(unit, tmp_path):
+    """Whichever of them the vocabulary was built from, sampled or not, and after the vocabulary was saved."""
+    options = config.Text(unit, size=13)
+    one, other = (text.build(options, [line] * 5) for line in (COMPOSED, DECOMPOSED))
+    assert one.fingerprint == other.fingerprint
+    one.save(tmp_path, "v")
+    for vocabulary in (one, text.load(tmp_path, "v")):
+        assert vocabulary.encode(COMPOSED) == vocabulary.encode(DECOMPOSED)
+        assert vocabulary.decode(vocabulary.encode(DECOMPOSED)) == COMPOSED
+    if isinstance(one, text.Subwords):
+        draw = one.sampler("unigram", 0.5)
+        assert draw(COMPOSED, random.Random(3)) == draw(DECOMPOSED, random.Random(3))
+    raw = text.build(config.replace(options, normalize="none"), [COMPOSED] * 5)
+    assert text.UNK not in raw.encode(COMPOSED) and text.UNK in raw.encode(DECOMPOSED)
+    assert raw.fingerprint != one.fingerprint
+
+
+def test_forms_of_a_text():
+    line = "\ufb01 \u2460 E\u0301"  # the ligature fi, a one in a circle
+    forms = [text.normalized(line, form) for form in text.NORMALIZE]
+    assert forms == [line, "\ufb01 \u2460 É", "fi 1 É", "fi 1 é"]
+    tagged = text.build(config.Text(normalize="nfkc_lower"), ["<2DE> Haus"], tags=["<2DE>"])
+    assert tagged.encode("<2DE> HAUS") == tagged.encode("<2DE> haus")
+    assert tagged.encode("<2DE> Haus")[0] == 4  # the tag as it is
+
+
+def test_unknown_pieces_are_named():
+    found = [vocabulary.unknown("the cät sat on ω") for vocabulary in one_of_each()]
+    assert found == [["ä", "ω"], ["cät", "ω"], ["ä", "ω"]]
+
+
 def test_training_subwords_is_deterministic_and_silent(capfd):
     first, second = (text.Subwords.train(LINES, 28) for _ in range(2))
     assert first.fingerprint == second.fingerprint and first.size == 28
@@ -149,7 +187,8 @@ def test_a_damaged_vocabulary_is_named(tmp_path):
     path = tmp_path / "v.json"
     whole = path.read_text()
     fewer = json.dumps({**json.loads(whole), "pieces": ["a"]})
-    for damage in ("", "[]", "null", "\ufeff", whole[:-3], fewer, whole.replace("words", "werds")):
+    other = whole.replace("words", "werds"), whole.replace("nfc", "nfx")
+    for damage in ("", "[]", "null", "\ufeff", whole[:-3], fewer, *other):
         path.write_text(damage)
         assert error_of(text.load, tmp_path, "v") == (
             f"the vocabulary {path} is damaged: copy it again from the original run"

@@ -1,15 +1,21 @@
 """A corpus decoded with every option, on a tiny model with random weights: what the options promise of the text."""
 
+import gc
+import weakref
+
+import jax
 import numpy as np
 import pytest
 import zoo
 
 from s2sjax import config, models
 from s2sjax.config import Sampling, Search
+from s2sjax.core import precision
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, mbr, trees
 from s2sjax.evaluate.decoding import Translator
+from s2sjax.evaluate.notes import Notes
 
 LETTERS = "abcdef"
 LINES = ["abc", "fade", "", "c", "decade", "bad", "faced"]
@@ -192,8 +198,72 @@ def test_learned_positions_bound_what_is_read_and_written(text):
     assert len(outputs[0].ids) == 16
     with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 17"):
         translator(learned, text, max_length=17).decode(params, ["abc"])
-    with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 32"):
-        generous.decode(params, ["a" * 16])
+    notes = Notes()
+    assert texts(generous.decode(params, ["a" * 16], notes=notes)) == texts(generous.decode(params, ["a" * 15]))
+    assert notes.report() == ["1 of 1 line is longer than 16 tokens (model.max_length) and was cut: line 1"]
+
+
+# ------------------------------------------------------------------- long lines and unknown characters
+
+
+def test_a_long_line_is_cut_and_changes_no_other(weights, text):
+    """Sources and targets; the limit is four times the longest bucket, or what search.max_source says."""
+    params, notes = weights[0][1], Notes()
+    lines = ["fade", "abcdef" * 1000, "bad"]
+    maker = translator(weights, text, beam=1, max_length=8)
+    outputs = texts(maker.decode(params, lines, first=6, notes=notes))
+    assert outputs == texts(maker.decode(params, ["fade", ("abcdef" * 6)[:31], "bad"]))
+    assert notes.report() == ["1 of 3 lines is longer than 32 tokens (search.max_source) and was cut: line 8"]
+    with pytest.warns(UserWarning, match=r"lines longer than 12 tokens \(search\.max_source\) were cut"):
+        translator(weights, text, beam=1, max_length=8, max_source=12).decode(params, ["a" * 12])
+
+    notes = Notes()
+    pairs = [("bad", "fade"), ("bad", "ab" * 5000), ("c" * 9000, "abc")]
+    scores = maker.score(params, pairs, notes=notes)
+    assert [tokens for _, tokens in scores] == [5, 32, 4]
+    assert scores[0][0] == pytest.approx(maker.score(params, pairs[:1])[0][0], abs=1e-5)
+    assert notes.report() == ["2 of 3 lines are longer than 32 tokens (search.max_source) and were cut: lines 2 and 3"]
+
+
+def test_what_a_vocabulary_does_not_have_is_counted(weights, text):
+    notes, maker = Notes(), translator(weights, text, beam=1, max_length=4)
+    maker.decode(weights[0][1], ["bad", "", "böse", "fade!!"], notes=notes)
+    maker.decode(weights[0][1], ["Bad"], first=4, notes=notes)
+    several = (
+        "3 of 5 lines contain characters the model has never seen, such as 'ö', 's', '!' and 'B': lines 3, 4 and 5"
+    )
+    assert notes.report() == [several]
+    notes = Notes()
+    maker.score(weights[0][1], [("bad", "fade"), ("bad", "Fade")], notes=notes)
+    assert notes.report() == ["1 of 2 lines contains characters the model has never seen, such as 'F': line 2"]
+    many = Notes()
+    many.lines = 9000
+    many.add_cut(range(1, 9000), "8 tokens")
+    several = "8,999 of 9,000 lines are longer than 8 tokens and were cut"
+    assert many.report() == [f"{several}: lines 1, 2, 3, 4, 5 and 8,994 more"]
+
+
+# ------------------------------------------------------------------------------ parameters in fewer bits
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_parameters_are_converted_once_and_freed_with_their_own(weights, text, kind, monkeypatch):
+    converted = []
+    stored = precision.stored
+    monkeypatch.setattr(precision, "stored", lambda *given: converted.append(stored(*given)) or converted[-1])
+    maker = translator(weights, text, beam=1, max_length=2, precision=kind)
+    params = jax.tree.map(lambda leaf: leaf + 0, weights[0][1])
+    for line in ("bad", "fade"):
+        maker.decode(params, [line])
+        maker.score(params, [(line, "ab")])
+    assert len(converted) == 1
+    first = weakref.ref(jax.tree.leaves(converted.pop())[0])
+    assert first() is not None
+    del params  # as training does after each evaluation
+    gc.collect()
+    assert first() is None
+    maker.decode(weights[0][1], ["bad"])
+    assert len(converted) == 1
 
 
 # ------------------------------------------------------------------------- models without attention

@@ -34,6 +34,14 @@ def value(metric, hypotheses, references, line="sentence"):
 # ------------------------------------------------------------------------------------- error rates
 
 
+def test_composed_and_decomposed_text_are_equal_but_for_sacrebleu():
+    hypotheses, references = ["caf\u00e9 noir"], [("cafe\u0301 noir",)]
+    for metric in ("per", "wer", "cer"):
+        assert value(metric, hypotheses, references) == 0
+    assert value("exact", hypotheses, references) == 100
+    assert value("bleu", hypotheses, references) == sacrebleu.corpus_bleu(hypotheses, [["cafe\u0301 noir"]]).score < 100
+
+
 def test_the_rates_are_ratios_of_sums_not_means_of_ratios():
     # Distances 1 and 0 over lengths 1 and 3: 1/4. The mean of the lines' rates would be 1/2.
     hypotheses, references = ["b", "a b c"], [("a",), ("a b c",)]
