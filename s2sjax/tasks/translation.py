@@ -22,7 +22,7 @@ from s2sjax.config import (
     settings,
 )
 from s2sjax.core import sampled
-from s2sjax.data import Example, pairs, sources, text
+from s2sjax.data import Example, memory, pairs, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import figures, metrics
@@ -176,6 +176,7 @@ class TranslationTask(Task):
     """Text pairs through an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
     generates_text = True
+    settings_fields = ("search.beam", "search.sampling.count")
     experiment: Translation
 
     @property
@@ -203,6 +204,14 @@ class TranslationTask(Task):
 
     def fingerprint(self, data: pairs.Training) -> str:
         return pairs.fingerprint(data)
+
+    def save_data(self, folder: Path) -> None:
+        memory.save(self.experiment.data.corpus, folder)
+
+    def load_data(self, folder: Path) -> Task:
+        data = self.experiment.data
+        corpus = memory.load(data.corpus, folder)
+        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
@@ -309,7 +318,13 @@ class TranslationTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def translator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Translator:
-        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then."""
+        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then. Made once."""
+        made = self.__dict__.setdefault("_translators", {})
+        if (mesh, *others) not in made:
+            made[mesh, *others] = self._make_translator(mesh, others)
+        return made[mesh, *others]
+
+    def _make_translator(self, mesh: jax.sharding.Mesh | None, others: Sequence[Task]) -> Translator:
         e = self.experiment
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
         ways = meshes.data_parallel_size(mesh) if mesh else 1
@@ -359,6 +374,9 @@ class TranslationTask(Task):
         verdict = "✓" if output.text in example.targets else f"({example.targets[0]})"
         return f"{example.source}  ->  {output.text}  {verdict}"
 
+    def record(self, example: Example, output: Output) -> dict[str, Any]:
+        return {"source": example.source, "hypothesis": output.text, "references": list(example.targets)}
+
     def settings_text(self) -> str:
         search = self.experiment.search
         return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"
@@ -376,10 +394,13 @@ class TranslationTask(Task):
         if not translator.attends:
             print("this model has no attention: attention.png is not drawn")
             return []
-        maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
+        maps = [
+            figures.AttentionMap(*translator.attention(params, line, output), title=line)
+            for line, output in zip(lines[:4], outputs)
+        ]
         path = folder / "attention.png"
         if hosts.is_leader():
-            figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
+            figures.attention_grid(path, maps, columns=2)
         return [path]
 
 
