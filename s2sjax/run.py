@@ -95,14 +95,13 @@ class Run:
     def nbest(self, lines: Sequence[str], nbest: int | None = None, **search: Any) -> list[list[Output]]:
         """The `nbest` best outputs of each line, best first, with text, score, log_prob and ids."""
         run = self._searching(search if nbest is None else {**search, "nbest": nbest})
-        return run._translator.decode(run._restored(), _strings(lines, "line"))
+        return run._translator.decode(run._restored(), _strings(lines))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The log-probability of each (source, target) pair."""
         for number, pair in enumerate(pairs, start=1):
-            if isinstance(pair, str) or len(pair) != 2:
+            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
                 raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
-            _strings(pair, f"text of pair {number},")
         return [Score(*found) for found in self._translator.score(self._restored(), list(pairs))]
 
     def attention(self, line: str, **search: Any) -> figures.AttentionMap:
@@ -110,13 +109,13 @@ class Run:
         run = self._searching(search)
         run._translator.require_attention("an attention map")
         params = run._restored()
-        output = run._translator.decode(params, _strings([line], "line"))[0][0]
+        output = run._translator.decode(params, _strings([line]))[0][0]
         return figures.AttentionMap(*run._translator.attention(params, line, output), title=line)
 
     def tree(self, line: str, **search: Any) -> Drawing:
         """A drawing of the beam search of a line."""
         run = self._searching(search)
-        tree, found = run._translator.tree(run._restored(), *_strings([line], "line"))
+        tree, found = run._translator.tree(run._restored(), *_strings([line]))
         return Drawing(partial(figures.search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
 
     def curves(self) -> Drawing:
@@ -334,9 +333,9 @@ def show(run: Run) -> list[Path]:
     return written
 
 
-def _strings(lines: Sequence[str], what: str) -> list[str]:
+def _strings(lines: Sequence[str]) -> list[str]:
     """The lines, refused if one is not a string."""
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
-            raise UserError(f"{what} {number} is {line!r:.60}: give strings")
+            raise UserError(f"line {number} is {line!r:.60}: give strings")
     return list(lines)
