@@ -595,6 +595,16 @@ def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_decode_draws_the_attention(call, trained, tmp_path):
+    picture = tmp_path / "attention.svg"
+    code, out, err = call("decode", trained[0], "--attention", picture, stdin=b"abcd\nbad\n")
+    assert (code, err, out.count("\n")) == (0, "", 2)
+    assert "<!-- attention weight -->" in picture.read_text() and "<!-- abcd -->" in picture.read_text()
+    assert call("decode", trained[0], "--attention", tmp_path / "a.gif", stdin=b"abcd\n")[2] == (
+        f"error: --attention {tmp_path / 'a.gif'} is not a supported image format: use .png, .svg or .pdf\n"
+    )
+
+
 def test_a_tree_that_cannot_be_drawn_is_refused_before_the_search(call, trained, tmp_path):
     code, out, err = call("decode", trained[0], "--tree", tmp_path / "tree.foo", stdin=b"abcd\n")
     assert (code, out) == (2, "")
