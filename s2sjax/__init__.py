@@ -1,7 +1,10 @@
 """s2sjax: sequence-to-sequence research in JAX, from the plain recurrent cell to the Transformer.
 
-run = s2sjax.load("runs/g2p")                a run that was trained before
-s2sjax.train(experiment, "runs/mine")        trains an experiment
+run = s2sjax.load("runs/g2p")                    a run that was trained before
+run = s2sjax.train(experiment, "runs/mine")      trains an experiment
+s2sjax.compare("runs/g2p", "runs/mine")          tests whether one is better than the other
+
+See docs/python.md.
 """
 
 from typing import Any
@@ -16,8 +19,22 @@ def load(folder: Any) -> Any:
     return run.load(folder)
 
 
-def train(experiment: Any, folder: Any) -> Any:
-    """Trains an experiment in a folder, from its newest checkpoint if there is one: (run, result)."""
+def train(experiment: Any, folder: Any = None) -> Any:
+    """Trains an experiment in a folder (default: runs/NAME), from its newest checkpoint if there is one: the run.
+
+    `experiment` may be the path of an experiment file. `s2sjax.run.train` also returns the last state.
+    """
     from s2sjax import run
 
-    return run.train(experiment, folder)
+    file = None if hasattr(experiment, "task") else experiment
+    if file is not None:
+        experiment = run.load_experiment(file)
+    trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file)
+    return trained
+
+
+def compare(first: Any, second: Any, split: str | None = None, resamples: int = 1000) -> Any:
+    """Two evaluations, or the newest ones of two runs: their scores and whether the difference is significant."""
+    from s2sjax import comparison
+
+    return comparison.compare(first, second, split, resamples)

@@ -152,6 +152,20 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     evaluate.add_argument("--distributed", action="store_true", help=joined)
     average = "use the mean of the newest K checkpoints (train.keep is how many are kept) instead of the best one"
     evaluate.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    about = "list the evaluations of runs: split, checkpoint, search, metrics, date"
+    results = command("results", commands.results, about)
+    results.add_argument("runs", metavar="RUN", nargs="*" if help else "+", help=folder)
+    results.add_argument("--json", action="store_true", help="print them as JSON, with all digits")
+    about = "draw the learning curves of the runs to FILE (.png, .svg, .pdf) instead"
+    results.add_argument("--curves", metavar="FILE", help=about)
+    about = "test whether two runs differ significantly, and print the examples that changed most"
+    compare = command("compare", commands.compare, about)
+    for name, about in (("first", "a run, or one of its evaluations, RUN/evaluations/NAME"), ("second", "another")):
+        compare.add_argument(name, metavar="RUN", nargs="?" if help else None, help=about)
+    about = "compare the newest evaluations of this split (default: test, else dev, else train)"
+    compare.add_argument("--split", choices=["train", "dev", "test"], help=about)
+    about = "resamples of the paired bootstrap (default: 1000)"
+    compare.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
     about = "print one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", commands.decode, about, "RUN", folder, ADJUST.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="print the score and a tab before each output")
@@ -163,6 +177,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--tag", metavar="TAG", help=tag)
     about = "draw the search tree of the first line to FILE (.png, .svg, .pdf)"
     decode.add_argument("--tree", metavar="FILE", help=about)
+    about = "draw the attention of the best output of the first line to FILE (.png, .svg, .pdf)"
+    decode.add_argument("--attention", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"

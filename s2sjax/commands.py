@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
             os._exit(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
         if run.default_split(trained.task):
-            run.evaluate(trained)
-            written.append(trained.folder / "results.json")
+            written.append(run.evaluate(trained, report=_print_now).path)
         written += run.show(trained)
         print("wrote " + ", ".join(str(path) for path in written))
 
@@ -76,17 +76,39 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
     opened = _adjusted(opened, opened.experiment.evaluate_fields, options, fields)
     others = [run.load(other) for other in options.also]
     start_jax(options.distributed)
-    run.evaluate(opened, options.split, others, options.average)
+    found = run.evaluate(opened, options.split, others, options.average, _print_now)
+    print(f"wrote {found.path}")
+
+
+def results(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import evaluations
+
+    if options.curves:
+        return _draw_curves(options)
+    if options.json:
+        return print(json.dumps(evaluations.rows(options.runs), indent=2))
+    for folder in options.runs:
+        if not evaluations.read_all(folder):
+            print(f"{folder} has no evaluations yet: s2sjax evaluate {folder}", file=sys.stderr)
+    return print(evaluations.table(options.runs))
+
+
+def compare(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import comparison
+
+    print(comparison.compare(options.first, options.second, options.split, options.resamples))
 
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
+    from s2sjax.evaluate import style
     from s2sjax.evaluate.notes import Notes
 
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
-    if options.tree and not options.tree.endswith((".png", ".svg", ".pdf")):
-        raise UserError(f"--tree {options.tree} is not a supported image format: use .png, .svg or .pdf")
+    for name in ("tree", "attention"):
+        if getattr(options, name):
+            style.check_format(getattr(options, name), f"--{name} ")
     others = [run.load(other) for other in options.also]
     if not opened.task.generates_text:
         return _predict(opened, others, options)
@@ -99,6 +121,8 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
         translator.require_attention("--alignment", "leave it out")
+    if options.attention:
+        translator.require_attention("--attention", "leave it out")
     first, notes = 0, Notes()
     for pairs in pairs_of_stdin:
         lines = [source for source, _ in pairs]
@@ -109,6 +133,11 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
             tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
             figures.search_tree(options.tree, tree, found, translator.target.pieces)
         outputs = translator.decode(params, lines, prefixes, first, notes)
+        if options.attention and first == 0:
+            from s2sjax.evaluate import figures
+
+            drawn = figures.AttentionMap(*translator.attention(params, lines[0], outputs[0][0]))
+            drawn._replace(title=lines[0]).save(options.attention)
         aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
         for best in outputs:
             columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
@@ -222,6 +251,18 @@ def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fi
     return opened.adjusted(**{name: getattr(settings, name) for name in names})
 
 
+def _print_now(text: object) -> None:
+    print(text, flush=True)
+
+
+def _draw_curves(options: argparse.Namespace) -> None:
+    from s2sjax.evaluate import figures, style
+
+    style.check_format(options.curves, "--curves ")
+    figures.learning_curves(options.curves, {folder: Path(folder) / "metrics.jsonl" for folder in options.runs})
+    print(f"wrote {options.curves}")
+
+
 @contextlib.contextmanager
 def _messages_to_stderr() -> Iterator[None]:
     """Standard output holds only the lines that a command prints."""
@@ -247,7 +288,7 @@ def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
 
 def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
     """Prints one line for each line of standard input, for a task that does not generate text."""
-    for name in ("scores", "alignment", "prefixes", "tag", "tree"):
+    for name in ("scores", "alignment", "prefixes", "tag", "tree", "attention"):
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that generate text: leave it out")
     examples_of_stdin = chunks(lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}"))

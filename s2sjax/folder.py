@@ -3,9 +3,11 @@
 config.json         the experiment, and fingerprints of its data and assets
 code/               the experiment file, and the files it loads
 assets/             what was learned from the data before training: vocabularies, statistics
+data/               training, dev and test examples that were given in memory (config.InMemory)
 checkpoints/        see train/checkpoints.py
 metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see train/progress.py
-results.json, attention.png                                    written by an evaluation
+evaluations/        one folder an evaluation: see evaluations.py
+curves.png, attention.png                                      drawn after training
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
 from s2sjax.tasks.task import Task, task_of
 from s2sjax.train import hosts
 
-CONFIG, CODE, ASSETS = "config.json", "code", "assets"
+CONFIG, CODE, ASSETS, DATA = "config.json", "code", "assets", "data"
 # Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
         "train.max_skipped", "train.mesh", "train.remat", "data.prefetch", "evaluate.lines", "evaluate.samples",
@@ -35,7 +37,7 @@ def open_task(folder: Path) -> Task:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
     page = _read(folder)
-    return _with_assets(folder, page, task_of(_experiment(folder, page)))
+    return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
 
 
 def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str | Path | None = None) -> Task:
@@ -55,7 +57,7 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, not a folder: give another --out")
         # A start that was killed before it wrote config.json may have left some of these.
-        if folder.is_dir() and {path.name for path in folder.iterdir()} - {CODE, ASSETS, f".{CONFIG}.partial"}:
+        if folder.is_dir() and {path.name for path in folder.iterdir()} - {CODE, ASSETS, DATA, f".{CONFIG}.partial"}:
             raise UserError(f"{folder} contains something that is not a run: give another --out")
         task = task.replace(assets=task.learn_assets(data))
         for name, asset in task.assets.items():
@@ -63,6 +65,7 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         keep_code(experiment, folder, file)
     if not hosts.is_leader():
         return task
+    task.save_data(folder / DATA)
     # Last: a folder with a config.json has everything that it names.
     page = {
         "s2sjax": __version__,

@@ -2,41 +2,63 @@
 
 run, result = train(experiment, "runs/mine")
 run = load("runs/mine")
-evaluate(run, "test")
+run.decode(["a line", "another"])
+run.evaluate("test")
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import numpy as np
 
-from s2sjax import config, folder
+from s2sjax import config, evaluations, folder
 from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
-from s2sjax.evaluate import metrics
+from s2sjax.evaluate import figures
+from s2sjax.evaluate.decoding import Output, Translator
+from s2sjax.evaluate.style import Drawing
+from s2sjax.evaluations import Evaluation, default_split, evaluate
+from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import Result, Scores, fit
-from s2sjax.train.progress import Log
+from s2sjax.train.progress import METRICS, Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
 
-__all__ = ["Run", "evaluate", "load", "load_experiment", "train"]
+__all__ = ["Run", "default_split", "evaluate", "load", "load_experiment", "train"]
 
 
-class Run(NamedTuple):
-    folder: Path
-    task: Task
+class Score(NamedTuple):
+    """Of a target, given its source."""
+
+    log_prob: float
+    tokens: int
+    """<eos> included"""
+
+
+class Run:
+    """A trained experiment. Parameters are restored once, and compiled programs are reused from call to call."""
+
+    def __init__(self, folder: str | Path, task: Task):
+        self.folder, self.task = Path(folder), task
+        self.trained = task.experiment
+        """as it was trained; `experiment` may have other settings for predictions"""
+        self._params: dict[Any, tuple[Any, int]] = {}
+        self._with_search: dict[Any, Run] = {}
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder}: {self.experiment.name}, {self.task.model_name}>"
 
     @property
     def experiment(self) -> Any:
@@ -44,7 +66,103 @@ class Run(NamedTuple):
 
     def adjusted(self, **fields: Any) -> Run:
         """The same run with other settings for predictions: `run.adjusted(search=config.Search(beam=8))`."""
-        return self._replace(task=self.task.replace(config.replace(self.experiment, **fields)))
+        other = Run(self.folder, self.task.replace(config.replace(self.experiment, **fields)))
+        other.trained, other._params = self.trained, self._params
+        return other
+
+    # ---------------------------------------------------------------------------- predictions
+
+    @overload
+    def decode(self, lines: str, **search: Any) -> Any: ...
+    @overload
+    def decode(self, lines: Sequence[Any], **search: Any) -> list[Any]: ...
+    def decode(self, lines: str | Sequence[Any], **search: Any) -> Any:
+        """The best output of each line, as a string: run.decode(["a line"], beam=8). One string gives one output.
+
+        `search` are fields of config.Search. A task that does not generate text returns its own outputs, and takes its
+        examples as well as lines.
+        """
+        if self.task.generates_text:
+            found = [best[0].text for best in self.nbest([lines] if isinstance(lines, str) else lines, **search)]
+        else:
+            self._searching(search)
+            items = [lines] if isinstance(lines, str) else lines
+            named = enumerate(items, start=1)
+            examples = [self.task.example_of(x, f"line {n}") if isinstance(x, str) else x for n, x in named]
+            found = self.predictor(self._restored(), examples)
+        return found[0] if isinstance(lines, str) else found
+
+    def nbest(self, lines: Sequence[str], nbest: int | None = None, **search: Any) -> list[list[Output]]:
+        """The `nbest` best outputs of each line, best first, with text, score, log_prob and ids."""
+        run = self._searching(search if nbest is None else {**search, "nbest": nbest})
+        return run._translator.decode(run._restored(), _strings(lines))
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+        """The log-probability of each (source, target) pair."""
+        for number, pair in enumerate(pairs, start=1):
+            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+                raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
+        return [Score(*found) for found in self._translator.score(self._restored(), list(pairs))]
+
+    def attention(self, line: str, **search: Any) -> figures.AttentionMap:
+        """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it."""
+        run = self._searching(search)
+        run._translator.require_attention("an attention map")
+        params = run._restored()
+        output = run._translator.decode(params, _strings([line]))[0][0]
+        return figures.AttentionMap(*run._translator.attention(params, line, output), title=line)
+
+    def tree(self, line: str, **search: Any) -> Drawing:
+        """A drawing of the beam search of a line."""
+        run = self._searching(search)
+        tree, found = run._translator.tree(run._restored(), *_strings([line]))
+        return Drawing(partial(figures.search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
+
+    def curves(self) -> Drawing:
+        """A drawing of the training loss and the scores against the step."""
+        return Drawing(partial(figures.learning_curves, runs={self.folder.name: self.folder / METRICS}))
+
+    def evaluate(
+        self, split: str | None = None, also: Sequence[Any] = (), average: int = 0, **search: Any
+    ) -> Evaluation:
+        """Predicts a split, scores it, and writes RUN/evaluations/NAME. See evaluations.py.
+
+        also: further runs, or their folders, for an ensemble.
+        """
+        others = [other if isinstance(other, Run) else load(other) for other in also]
+        return evaluate(self._searching(search), split, others, average)
+
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations of this run, the newest last."""
+        return evaluations.read_all(self.folder)
+
+    def _searching(self, fields: dict[str, Any]) -> Run:
+        """The same run with other search settings; the same object for the same settings."""
+        if not fields:
+            return self
+        if "search" not in self.experiment.decode_fields:
+            raise UserError(f"{self.folder} has no search settings: leave out {', '.join(fields)}")
+        search = config.replace(self.experiment.search, **fields)
+        if search == self.experiment.search:
+            return self
+        if search not in self._with_search:
+            self._with_search[search] = self.adjusted(search=search)
+        return self._with_search[search]
+
+    @cached_property
+    def _translator(self) -> Translator:
+        if not self.task.generates_text:
+            raise UserError(f"{self.folder} does not generate text: use run.decode or run.evaluate")
+        return self.task.translator(self.mesh())  # type: ignore[attr-defined]
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        return self.task.predictor(self.mesh())
+
+    def _restored(self) -> Any:
+        return self.params(mesh=self.mesh())[0]
+
+    # ------------------------------------------------------------------------------ the state
 
     def rules(self, mesh: jax.sharding.Mesh) -> meshes.Rules:
         """How the model's parameters are split over the tensor axis of a mesh, if it has one."""
@@ -65,8 +183,13 @@ class Run(NamedTuple):
         """(the parameters of the best checkpoint, its step); refused if they do not fit this model.
 
         With `average`, the mean of that many newest checkpoints, and the step of the newest. With a mesh they are
-        sharded over it as in training.
+        sharded over it as in training. They are kept: the next call returns the same.
         """
+        if (average, mesh) not in self._params:
+            self._params[average, mesh] = self._restore(average, mesh)
+        return self._params[average, mesh]
+
+    def _restore(self, average: int, mesh: jax.sharding.Mesh | None) -> tuple[Any, int]:
         template = jax.eval_shape(self.task.init, jax.random.key(0))
         if mesh:
             template = meshes.with_shardings(template, mesh, self.rules(mesh))
@@ -198,56 +321,21 @@ class DevEvaluation:
         return Scores(first.name, first.value, first.higher_is_better, details)
 
 
-# ---------------------------------------------------------------------------------- evaluation
-
-Results = dict[str, metrics.Result]
-
-
-def _score(task: Task, examples: Sequence[Any], outputs: Sequence[Any]) -> tuple[Results, dict[str, Results]]:
-    """The results of all examples, and those of each group of them."""
-    groups = {
-        label: task.metrics([examples[n] for n in rows], [outputs[n] for n in rows])
-        for label, rows in task.groups(examples).items()
-    }
-    return task.metrics(examples, outputs), groups
-
-
-def evaluate(run: Run, split: str | None = None, others: Sequence[Run] = (), average: int = 0) -> Results:
-    """Predicts a whole split with the best checkpoint, prints the scores and writes results.json.
-
-    With `others`, an ensemble. With `average`, each run uses the mean of that many newest checkpoints.
-    """
-    task = run.task
-    split = split or default_split(task)
-    if split is None:
-        raise UserError("there are neither test nor dev examples: name another --split")
-    examples = task.examples(split)
-    run.check_ensemble(others)
-    mesh = run.mesh()
-    params, step = run.params(average, mesh)
-    predict = task.predictor(mesh, [other.task for other in others])
-    together = [params, *(other.params(average, mesh)[0] for other in others)] if others else params
-    results, groups = _score(task, examples, predict(together, examples))
-    which = f"mean of {average} checkpoints to step {step}" if average else f"checkpoint of step {step}"
-    with_others = f"with {len(others)} more" if others else ""
-    print(", ".join(filter(None, (split, which, task.settings_text(), with_others))) + ":")
-    print(metrics.summary(results, task.noun), flush=True)
-    for label, part in groups.items():
-        print(f"{label}:\n{metrics.summary(part, task.noun)}", flush=True)
-    extra: dict[str, Any] = {name: getattr(run.experiment, name) for name in run.experiment.evaluate_fields}
-    if groups:
-        extra["corpora"] = {label: {name: r.value for name, r in part.items()} for label, part in groups.items()}
-    if hosts.is_leader():
-        metrics.write_results(run.folder / "results.json", results, split=split, step=step, **extra)
-    return results
-
-
-def default_split(task: Task) -> str | None:
-    """The split that is evaluated if none is named: test, or dev if there is no test."""
-    return next((split for split in ("test", "dev") if task.has(split)), None)
+# ---------------------------------------------------------------------------------- after training
 
 
 def show(run: Run) -> list[Path]:
     """Prints and draws what the experiment wants to see after training; the files that were written."""
     mesh = run.mesh()
-    return run.task.figures(run.folder, mesh, lambda: run.params(mesh=mesh)[0])
+    written = run.task.figures(run.folder, mesh, lambda: run.params(mesh=mesh)[0])
+    if (run.folder / METRICS).is_file() and hosts.is_leader():
+        written.append(run.curves().save(run.folder / "curves.png"))
+    return written
+
+
+def _strings(lines: Sequence[str]) -> list[str]:
+    """The lines, refused if one is not a string."""
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise UserError(f"line {number} is {line!r:.60}: give strings")
+    return list(lines)

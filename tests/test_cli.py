@@ -32,7 +32,7 @@ experiment = Translation(
 """
 
 
-NAMES = "train, prepare, evaluate, decode, score, models, launch, plan, bench, doctor"
+NAMES = "train, prepare, evaluate, results, compare, decode, score, models, launch, plan, bench, doctor"
 
 
 @pytest.fixture(scope="module")
@@ -268,24 +268,25 @@ def test_faulty_text_files(refused, tmp_path, files, message):
 
 def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
     folder, printed = trained
+    (evaluation,) = (folder / "evaluations").iterdir()
     assert not re.search(r"[\r\x1b]", printed)
     assert printed.startswith(
         "tiny: Luong with 1,416 weights, on 8 cpu devices\n64 training pairs, vocabulary 8 -> 8, "
     )
     assert "\nstep 4/4  loss " in printed
     assert (
-        f"\nwrote {folder}/checkpoints, {folder}/metrics.jsonl, {folder}/results.json, {folder}/attention.png\n"
-        in printed
+        f"\nwrote {folder}/checkpoints, {folder}/metrics.jsonl, {evaluation}, {folder}/attention.png, "
+        f"{folder}/curves.png\n" in printed
     )
     assert {path.name for path in folder.iterdir()} == {
-        "attention.png", "checkpoints", "config.json", "metrics.jsonl", "results.json", "samples.txt", "tensorboard",
-        "assets",
-        "code",
+        "attention.png", "checkpoints", "config.json", "curves.png", "evaluations", "metrics.jsonl", "samples.txt",
+        "tensorboard", "assets", "code",
     }  # fmt: skip
-    results = json.loads((folder / "results.json").read_text())
-    assert set(results) == {"exact", "cer", "split", "step", "search", "evaluate"}
-    assert set(results["cer"]) == {"value", "signature", "examples"}
-    assert (results["cer"]["examples"], results["cer"]["signature"], results["split"]) == (8, None, "test")
+    results = json.loads((evaluation / "results.json").read_text())
+    assert {"split", "step", "metrics", "search", "evaluate", "date"} <= set(results)
+    cer = results["metrics"]["cer"]
+    assert (cer["examples"], cer["signature"], results["split"]) == (8, None, "test")
+    assert len((evaluation / "outputs.jsonl").read_text().splitlines()) == 8
 
 
 def test_the_same_command_again_says_that_it_is_done(call, page, copy):
@@ -314,7 +315,7 @@ def test_a_corpus_of_training_lines_alone_is_trained_and_not_scored(call, page, 
     alone = ["--data.corpus.dev", 0, "--data.corpus.test", 0, "--train.evaluate_every", 0]
     code, out, _ = call("train", page, "--out", tmp_path / "run", "--train.steps", 1, *alone)
     assert code == 0
-    assert "results.json" not in out
+    assert "evaluations" not in out
     assert (tmp_path / "run/attention.png").exists()
 
 
@@ -352,10 +353,13 @@ def test_a_disk_full_of_other_files_is_one_line_too(refused, page, tmp_path, mon
 def test_evaluate_scores_any_split_in_any_way(call, refused, copy):
     code, out, err = call("evaluate", copy, "--split", "dev", "--search.beam", 3, "--evaluate.metrics", "chrf", "wer")
     assert (code, err) == (0, "")
-    results = json.loads((copy / "results.json").read_text())
-    assert (results["split"], results["search"]["beam"], results["chrf"]["examples"]) == ("dev", 3, 8)
-    assert results["chrf"]["signature"] in out
-    assert results["wer"]["signature"] is None
+    folder = Path(out.splitlines()[-1].removeprefix("wrote "))
+    results = json.loads((folder / "results.json").read_text())
+    scores = results["metrics"]
+    assert folder == copy / f"evaluations/dev-step{results['step']}-beam3-metrics-chrf+wer"
+    assert (results["split"], results["search"]["beam"], scores["chrf"]["examples"]) == ("dev", 3, 8)
+    assert scores["chrf"]["signature"] in out
+    assert scores["wer"]["signature"] is None
     assert f"dev, checkpoint of step {results['step']}, beam 3:\n" in out
     assert refused("evaluate", copy, "--train.steps", 5).startswith("there is no field --train.steps: did you mean --")
 
@@ -473,7 +477,7 @@ def spoil(checkpoint: Path) -> None:
 def test_a_copied_run_decodes_and_a_damaged_checkpoint_gives_way_to_the_newest_whole_one(call, refused, trained, copy):
     whole = call("decode", trained[0], stdin=b"abcd\nbad\n")
     assert call("decode", copy, stdin=b"abcd\nbad\n") == whole
-    best = json.loads((copy / "results.json").read_text())["step"]
+    best = json.loads(next(copy.glob("evaluations/*/results.json")).read_text())["step"]
     other = next(step for step in (2, 4) if step != best)
     spoil(copy / "checkpoints" / str(best))
     code, out, err = call("decode", copy, stdin=b"abcd\nbad\n")
@@ -621,6 +625,16 @@ def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
     pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
     assert all(0 <= source <= 4 and 0 <= target <= len(text) for source, target in pairs)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_decode_draws_the_attention(call, trained, tmp_path):
+    picture = tmp_path / "attention.svg"
+    code, out, err = call("decode", trained[0], "--attention", picture, stdin=b"abcd\nbad\n")
+    assert (code, err, out.count("\n")) == (0, "", 2)
+    assert "<!-- attention weight -->" in picture.read_text() and "<!-- abcd -->" in picture.read_text()
+    assert call("decode", trained[0], "--attention", tmp_path / "a.gif", stdin=b"abcd\n")[2] == (
+        f"error: --attention {tmp_path / 'a.gif'} is not a supported image format: use .png, .svg or .pdf\n"
+    )
 
 
 def test_a_tree_that_cannot_be_drawn_is_refused_before_the_search(call, trained, tmp_path):

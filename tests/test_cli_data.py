@@ -84,7 +84,7 @@ def test_a_mixture_is_prepared_trained_judged_by_corpus_and_decoded_by_tag(call,
     call("prepare", file, "--workers", 1)
     code, out, err = call("train", file)
     assert code == 0 and "\ncorpus 1 <copy>:\n" in out and "\ncorpus 2 <back>:\n" in out, err
-    results = json.loads(Path("runs/both/results.json").read_text())
+    results = json.loads(next(Path("runs/both/evaluations").glob("*/results.json")).read_text())
     assert set(results["corpora"]) == {"corpus 1 <copy>", "corpus 2 <back>"}
     written = call("decode", "runs/both", stdin=b"<copy> abc\n\n<back> abc\n")
     assert written[0] == 0 and written[1].count("\n") == 3

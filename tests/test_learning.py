@@ -58,6 +58,6 @@ def score(name: str, seed: int, folder: Path, length: int, steps: int) -> float:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
     print(done.stdout, done.stderr)
     assert done.returncode == 0
-    result = json.loads((folder / "run" / "results.json").read_text())
-    assert (result["split"], result["exact"]["examples"]) == ("test", 500)
-    return result["exact"]["value"]
+    result = json.loads(next(folder.glob("run/evaluations/*/results.json")).read_text())
+    assert (result["split"], result["metrics"]["exact"]["examples"]) == ("test", 500)
+    return result["metrics"]["exact"]["value"]

@@ -101,6 +101,11 @@ class Pod:
         lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
         return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
+    def results(self, out: str) -> dict:
+        """What its one evaluation found."""
+        (file,) = (self.folder / out / "evaluations").glob("*/results.json")
+        return json.loads(file.read_text())["metrics"]
+
     def fingerprints(self, out: str) -> dict:
         return Checkpoints(self.folder / out / "checkpoints", read_only=True)._header(EPOCHS * PER_EPOCH)["leaves"]
 
@@ -133,10 +138,10 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert code == 0
     together, single = (pod.losses(name) for name in ("whole", "alone"))
     assert together == pytest.approx(single, abs=1e-5) and len(together) == EPOCHS * PER_EPOCH
-    results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", "alone")]
+    results = [pod.results(name) for name in ("whole", "alone")]
     assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
     code, _, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
-    assert (code, err) == (0, "") and json.loads((pod.folder / "alone" / "results.json").read_text()) == results[0]
+    assert (code, err) == (0, "") and pod.results("alone") == results[0]
     assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
 
 
@@ -166,7 +171,7 @@ def killed_again_and_again(pod, out, kills, delay):
     # The last one splits products over hosts, too, and so evaluates: the score is the same.
     code, _, err = pod.finish(2, 4, out, "--train.mesh.fsdp", "2", "--train.mesh.tensor", "4")
     assert code == 0, err
-    results = [json.loads((pod.folder / name / "results.json").read_text()) for name in ("whole", out)]
+    results = [pod.results(name) for name in ("whole", out)]
     assert results[0] == results[1]
 
     seen: dict[int, dict[int, list[int]]] = {}

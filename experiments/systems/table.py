@@ -1,6 +1,5 @@
 """Prints the table of docs/systems.md from the run folders: python experiments/systems/table.py [runs]"""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -40,7 +39,7 @@ def main(runs: Path) -> None:
         run = load(runs / experiment.name)
         shapes = jax.eval_shape(run.task.init, jax.random.key(0))
         weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-        scores = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
+        scores = [found for found in run.evaluations() if found.split == "test"][-1]
         attention = "yes" if run.task.module.attends else "no"
         if config.encoder_and_decoder(experiment.model)[1].attends_own_position:
             attention = "aligned"
@@ -50,7 +49,7 @@ def main(runs: Path) -> None:
             str(lines_of_code(experiment.model)),
             f"{weights:,}",
             attention,
-            *(f"{scores[metric]['value']:.2f}%" for metric in ("per", "wer")),
+            *(f"{scores[metric].value:.2f}%" for metric in ("per", "wer")),
         ]
         print(f"| {' | '.join(cells)} |")
 

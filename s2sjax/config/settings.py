@@ -59,9 +59,18 @@ def settings(cls: type[T]) -> type[T]:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
+    for part in typing.get_args(kind) if typing.get_origin(kind) is Annotated else ():
+        if hasattr(part, "convert"):  # checks the value itself
+            return part.convert(name, value)
     value = _tuples(value)
-    require(_fits(value, kind), f"{name} is {value!r}: it must be {_describe(kind)}")
+    require(_fits(value, kind), f"{name} is {_short(value)}: it must be {_describe(kind)}")
     return value
+
+
+def _short(value: Any) -> str:
+    """Its repr, cut: a user's mistake may be a whole corpus."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _tuples(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 sources.py      examples of a corpus, split by split
 synthetic.py    generated examples
+memory.py       examples given in memory, and their copies in a run folder
 tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back
 columns.py      examples as named columns, ragged or dense

@@ -1,4 +1,4 @@
-"""The examples of a corpus, by split: CMUdict, text files, TFDS, a synthetic task, or a mixture of these."""
+"""The examples of a corpus, by split: CMUdict, text files, memory, TFDS, a synthetic task, or a mixture of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sjax import config
-from s2sjax.data import Example, Split, records, split_of, synthetic, tfds
+from s2sjax.data import Example, Split, memory, records, split_of, synthetic, tfds
 from s2sjax.errors import UserError
 
 __all__ = ["Example", "Split", "has", "labels", "load", "stream"]
@@ -171,6 +171,7 @@ READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
     config.Mixture: _mixture,
     config.Prepared: lambda corpus, split: records.examples(corpus.folder, split),
     config.TextFiles: lambda corpus, split: _text_files(getattr(corpus, split), f"data.corpus.{split}"),
+    config.InMemory: memory.examples,
     config.Tfds: tfds.stream,
     config.Cmudict: _cmudict,
     config.Synthetic: synthetic.make,

@@ -84,9 +84,9 @@ def show(alignment: Sequence[Edit]) -> str:
     m o n * e y
     """
     columns = [(printable(edit.left), _MARKS[edit.operation], printable(edit.right)) for edit in alignment]
-    widths = [max(map(_width, column)) for column in columns]
+    widths = [max(map(text_width, column)) for column in columns]
     lines = (
-        " ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths)).rstrip()
+        " ".join(cell + " " * (width - text_width(cell)) for cell, width in zip(row, widths)).rstrip()
         for row in (zip(*columns) if columns else ((), (), ()))
     )
     return "\n".join(lines)
@@ -118,6 +118,6 @@ def _table(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int) -> l
     return table
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
     """The width of the text in a terminal: 2 for a wide East Asian character, 0 for a combining mark."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -25,13 +25,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from s2sjax.errors import UserError
-from s2sjax.evaluate.edit import printable
-from s2sjax.evaluate.metrics import METRICS
+from s2sjax.evaluate.edit import printable, text_width
 from s2sjax.evaluate.style import (
     BACKGROUND,
     GREY,
     GRID,
+    Drawing,
     PathLike,
+    Target,
     ignore_missing_glyphs,
     new_figure,
     save,
@@ -46,25 +47,35 @@ ATTENTION_COLOURS = LinearSegmentedColormap.from_list(
 
 
 class AttentionMap(NamedTuple):
-    """The attention weights [T, S] of one output: row t belongs to target piece t."""
+    """The attention weights [T, S] of one output: row t belongs to target piece t. A notebook draws it."""
 
     source: Sequence[str]
     target: Sequence[str]
     weights: Any
     title: str | None = None
 
+    def save(self, path: PathLike) -> Path:
+        """Draws it to a .png, .svg or .pdf file."""
+        return self._drawing().save(path)
+
+    def _repr_png_(self) -> bytes:
+        return self._drawing()._repr_png_()
+
+    def _drawing(self) -> Drawing:
+        return Drawing(lambda target: attention_grid(target, [self], columns=1))
+
 
 # ------------------------------------------------------------------------------------- attention
 
 
 def attention_map(
-    path: PathLike, source_pieces: Sequence[str], target_pieces: Sequence[str], weights: Any, title: str | None = None
+    path: Target, source_pieces: Sequence[str], target_pieces: Sequence[str], weights: Any, title: str | None = None
 ) -> None:
     """Draws `weights` [T, S] as square cells: source along the top, target down the side, large weights dark."""
     attention_grid(path, [AttentionMap(source_pieces, target_pieces, weights, title)], columns=1)
 
 
-def attention_grid(path: PathLike, maps: Sequence[AttentionMap], columns: int = 3) -> None:
+def attention_grid(path: Target, maps: Sequence[AttentionMap], columns: int = 3) -> None:
     """Draws several maps, row by row, with the same cell size and colour scale: 0 to the largest weight."""
     if not maps:
         raise UserError("there are no attention maps to draw: give at least one")
@@ -108,9 +119,9 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     panel = figure.add_axes((0, -T * cell, S * cell, T * cell))
     panel.imshow(table, cmap=ATTENTION_COLOURS, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
     labels = [printable(piece) for piece in one.source]
-    rotated = max(map(len, labels), default=0) > 2
     panel.xaxis.tick_top()
-    panel.set_xticks(range(len(labels)), labels, rotation=90 if rotated else 0, **text_style(points))
+    for tick in panel.set_xticks(range(len(labels)), labels, **text_style(points)):
+        tick.label2.set_rotation(90 if len(tick.label2.get_text()) > 2 else 0)
     panel.set_yticks(range(len(one.target)), [printable(piece) for piece in one.target], **text_style(points))
     panel.tick_params(length=0, pad=0.4 * points)
     # Thin lines between the cells help to find the two labels of a cell.
@@ -119,9 +130,19 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     panel.tick_params(which="minor", length=0)
     panel.grid(which="minor", color=BACKGROUND, linewidth=0.1 * points)
     panel.spines[:].set_visible(False)
+    panel.xaxis.set_label_position("top")
+    panel.set_xlabel("source", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
+    panel.set_ylabel("output", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
     if one.title:
-        panel.set_title(one.title, loc="left", pad=0.9 * points, fontweight="bold", **text_style(1.1 * points))
+        # Not wider than the map and its labels: a neighbour begins there.
+        most = max(12, round((S + 3) * cell * 72 / (0.65 * points)))
+        title = shortened(" ".join(printable(word) for word in one.title.split(" ")), most)
+        panel.set_title(title, loc="left", pad=0.9 * points, fontweight="bold", **text_style(1.1 * points))
     return panel
+
+
+def shortened(text: str, most: int) -> str:
+    return text if text_width(text) <= most else text[: most - 1] + "…"
 
 
 def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -> float:
@@ -158,41 +179,72 @@ def _draw_scale(figure: Figure, panel: Axes, left: float, top: float, points: fl
     bar = figure.colorbar(panel.images[0], cax=strip)
     bar.outline.set_visible(False)
     bar.set_ticks([0, top], labels=["0", f"{top:.2g}"])
+    bar.set_label("attention weight", labelpad=0.2 * points, **text_style(0.8 * points) | {"color": GREY})
     strip.tick_params(length=0, pad=0.3 * points, labelsize=0.8 * points, labelcolor=GREY)
 
 
 # ---------------------------------------------------------------------------------------- curves
 
 
-def learning_curve(path: PathLike, metrics_jsonl_path: PathLike) -> None:
-    """Plots losses, and below them the scores, against the step.
+def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
+    """Plots losses and scores against the step: one panel for each metric, with an axis of its own.
 
-    Each line of the file is a JSON object with a `step`. A number whose name contains the word `loss`
-    (`loss`, `dev_loss`, `dev/loss`) is a loss, and one with the name of a metric (`dev/per`) is a score; nested objects
-    are read as `outer/inner`. If a step was repeated after a resume, the last values are plotted.
+    runs: the metrics.jsonl of each run, by a name for the legend. Plotted are the loss of training, and every number of
+    an evaluation: of a line with a `score`, or with a name that begins with `dev`. Nested objects are read as
+    `outer/inner`. If a step was repeated after a resume, the last values are plotted.
     """
-    curves = _read_curves(Path(metrics_jsonl_path))
-    losses = {name: points for name, points in curves.items() if "loss" in _words(name)}
-    scores = {name: points for name, points in curves.items() if _words(name) & METRICS.keys() and name not in losses}
-    if not losses and not scores:
-        raise UserError(f"{metrics_jsonl_path} has neither a loss nor a score: wait until the run has logged a step")
+    panels: dict[str, list[Curve]] = {}
+    for number, (run, log) in enumerate(runs.items()):
+        curves = _read_curves(Path(log))
+        for name, points in curves.items():
+            metric, of_dev = _panel(name)
+            if metric:
+                panels.setdefault(metric, []).append(Curve(run, number, of_dev, points))
+        if not any(_panel(name)[0] for name in curves):
+            raise UserError(f"{log} has neither a loss nor a score: wait until the run has logged a step")
     figure = new_figure()
-    panels = [(group, label) for group, label in ((losses, "loss"), (scores, "score")) if group]
-    last = max(x for curve in curves.values() for x, _ in curve)
-    for row, (group, label) in enumerate(panels):
-        panel = figure.add_axes((0, -2.6 - 3.3 * row, 6.4, 2.6))
-        _draw_lines(panel, group, "step" if row == len(panels) - 1 else "", label)
+    last = max(x for curves in panels.values() for curve in curves for x, _ in curve.points)
+    for row, (metric, drawn) in enumerate(sorted(panels.items(), key=lambda item: "loss" not in item[0])):
+        panel = figure.add_axes((0, -1.9 - 2.6 * row, 6.4, 1.9))
+        _draw_curves(panel, drawn, metric, "step" if row == len(panels) - 1 else "", several=len(runs) > 1)
         panel.set_xlim(0, max(last, 1))
     save(figure, path)
 
 
-def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> None:
-    for number, (label, points) in enumerate(series.items()):
-        x, y = np.asarray(sorted(points), dtype=np.float64).reshape(-1, 2).T
+class Curve(NamedTuple):
+    run: str
+    number: int
+    """of the run: its colour"""
+    of_dev: bool
+    points: Sequence[tuple[int, float]]
+
+
+def _panel(name: str) -> tuple[str, bool]:
+    """(the metric that a number of metrics.jsonl belongs to, or "" if it is none, whether it was measured on dev)
+
+    loss -> ("loss", False); dev_loss -> ("loss", True); dev/per -> ("PER (%)", True); seconds -> ("", False)
+    """
+    rest = re.sub(r"^dev[/_. ]", "", name)
+    if rest != name:
+        return LABELS.get(rest, rest), True
+    return (rest if {"loss", "accuracy", "perplexity"} & set(re.split(r"[/_. ]", rest)) else ""), False
+
+
+LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
+          "ter": "TER"}  # fmt: skip
+
+
+def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str, several: bool) -> None:
+    kinds = {curve.of_dev for curve in curves}
+    for curve in curves:
+        x, y = np.asarray(curve.points, dtype=np.float64).reshape(-1, 2).T
+        kind = ("dev" if curve.of_dev else "training") if len(kinds) > 1 or not several else ""
+        colour = SERIES[(curve.number if several else int(curve.of_dev)) % len(SERIES)]
         panel.plot(
-            x, y, label=label, color=SERIES[number % len(SERIES)], linewidth=1.5, solid_capstyle="round",
-            linestyle=("-", "--", ":")[number // len(SERIES) % 3], clip_on=False, zorder=3,
-            marker="o" if len(points) <= 40 else "", markersize=4.5, markeredgecolor=BACKGROUND, markeredgewidth=0.8,
+            x, y, label=" ".join(filter(None, (curve.run if several else "", kind))), color=colour, linewidth=1.5,
+            linestyle="--" if curve.of_dev and several and len(kinds) > 1 else "-", solid_capstyle="round",
+            clip_on=False, zorder=3, marker="o" if len(x) <= 40 else "", markersize=4.0, markeredgecolor=BACKGROUND,
+            markeredgewidth=0.8,
         )  # fmt: skip
     panel.grid(axis="y", color=GRID, linewidth=0.8)
     panel.spines[["top", "right", "left"]].set_visible(False)
@@ -200,21 +252,22 @@ def _draw_lines(panel: Axes, series: Mapping[str, Sequence[tuple[float, float]]]
     panel.tick_params(length=0, pad=6, labelsize=9, labelcolor=GREY)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panel.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    if panel.get_ylim()[0] > 0:
+    panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    if min(value for curve in curves for _, value in curve.points) >= 0:
         panel.set_ylim(bottom=0)  # so that heights are proportional to values
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
-    panel.set_ylabel(y_label, labelpad=8, **text_style(10))
+    panel.set_title(metric, loc="left", pad=8, fontweight="bold", **text_style(10))
     legend = panel.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.4,
+        loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.4,
         columnspacing=1.6, borderpad=0,
     )  # fmt: skip
     for text in legend.get_texts():
-        text.set(**text_style(10))
+        text.set(**text_style(9))
 
 
 def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept."""
+    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept.
+    Numbers of an evaluation are named dev/NAME."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -227,8 +280,9 @@ def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
             if number == len(lines):
                 break  # a run that was killed may leave an incomplete line
             raise UserError(f"{path}, line {number}: not a JSON object with a step: delete the line") from None
+        prefix = "dev/" if "score" in record else ""
         for name, value in _numbers(record):
-            curves.setdefault(name, {})[step] = value
+            curves.setdefault(name if name.startswith("dev") else prefix + name, {})[step] = value
     return {name: sorted(points.items()) for name, points in curves.items()}
 
 
@@ -238,7 +292,3 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + name != "step":
             yield prefix + name, float(value)
-
-
-def _words(name: str) -> set[str]:
-    return {name, *re.split(r"[/._ ]", name.lower())}

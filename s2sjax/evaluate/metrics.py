@@ -15,24 +15,21 @@ signature. Empty lines are scored as sacreBLEU scores them.
 from __future__ import annotations
 
 import difflib
-import json
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from s2sjax.config import to_json
 from s2sjax.data.text import normalized
 from s2sjax.errors import UserError
 from s2sjax.evaluate.edit import distance
 
 Line = Literal["sentence", "word"]
 References = Sequence[tuple[str, ...]]
+Terms = Sequence[tuple[float, float]]
 
 
 class Result(NamedTuple):
     name: str
-    """in lower case: the key in results.json"""
+    """in lower case: its key in results.json"""
     value: float
     """in percent, or in sacreBLEU's points"""
     higher_is_better: bool
@@ -43,9 +40,15 @@ class Result(NamedTuple):
     """as printed"""
     format: str = "{:.2f}%"
     """of the value, as printed"""
+    terms: Terms = ()
+    """(numerator, denominator) of each example: value = sum of numerators / max(sum of denominators, 1); empty if the
+    value is no such ratio"""
 
     def __str__(self) -> str:
         return f"{self.label} {self.format.format(self.value)}"
+
+    def __repr__(self) -> str:  # without the terms
+        return f"<{self} on {self.examples:,} examples>"
 
 
 def score(
@@ -116,26 +119,6 @@ def summary(results: dict[str, Result], noun: str = "sentence") -> str:
     return "\n".join(lines)
 
 
-def write_results(path: str | os.PathLike[str], results: dict[str, Result], **extra: Any) -> None:
-    """Writes results.json: `{"per": {"value", "signature", "examples"}, ...}` beside `extra` (split, step, search).
-
-    Writes atomically: a reader sees the old file or the new one. `extra` may contain configs.
-    """
-    clash = sorted(results.keys() & extra.keys())
-    if clash:
-        raise UserError(f"{clash[0]!r} is both a metric and a field of results.json: rename the field")
-    page = {name: {"value": r.value, "signature": r.signature, "examples": r.examples} for name, r in results.items()}
-    page |= {name: to_json(value) for name, value in extra.items()}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, because only then is a rename atomic
-    try:
-        draft.write_text(json.dumps(page, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def higher_is_better(name: str) -> bool:
     """Whether higher values of a metric are better: not for error rates and TER."""
     _check_name(name)
@@ -186,13 +169,15 @@ def _rate(name: str, hypotheses: Sequence[str], references: References, line: Li
     if name == "wer" and line == "word":  # the line is one word: correct or wrong
         lines = [(min(errors, 1), 1) for errors, _ in lines]
     errors, length = (sum(column) for column in zip(*lines))
-    return Result(name, 100.0 * errors / max(length, 1), higher_is_better(name), None, len(hypotheses), name.upper())
+    value, terms = 100.0 * errors / max(length, 1), [(100.0 * errors, length) for errors, length in lines]
+    return Result(name, value, higher_is_better(name), None, len(hypotheses), name.upper(), terms=terms)
 
 
 def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
     """The percentage of lines that equal one of their references exactly."""
-    correct = sum(map(equals_one_of, hypotheses, references))
-    return Result(name, 100.0 * correct / len(hypotheses), higher_is_better(name), None, len(hypotheses), "exact")
+    correct = list(map(equals_one_of, hypotheses, references))
+    value, terms = 100.0 * sum(correct) / len(correct), [(100.0 * right, 1.0) for right in correct]
+    return Result(name, value, higher_is_better(name), None, len(correct), "exact", terms=terms)
 
 
 def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
@@ -200,20 +185,26 @@ def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
 
 
 def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
-    from sacrebleu.metrics import BLEU, CHRF, TER  # imported here because it is slow and most tasks do not need it
-
-    if name == "bleu_tokenized":
-        metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    else:
-        metric = {"bleu": BLEU, "chrf": CHRF, "ter": TER}[name]()
-    # sacreBLEU's stream k has the k-th reference of every line, or None if a line has fewer.
-    streams: list[list[Any]] = [
-        [answers[k] if k < len(answers) else None for answers in references] for k in range(max(map(len, references)))
-    ]
-    points = metric.corpus_score(hypotheses, streams)
+    metric = sacrebleu_metric(name)
+    points = metric.corpus_score(hypotheses, reference_streams(references))
     label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
     signature = str(metric.get_signature())
     return Result(name, points.score, higher_is_better(name), signature, len(hypotheses), label, "{:.2f}")
+
+
+def sacrebleu_metric(name: str) -> Any:
+    """sacreBLEU's object for one of our names."""
+    from sacrebleu.metrics import BLEU, CHRF, TER  # imported here because it is slow and most tasks do not need it
+
+    if name == "bleu_tokenized":
+        return BLEU(tokenize="none", smooth_method="none", force=True)
+    return {"bleu": BLEU, "chrf": CHRF, "ter": TER}[name]()
+
+
+def reference_streams(references: References) -> list[list[Any]]:
+    """As sacreBLEU reads them: stream k has the k-th reference of every line, or None if a line has fewer."""
+    most = max(map(len, references))
+    return [[answers[k] if k < len(answers) else None for answers in references] for k in range(most)]
 
 
 METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {

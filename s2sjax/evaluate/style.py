@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from s2sjax.errors import UserError
+
 DPI = 200
+MOST_PIXELS, LONGEST_SIDE = 60e6, 30_000
+"""of a .png file: a larger figure has fewer dots per inch"""
+FORMATS = (".png", ".svg", ".pdf")
 TEXT, GREY, GRID, BACKGROUND = "#23272e", "#6b7280", "#e5e7eb", "#ffffff"
 FONTS = (
     "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Tamil",
-    "Noto Sans Bengali", "Noto Sans Ethiopic", "Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Microsoft YaHei",
+    "Noto Sans Bengali", "Noto Sans Ethiopic", "Noto Emoji", "WenQuanYi Zen Hei", "Droid Sans Fallback",
+    "Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI",
 )  # fmt: skip
 
 PathLike = str | os.PathLike[str]
+Target = PathLike | io.BytesIO
+"""a file, whose suffix chooses the format, or a buffer for a PNG"""
 
 
 def new_figure() -> Figure:
@@ -28,10 +38,37 @@ def new_figure() -> Figure:
     return Figure(figsize=(1, 1), dpi=DPI, facecolor=BACKGROUND)
 
 
-def save(figure: Figure, path: PathLike) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+class Drawing:
+    """A figure that a notebook shows, and that `save` writes as .png, .svg or .pdf."""
+
+    def __init__(self, draw: Callable[[Target], None]):
+        self._draw = draw
+
+    def save(self, path: PathLike) -> Path:
+        self._draw(check_format(path))
+        return Path(path)
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self._draw(buffer)
+        return buffer.getvalue()
+
+
+def check_format(path: PathLike, what: str = "") -> PathLike:
+    """The path, refused if no figure can be written in its format. `what`: the option that names it."""
+    if not str(path).lower().endswith(FORMATS):
+        raise UserError(f"{what}{path} is not a supported image format: use .png, .svg or .pdf")
+    return path
+
+
+def save(figure: Figure, target: Target) -> None:
+    if not isinstance(target, io.BytesIO):
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
     with ignore_missing_glyphs():
-        figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.15)
+        box = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())  # in inches
+        dpi = min(DPI, LONGEST_SIDE / max(box.width, box.height), (MOST_PIXELS / (box.width * box.height)) ** 0.5)
+        kind = "png" if isinstance(target, io.BytesIO) else None
+        figure.savefig(target, dpi=dpi, bbox_inches="tight", pad_inches=0.15, format=kind)
 
 
 def text_style(points: float) -> dict[str, Any]:

@@ -313,17 +313,24 @@ class RegressionTask(Task):
         return predict
 
     def metrics(self, examples: Sequence[Window], outputs: Sequence[Estimate]) -> dict[str, Result]:
-        right = self.assets["scale"].apply([window.target for window in examples])
-        errors = np.array([output.scaled for output in outputs]) - right
-        values = {"mse": np.mean(errors**2), "mae": np.mean(np.abs(errors))}
+        scale = self.assets["scale"]
+        errors = np.array([output.scaled for output in outputs]) - scale.apply([window.target for window in examples])
+        values, signature = {"mse": errors**2, "mae": np.abs(errors)}, f"scale:{scale.low:.6g}..{scale.high:.6g}"
         return {
-            name: Result(name, float(values[name]), False, None, len(examples), name.upper(), "{:.4g}")
+            name: Result(
+                name, float(values[name].mean()), False, signature, len(examples), name.upper(), "{:.4g}",
+                [(float(error), 1.0) for error in values[name]],
+            )
             for name in self.experiment.evaluate.metrics
-        }
+        }  # fmt: skip
 
     @property
     def higher_is_better(self) -> bool:
         return False
+
+    def record(self, example: Window, output: Estimate) -> dict[str, Any]:
+        source = " ".join(f"{value:.17g}" for value in example.values)
+        return {"source": source, "hypothesis": f"{output.value:.17g}", "references": [f"{example.target:.17g}"]}
 
     def show(self, example: Window, output: Estimate) -> str:
         right = self.assets["scale"].apply(example.target)

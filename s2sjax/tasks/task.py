@@ -59,6 +59,8 @@ class Task(ABC):
     """whether it has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
     noun: ClassVar[str] = "example"
     """what one example is called in a sentence: "on 500 words" """
+    settings_fields: ClassVar[tuple[str, ...]] = ()
+    """dotted names of the fields that `settings_text` tells"""
 
     def __init__(self, experiment: Any, assets: Assets = NO_ASSETS):
         self.experiment, self.assets = experiment, assets
@@ -92,6 +94,13 @@ class Task(ABC):
     def remarks(self, data: Any) -> list[str]:
         """What is odd about the training data but no error, printed before training."""
         return []
+
+    def save_data(self, folder: Path) -> None:  # noqa: B027
+        """Writes to the run folder what exists only in memory, so that the run can be evaluated later."""
+
+    def load_data(self, folder: Path) -> Task:
+        """The task with what `save_data` has written."""
+        return self
 
     def learn_assets(self, data: Any) -> Assets:
         """Each is an `Asset`, by name."""
@@ -188,6 +197,10 @@ class Task(ABC):
     def show(self, example: Any, output: Any) -> str:
         """A predicted example as one line, to look at."""
         return f"{example}  ->  {output}"
+
+    def record(self, example: Any, output: Any) -> dict[str, Any]:
+        """A predicted example as plain JSON, for outputs.jsonl: at least source, hypothesis and references."""
+        return {"source": str(example), "hypothesis": str(output), "references": []}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Params]) -> list[Path]:
         """Prints and draws what the experiment wants to see after training; the files that were written.

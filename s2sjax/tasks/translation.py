@@ -23,7 +23,7 @@ from s2sjax.config import (
     settings,
 )
 from s2sjax.core import sampled
-from s2sjax.data import Example, pairs, sources, text
+from s2sjax.data import Example, memory, pairs, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import metrics
@@ -178,6 +178,7 @@ class TranslationTask(Task):
     """Text pairs through an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
     generates_text = True
+    settings_fields = ("search.beam", "search.sampling.count")
     experiment: Translation
 
     @property
@@ -208,6 +209,14 @@ class TranslationTask(Task):
 
     def remarks(self, data: pairs.Training) -> list[str]:
         return pairs.remarks_on(self.experiment.data, data)
+
+    def save_data(self, folder: Path) -> None:
+        memory.save(self.experiment.data.corpus, folder)
+
+    def load_data(self, folder: Path) -> Task:
+        data = self.experiment.data
+        corpus = memory.load(data.corpus, folder)
+        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
@@ -314,7 +323,13 @@ class TranslationTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def translator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Translator:
-        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then."""
+        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then. Made once."""
+        made = self.__dict__.setdefault("_translators", {})
+        if (mesh, *others) not in made:
+            made[mesh, *others] = self._make_translator(mesh, others)
+        return made[mesh, *others]
+
+    def _make_translator(self, mesh: jax.sharding.Mesh | None, others: Sequence[Task]) -> Translator:
         e = self.experiment
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
         ways = meshes.data_parallel_size(mesh) if mesh else 1
@@ -372,6 +387,9 @@ class TranslationTask(Task):
         verdict = "✓" if metrics.equals_one_of(output.text, example.targets) else f"({example.targets[0]})"
         return f"{example.source}  ->  {output.text}  {verdict}"
 
+    def record(self, example: Example, output: Output) -> dict[str, Any]:
+        return {"source": example.source, "hypothesis": output.text, "references": list(example.targets)}
+
     def settings_text(self) -> str:
         search = self.experiment.search
         return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"
@@ -389,12 +407,15 @@ class TranslationTask(Task):
         if not translator.attends:
             print("this model has no attention: attention.png is not drawn")
             return []
-        maps = [translator.attention(params, line, output) for line, output in zip(lines[:4], outputs)]
+        from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
+
+        maps = [
+            figures.AttentionMap(*translator.attention(params, line, output), title=line)
+            for line, output in zip(lines[:4], outputs)
+        ]
         path = folder / "attention.png"
         if hosts.is_leader():
-            from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
-
-            figures.attention_grid(path, [figures.AttentionMap(*each) for each in maps], columns=2)
+            figures.attention_grid(path, maps, columns=2)
         return [path]
 
 

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 import s2sjax
 from s2sjax.errors import UserError
-from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curve
+from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curves
 
 DARKEST = (12, 42, 77)
 
@@ -56,7 +56,19 @@ def test_every_piece_and_the_title_are_written_out_and_a_dollar_is_a_dollar(tmp_
     path = tmp_path / "map.svg"
     bad = r"$\frac$"  # which matplotlib would refuse as mathematics
     attention_map(path, ["for", bad, " ", ""], ["für", "a\nb"], np.full((2, 4), 0.25), title=f"title {bad}")
-    assert {"for", bad, "␣", "''", "für", r"a\nb", f"title {bad}", "0.25"} <= set(words_in(path))
+    assert {
+        "for",
+        bad,
+        "␣",
+        "''",
+        "für",
+        r"a\nb",
+        f"title {bad}",
+        "0.25",
+        "source",
+        "output",
+        "attention weight",
+    } <= set(words_in(path))
 
 
 @pytest.mark.parametrize(
@@ -119,31 +131,39 @@ def write_log(path, *records, tail=""):
     return path
 
 
-def test_the_learning_curve_shows_losses_and_scores_and_nothing_else(tmp_path):
-    log = write_log(
-        tmp_path / "metrics.jsonl",
-        {"step": 1, "loss": 3.0, "learning_rate": 0.1, "wordy": 1.0},
-        {"step": 2, "loss": float("nan"), "dev": {"loss": 2.0, "per": 50.0}, "note": "first", "best": True},
-        {"step": 3, "loss": 1.0, "dev": {"loss": 1.5, "per": 40.0}},
-    )
-    learning_curve(tmp_path / "curve.svg", log)
-    words = words_in(tmp_path / "curve.svg")
-    assert [word for word in words if word in {"loss", "dev/loss", "dev/per"}] == [
-        "loss",
-        "loss",
-        "dev/loss",
-        "dev/per",
-    ]
-    assert not {"learning_rate", "wordy", "best"} & set(words)
-    assert "score" in words and "step" in words
-    learning_curve(tmp_path / "curve.png", log)
-    assert pixels(tmp_path / "curve.png").shape[:2] == pytest.approx((1350, 1480), abs=80)
+LOG = (
+    {"step": 1, "loss": 3.0, "learning_rate": 0.1, "wordy": 1.0},
+    {"step": 2, "loss": float("nan"), "dev": {"loss": 2.0}, "note": "first", "best": True},
+    {"step": 2, "score": "per", "per": 50.0, "dev_accuracy": 0.5, "per corpus 1": 40.0},
+    {"step": 3, "loss": 1.0, "dev": {"loss": 1.5}},
+    {"step": 3, "score": "per", "per": 40.0, "dev_accuracy": 0.6, "per corpus 1": 30.0},
+)
+
+
+def test_learning_curves_have_one_panel_for_each_metric_and_nothing_else(tmp_path):
+    log = write_log(tmp_path / "metrics.jsonl", *LOG)
+    learning_curves(tmp_path / "curves.svg", {"mine": log})
+    words = words_in(tmp_path / "curves.svg")
+    titles = ["loss", "accuracy", "PER (%)", "per corpus 1"]
+    assert sorted(word for word in words if word in titles) == sorted(titles)  # each once, the losses together
+    assert words.index("loss") < min(words.index(title) for title in titles[1:])
+    assert words.count("training") == 1 and words.count("dev") == 4
+    assert not {"learning_rate", "wordy", "best", "mine"} & set(words)
+    learning_curves(tmp_path / "curves.png", {"mine": log})
+    assert pixels(tmp_path / "curves.png").shape[:2] == pytest.approx((2110, 1480), abs=80)
+
+
+def test_learning_curves_of_two_runs_are_named(tmp_path):
+    logs = {name: write_log(tmp_path / f"{name}.jsonl", *LOG[:3]) for name in ("one", "two")}
+    learning_curves(tmp_path / "curves.svg", logs)
+    words = words_in(tmp_path / "curves.svg")
+    assert {"one training", "one dev", "two training", "two dev", "one", "two"} <= set(words)
 
 
 def test_a_run_without_evaluations_has_a_curve_of_its_loss_alone(tmp_path):
-    learning_curve(tmp_path / "curve.svg", write_log(tmp_path / "metrics.jsonl", {"step": 1, "loss": 3.0}))
+    learning_curves(tmp_path / "curve.svg", {"": write_log(tmp_path / "metrics.jsonl", {"step": 1, "loss": 3.0})})
     words = words_in(tmp_path / "curve.svg")
-    assert "loss" in words and "score" not in words
+    assert "loss" in words and "dev" not in words
 
 
 def test_steps_done_again_count_once_and_a_half_written_last_line_is_no_harm(tmp_path):
@@ -155,11 +175,11 @@ def test_steps_done_again_count_once_and_a_half_written_last_line_is_no_harm(tmp
 def test_logs_that_cannot_be_drawn_are_refused_with_their_place(tmp_path):
     log = tmp_path / "metrics.jsonl"
     with pytest.raises(UserError, match=r"metrics\.jsonl does not exist"):
-        learning_curve(tmp_path / "curve.png", log)
+        learning_curves(tmp_path / "curve.png", {"": log})
     with pytest.raises(UserError, match="neither a loss nor a score"):
-        learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1, "seconds": 2.0}))
+        learning_curves(tmp_path / "curve.png", {"": write_log(log, {"step": 1, "seconds": 2.0})})
     with pytest.raises(UserError, match="line 2: not a JSON object with a step"):
-        learning_curve(tmp_path / "curve.png", write_log(log, {"step": 1}, {"loss": 2.0}, {"step": 3}))
+        learning_curves(tmp_path / "curve.png", {"": write_log(log, {"step": 1}, {"loss": 2.0}, {"step": 3})})
 
 
 # ------------------------------------------------------------------------------------ good manners

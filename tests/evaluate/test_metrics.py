@@ -1,6 +1,5 @@
 """Scores worked out by hand, the errors a user can make, and the laws that hold for any corpus."""
 
-import json
 import re
 
 import pytest
@@ -8,9 +7,8 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from s2sjax.config import Search
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics import Result, score, score_by_length, summary, write_results
+from s2sjax.evaluate.metrics import Result, score, score_by_length, summary
 
 patient = settings(deadline=None)  # a busy machine is not a failure
 ALL = ["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]
@@ -217,26 +215,3 @@ def test_the_summary_prints_a_signature_with_every_sacrebleu_score():
         "BLEU 27.31  on 6,012 words  nrefs:1|case:mixed",
     ]
     assert summary(score(["exact"], ["a"], [("a",)])) == "exact 100.00%  on 1 sentence"
-
-
-def test_results_json_holds_metrics_and_extra_fields_and_replaces_the_old_file(tmp_path):
-    path = tmp_path / "run" / "results.json"
-    write_results(path, RESULTS, split="dev", step=10)
-    write_results(path, {"per": RESULTS["per"]}, split="test", step=20, search=Search(beam=2))
-    page = json.loads(path.read_text())
-    assert page["per"] == {"value": 7.9312, "signature": None, "examples": 6012}
-    assert (page["split"], page["step"], page["search"]["beam"]) == ("test", 20, 2)
-    assert "bleu" not in page
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_failed_write_leaves_the_old_results_whole(tmp_path):
-    path = tmp_path / "results.json"
-    write_results(path, RESULTS, step=10)
-    before = path.read_text()
-    with pytest.raises(TypeError):
-        write_results(path, RESULTS, step=object())
-    with pytest.raises(UserError, match="'per' is both a metric and a field"):
-        write_results(path, RESULTS, per=1)
-    assert path.read_text() == before
-    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,72 @@
+"""Examples in memory (config.InMemory), and their copies in a run folder: a file for each split."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from s2sjax import config
+from s2sjax.config.memory import Rows, encode
+from s2sjax.data import Example, Split
+from s2sjax.errors import UserError
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+def examples(corpus: config.InMemory, split: Split) -> Iterator[Example]:
+    rows: Any = getattr(corpus, split)
+    if rows and rows.rows is None:
+        raise UserError(
+            f"the {split} examples of InMemory are not stored here, only their fingerprint: give the examples again"
+        )
+    for source, *targets in rows.rows or ():
+        yield Example(source, tuple(targets))
+
+
+def save(corpus: Any, folder: Path) -> None:
+    """Writes the examples in memory, of a mixture those of each corpus, that are not in the folder yet."""
+    for split, rows in _splits(corpus):
+        path = _path(folder, split, rows)
+        if rows.rows and not path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{path.name}.partial")
+            draft.write_bytes(b"".join(map(encode, rows.rows)))
+            os.replace(draft, path)
+
+
+def load(corpus: Any, folder: Path) -> Any:
+    """The corpus with the examples that `save` wrote. Without the files it can decode, but not be evaluated."""
+    if isinstance(corpus, config.Mixture):
+        return config.replace(corpus, corpora=tuple(load(part, folder) for part in corpus.corpora))
+    if not isinstance(corpus, config.InMemory):
+        return corpus
+    return config.InMemory(**{split: _read(_path(folder, split, rows), rows) for split, rows in _splits(corpus)})
+
+
+def _splits(corpus: Any) -> Iterator[tuple[Split, Rows]]:
+    if isinstance(corpus, config.Mixture):
+        for part in corpus.corpora:
+            yield from _splits(part)
+    elif isinstance(corpus, config.InMemory):
+        for split in SPLITS:
+            yield split, getattr(corpus, split)
+
+
+def _path(folder: Path, split: Split, rows: Rows) -> Path:
+    return folder / f"{split}-{rows.sha256[:8]}.jsonl"
+
+
+def _read(path: Path, rows: Rows) -> Rows:
+    if not rows or not path.is_file():
+        return rows
+    try:
+        lines = path.read_bytes().decode().split("\n")
+        found = Rows.of(str(path), [json.loads(line) for line in lines if line])
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): copy it again from where the run was made") from None
+    if found != rows:
+        raise UserError(f"{path} has other examples than this run: copy it again from where the run was made")
+    return found

@@ -1,0 +1,334 @@
+"""The evaluations of a run: RUN/evaluations/NAME. None overwrites another.
+
+NAME says what was evaluated and how: test-step3000-beam4, or test-step3000-average5-with-large-step900-beam8-alpha0.8.
+
+results.json     the metrics, the split, the checkpoint, the settings, the date
+outputs.jsonl    one line an example: source, hypothesis, references, and the terms of each metric
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from s2sjax import config, folder
+from s2sjax.errors import UserError
+from s2sjax.evaluate.metrics import Result, summary
+from s2sjax.tasks.task import Task
+from s2sjax.train import hosts
+
+FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
+LONGEST = 100
+"""characters of a name; the rest of a longer one is replaced by its hash"""
+STORED = ("value", "signature", "examples", "label", "format", "higher_is_better")
+"""fields of a Result in results.json"""
+
+
+class Evaluation:
+    """The results of one evaluation. evaluation["per"].value is a score; print(evaluation) prints all of them."""
+
+    def __init__(self, path: Path, page: Mapping[str, Any]):
+        self.path, self.page = path, page
+        self.name: str = path.name
+        self.split: str = page["split"]
+        self.results = _results(page["metrics"])
+
+    @property
+    def run(self) -> Path:
+        return self.path.parent.parent
+
+    @cached_property
+    def outputs(self) -> list[dict[str, Any]]:
+        """One for each example: its source, hypothesis, references, and the terms of each metric."""
+        file = self.path / OUTPUTS
+        try:
+            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read ({error}): evaluate {self.run} again") from None
+
+    def __getitem__(self, metric: str) -> Result:
+        if metric not in self.results:
+            raise UserError(f"{self.path} has no {metric}: it has {', '.join(self.results)}")
+        return self.results[metric]
+
+    def describe(self) -> str:
+        """What was evaluated, in words."""
+        page = self.page
+        which = f"checkpoint of step {page['step']}"
+        if page["average"]:
+            which = f"mean of {page['average']} checkpoints to step {page['step']}"
+        more = f"with {len(page['ensemble'])} more" if page["ensemble"] else ""
+        return ", ".join(filter(None, (self.split, which, page["settings"], more)))
+
+    def __str__(self) -> str:
+        parts = [f"{self.describe()}:", summary(self.results, self.page["noun"])]
+        for label, group in self.page.get("corpora", {}).items():
+            parts += [f"{label}:", summary(_results(group), self.page["noun"])]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+
+# -------------------------------------------------------------------------------------- evaluating
+
+SPLITS = ("train", "dev", "test")
+Results = dict[str, Result]
+
+
+def score(task: Task, examples: Sequence[Any], outputs: Sequence[Any]) -> tuple[Results, dict[str, Results]]:
+    """The results of all examples, and those of each group of them."""
+    groups = {
+        label: task.metrics([examples[n] for n in rows], [outputs[n] for n in rows])
+        for label, rows in task.groups(examples).items()
+    }
+    return task.metrics(examples, outputs), groups
+
+
+def evaluate(
+    run: Any,
+    split: str | None = None,
+    others: Sequence[Any] = (),
+    average: int = 0,
+    report: Callable[[Evaluation], None] = lambda _: None,
+) -> Evaluation:
+    """Predicts a whole split with the best checkpoint, and writes its scores and outputs.
+
+    With `others`, an ensemble. With `average`, each run uses the mean of that many newest checkpoints. `report` sees
+    the scores before they are written: if they cannot be, they are not lost.
+    """
+    task, mesh = run.task, run.mesh()
+    split = split or default_split(task)
+    if split is None:
+        raise UserError("there are neither test nor dev examples: name another split")
+    if split not in SPLITS:
+        raise UserError(f"there is no split {split!r}: choose from {', '.join(SPLITS)}")
+    examples = task.examples(split)
+    run.check_ensemble(others)
+    params, step = run.params(average, mesh)
+    further = [other.params(average, mesh) for other in others]
+    predict = task.predictor(mesh, [other.task for other in others]) if others else run.predictor
+    outputs = predict([params, *(each for each, _ in further)] if others else params, examples)
+    results, groups = score(task, examples, outputs)
+    fields = {name: getattr(run.experiment, name) for name in run.experiment.evaluate_fields}
+    found = make(
+        run.folder, split, step, results, average=average,
+        ensemble=[(other.folder.resolve().name, at) for other, (_, at) in zip(others, further)],
+        settings=task.settings_text(), changed=_changed(run), noun=task.noun, groups=groups,
+        **{name: config.to_json(value) for name, value in fields.items()},
+    )  # fmt: skip
+    report(found)
+    if hosts.is_leader():
+        records = [task.record(example, output) for example, output in zip(examples, outputs, strict=True)]
+        found = write(found, records, results)
+    return found
+
+
+def _changed(run: Any) -> dict[str, Any]:
+    """The settings that change outputs or metrics and are not those that the run was trained with, by dotted name."""
+
+    def settings(experiment: Any) -> dict[str, Any]:
+        fields = {name: config.to_json(getattr(experiment, name)) for name in experiment.evaluate_fields}
+        return folder.flat(fields)
+
+    old, new = settings(run.trained), settings(run.experiment)
+    named = (*folder.FREE, *run.task.settings_fields)
+    return {name: value for name, value in new.items() if old.get(name) != value and name not in named}
+
+
+def default_split(task: Task) -> str | None:
+    """The split that is evaluated if none is named: test, or dev if there is no test."""
+    return next((split for split in ("test", "dev") if task.has(split)), None)
+
+
+# -------------------------------------------------------------------------- names and files of a run
+
+
+def make(
+    run: Path,
+    split: str,
+    step: int,
+    results: Mapping[str, Result],
+    *,
+    average: int = 0,
+    ensemble: Sequence[tuple[str, int]] = (),
+    settings: str = "",
+    changed: Mapping[str, Any] | None = None,
+    noun: str = "example",
+    groups: Mapping[str, Mapping[str, Result]] | None = None,
+    **extra: Any,
+) -> Evaluation:
+    """An evaluation that is not written yet.
+
+    ensemble: (name, step) of each further run. settings: how outputs were made, in words. changed: the fields, by
+    dotted name, that differ from those of the run. extra: anything else for results.json.
+    """
+    page: dict[str, Any] = {
+        "split": split,
+        "step": step,
+        "average": average,
+        "ensemble": [{"run": name, "step": at} for name, at in ensemble],
+        "settings": settings,
+        "noun": noun,
+        "metrics": _to_json(results),
+    }
+    if groups:
+        page["corpora"] = {label: _to_json(part) for label, part in groups.items()}
+    name = name_of(split, step, average, ensemble, settings, changed or {})
+    return Evaluation(run / FOLDER / name, page | extra)
+
+
+def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results: Mapping[str, Result]) -> Evaluation:
+    """Writes the results and the outputs; as NAME-2 if NAME has other results. Returns what was written.
+
+    The same evaluation again replaces itself: only its date changes.
+    """
+    terms = [{name: list(r.terms[n]) for name, r in results.items() if r.terms} for n in range(len(records))]
+    lines = [_dump({**record, "terms": each}) for record, each in zip(records, terms, strict=True)]
+    outputs = "".join(line + "\n" for line in lines)
+    for number in count(1):
+        path = evaluation.path.with_name(f"{evaluation.name}-{number}" if number > 1 else evaluation.name)
+        former = _page(path)
+        if former is None or (_undated(former) == _undated(evaluation.page) and _text(path / OUTPUTS) == outputs):
+            break
+    page = {**evaluation.page, "date": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    folder.write(path / OUTPUTS, outputs)
+    folder.write(path / RESULTS, _dump(page, indent=2) + "\n")  # last: a name with results has its outputs
+    return Evaluation(path, page)
+
+
+def read(path: Path) -> Evaluation:
+    """The evaluation in a folder RUN/evaluations/NAME."""
+    page = _page(path)
+    if page is None:
+        raise UserError(f"{path} has no {RESULTS}: name a run, or one of the folders in RUN/{FOLDER}")
+    return Evaluation(path, page)
+
+
+def read_all(run: str | Path) -> list[Evaluation]:
+    """The evaluations of a run, the newest last."""
+    run = Path(run)
+    if not (run / folder.CONFIG).is_file():
+        raise UserError(f"{run} is not a run folder (it has no {folder.CONFIG}): name another folder")
+    pages = {path.parent: _page(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))}
+    found = [Evaluation(path, page) for path, page in pages.items() if page is not None]
+    return sorted(found, key=lambda evaluation: evaluation.page.get("date", ""))
+
+
+def name_of(
+    split: str,
+    step: int,
+    average: int,
+    ensemble: Sequence[tuple[str, int]],
+    settings: str,
+    changed: Mapping[str, Any],
+) -> str:
+    """name_of("test", 30, 0, [], "beam 4", {"search.alpha": 0.8}) -> "test-step30-beam4-alpha0.8" """
+    parts = [split, f"step{step}", f"average{average}" if average else ""]
+    parts += [f"with-{name}-step{at}" for name, at in ensemble]
+    parts += [settings.replace(" ", "")]
+    parts += [f"{field.rpartition('.')[2]}{_short(value)}" for field, value in sorted(changed.items())]
+    name = re.sub(r"[^A-Za-z0-9_.+=-]", "_", "-".join(filter(None, parts)))
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}-{hashlib.sha256('-'.join(parts).encode()).hexdigest()[:8]}"
+    return name
+
+
+def _short(value: Any) -> str:
+    """A setting in a file name: 0.8, -none, -chrf+wer, or a hash."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value}"
+    text = "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    plain = re.fullmatch(r"[A-Za-z0-9_.+=]{1,30}", text)
+    return f"-{text if plain else hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+# --------------------------------------------------------------------------------------- the table
+
+
+def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Every evaluation of the runs: run, name, split, checkpoint, search, metrics, date."""
+    found = []
+    for run in runs:
+        for evaluation in read_all(run):
+            page = evaluation.page
+            found.append(
+                {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
+                 "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
+                 "metrics": {name: result.value for name, result in evaluation.results.items()},
+                 "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
+            )  # fmt: skip
+    return found
+
+
+def table(runs: Sequence[str | Path]) -> str:
+    """A line for each evaluation, the oldest first."""
+    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date")]
+    for run in runs:
+        for evaluation in read_all(run):
+            page = evaluation.page
+            step = f"step {page['step']}"
+            checkpoint = f"mean of {page['average']} to {step}" if page["average"] else step
+            search = [page["settings"], *(f"with {member['run']}" for member in page["ensemble"])]
+            lines.append(
+                (f"{evaluation.path}", page["split"], checkpoint, ", ".join(filter(None, search)),
+                 "  ".join(map(str, evaluation.results.values())), page.get("date", "")[:16].replace("T", " "))
+            )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def _results(page: Mapping[str, Any]) -> dict[str, Result]:
+    numbers = {name: {field: one[field] for field in STORED} for name, one in page.items()}
+    return {
+        name: Result(name=name, **(one | {"value": math.nan if one["value"] is None else one["value"]}))
+        for name, one in numbers.items()
+    }
+
+
+def _to_json(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
+    return {name: {field: getattr(result, field) for field in STORED} for name, result in results.items()}
+
+
+def _page(path: Path) -> dict[str, Any] | None:
+    """The content of results.json; None if there is none."""
+    try:
+        page = json.loads((path / RESULTS).read_text(encoding="utf-8"))
+        Evaluation(path, page)
+        return page
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path / RESULTS} cannot be read ({error}): delete {path}, and evaluate again") from None
+
+
+def _undated(page: Mapping[str, Any]) -> dict[str, Any]:
+    """As it reads back from JSON, without the date."""
+    return json.loads(_dump({name: value for name, value in page.items() if name != "date"}))
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _dump(value: Any, **options: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

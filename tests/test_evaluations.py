@@ -1,0 +1,222 @@
+"""The evaluations of a run folder: names, what is never overwritten, the table, and comparisons."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from s2sjax import comparison, evaluations
+from s2sjax.errors import UserError
+from s2sjax.evaluate.metrics import Result, score
+
+
+def refused(action) -> str:
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{}")
+    return tmp_path / "run"
+
+
+REFERENCES = [("K AE T",), ("D AA G", "D AO G Z"), ("B ER D",)]
+
+
+def store(run, hypotheses, references=REFERENCES, metrics=("per", "exact"), split="test", step=30, **options):
+    """An evaluation of some hypotheses, as `evaluate` writes it."""
+    results = score(metrics, hypotheses, references)
+    made = evaluations.make(run, split, step, results, settings="beam 4", noun="word", **options)
+    records = [
+        {"source": f"word {n % 3}", "hypothesis": one, "references": list(known)}
+        for n, (one, known) in enumerate(zip(hypotheses, references))
+    ]
+    return evaluations.write(made, records, results)
+
+
+A, B = ["K AE T", "D AO G", "B"], ["K AE T", "D AA G", "B ER D"]
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        (("test", 30, 0, [], "beam 4", {}), "test-step30-beam4"),
+        (("dev", 30, 5, [], "", {}), "dev-step30-average5"),
+        (("test", 3, 0, [("large", 9), ("odd name", 2)], "beam 1", {}),
+         "test-step3-with-large-step9-with-odd_name-step2-beam1"),
+        (("test", 3, 0, [], "5 samples", {"search.sampling.top_p": 0.9}), "test-step3-5samples-top_p0.9"),
+        (("test", 3, 0, [], "beam 4", {"search.penalty": "gnmt", "search.alpha": 0.8}),
+         "test-step3-beam4-alpha0.8-penalty-gnmt"),
+        (("test", 3, 0, [], "", {"evaluate.metrics": ["chrf", "wer"]}), "test-step3-metrics-chrf+wer"),
+        (("test", 3, 0, [], "", {"search.prefix": "ja, also"}), "test-step3-prefix-02574c"),
+    ],
+)  # fmt: skip
+def test_a_name_says_what_was_evaluated_and_how(arguments, name):
+    assert evaluations.name_of(*arguments) == name
+
+
+def test_long_names_are_cut_and_differ():
+    names = [evaluations.name_of("test", 3, 0, [(f"{'x' * 90}{end}", 1)], "beam 4", {}) for end in "ab"]
+    assert names[0] != names[1] and all(len(name) == 100 for name in names)
+
+
+def test_no_evaluation_overwrites_another(run):
+    first = store(run, A)
+    assert first.name == "test-step30-beam4" and first["per"].value == pytest.approx(100 * 3 / 9)
+    assert store(run, A).path == first.path  # the same again
+    other = store(run, B)
+    assert other.name == "test-step30-beam4-2"
+    assert store(run, A).path == first.path and store(run, B).path == other.path
+    assert [one.name for one in evaluations.read_all(run)] == [first.name, other.name]  # the newest last
+    opened = evaluations.read(first.path)
+    assert (opened.results, str(opened)) == (first.results, str(first))
+    assert opened.outputs[1] == {
+        "source": "word 1", "hypothesis": "D AO G", "references": ["D AA G", "D AO G Z"],
+        "terms": {"per": [100.0, 3], "exact": [0.0, 1.0]},
+    }  # fmt: skip
+    assert str(first).splitlines() == [
+        "test, checkpoint of step 30, beam 4:", "PER 33.33%  exact 33.33%  on 3 words",
+    ]  # fmt: skip
+
+
+def test_an_interrupted_evaluation_leaves_its_name_free(run):
+    first = store(run, A)
+    (first.path / "results.json").unlink()
+    assert evaluations.read_all(run) == []
+    assert store(run, B).path == first.path
+
+
+def test_numbers_that_json_does_not_have(run):
+    results = {"mse": Result("mse", float("nan"), False, None, 1, "MSE", "{:.4g}", [(float("nan"), 1.0)])}
+    made = evaluations.make(run, "dev", 1, results)
+    path = evaluations.write(made, [{"source": "", "hypothesis": "nan", "references": []}], results).path
+    assert "NaN" not in (path / "results.json").read_text() + (path / "outputs.jsonl").read_text()
+    assert np.isnan(evaluations.read(path)["mse"].value)
+
+
+def test_results_lists_the_evaluations_of_every_run(run, call):
+    found = store(run, A)
+    store(run, B, step=60, average=3, ensemble=[("large", 9)], changed={"search.alpha": 0.9})
+    code, out, err = call("results", run, run)
+    header, one, two, *again = out.splitlines()
+    assert (code, err, again) == (0, "", [one, two])
+    assert header.split() == ["evaluation", "split", "checkpoint", "search", "metrics", "date"]
+    assert one.startswith(f"{found.path} ") and "step 30 " in one and "PER 33.33%  exact 33.33%" in one
+    assert "mean of 3 to step 60" in two and "beam 4, with large" in two
+    rows = json.loads(call("results", run, "--json")[1])
+    assert [row["metrics"]["per"] for row in rows] == [pytest.approx(100 / 3), 0.0]
+    assert rows[1]["ensemble"] == [{"run": "large", "step": 9}]
+    code, out, err = call("results", "--help")
+    assert (code, err) == (0, "") and out.startswith("usage: s2sjax results ")
+
+
+def test_results_that_are_not_there(run, call):
+    code, _, err = call("results", run)
+    assert code == 0 and err == f"{run} has no evaluations yet: s2sjax evaluate {run}\n"
+    assert call("results", run / "nowhere")[2] == (
+        f"error: {run / 'nowhere'} is not a run folder (it has no config.json): name another folder\n"
+    )
+    assert call("results")[0] == 2
+    assert call("results", run, "--curves", "x.gif")[2] == (
+        "error: --curves x.gif is not a supported image format: use .png, .svg or .pdf\n"
+    )
+    assert "metrics.jsonl does not exist" in call("results", run, "--curves", "x.png")[2]
+    path = store(run, A).path
+    (path / "results.json").write_text("{")
+    assert call("results", run)[2].startswith(f"error: {path}/results.json cannot be read (")
+
+
+# ----------------------------------------------------------------------------------- comparisons
+
+
+def test_two_evaluations_are_compared_metric_by_metric(run, call):
+    a, b = store(run, A * 20, REFERENCES * 20), store(run, B * 20, REFERENCES * 20, step=60)
+    code, out, err = call("compare", a.path, b.path)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:3] == [f"A  {a.path}", f"B  {b.path}", "test, 60 words, 1,000 resamples"]
+    assert lines[4].split() == ["metric", "A", "B", "B", "-", "A", "p"]
+    assert lines[5].startswith("PER     33.33% ± ") and lines[5].endswith("-33.33  0.001  B is better")
+    assert lines[6].startswith("exact   33.33% ± ") and lines[6].endswith("+66.67  0.001  B is better")
+    assert "by PER, B is better on 40, worse on 0, equal on 20" in lines
+    at = lines.index("better:      word 2")  # the most improved one first, each once
+    assert lines[at + 1 : at + 4] == [
+        "  reference  B ER D", "  A          B  (PER 66.67%)", "  B          B ER D  (PER 0.00%)",
+    ]  # fmt: skip
+    assert sum(line.startswith("better:") for line in lines) == 2
+    assert call("compare", a.path, b.path)[1] == out  # the seed is fixed
+    swapped = comparison.compare(b, a)
+    assert "A is better" in str(swapped) and swapped["per"].p == comparison.compare(a, b)["per"].p
+
+
+def test_the_newest_evaluations_of_two_runs_are_compared(run):
+    store(run, A)
+    newest = store(run, B)
+    store(run, A, split="dev")
+    found = comparison.compare(run, str(run))
+    assert found.first.path == found.second.path == newest.path  # test comes before dev
+    assert comparison.compare(run, run, "dev").first.split == "dev"
+    assert found["per"].p == 1.0 and found.changes() == ([], [])
+    assert "p is not reliable on 3 words: evaluate more" in str(found)
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ({"split": "dev"}, "name two evaluations of the same split"),
+        ({"hypotheses": A[:2], "references": REFERENCES[:2]}, "have 3 and 2 examples: evaluate both on the same data"),
+        ({"references": [*REFERENCES[:2], ("B IH D",)]},
+         "the references of example 3 are ['B ER D'] and ['B IH D']: evaluate both on the same data"),
+        ({"metrics": ("cer",)}, "evaluate both with the same metrics (--evaluate.metrics)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_named(run, other, message):
+    first, second = store(run, A), store(run, **{"hypotheses": A, "step": 60, **other})
+    assert message in refused(lambda: comparison.Comparison(first, second))
+
+
+def test_other_mistakes_of_a_comparison(run, tmp_path, call):
+    found = store(run, A)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "config.json").write_text("{}")
+    code, _, err = call("compare", run, empty)
+    assert (code, err) == (2, f"error: {run} has evaluations of test and {empty} has evaluations of nothing: "
+                              "evaluate both on the same split with s2sjax evaluate\n")  # fmt: skip
+    assert "is not a run folder" in call("compare", run, tmp_path / "nowhere")[2]
+    assert "evaluate both on dev" in call("compare", run, run, "--split", "dev")[2]
+    assert "but the split is dev" in call("compare", found.path, run, "--split", "dev")[2]
+    assert call("compare", run)[2].startswith("error: the following arguments are required: RUN")
+    assert "10 resamples are too few" in call("compare", run, run, "--resamples", 10)[2]
+    assert call("compare", run, run, "--beam", 3)[2].startswith("error: compare has no option --beam")
+    (found.path / "outputs.jsonl").unlink()
+    assert "cannot be read" in call("compare", run, run)[2]
+
+
+def test_a_metric_of_a_user_without_terms_says_what_to_add(run):
+    results = {"taste": Result("taste", 1.0, True, None, 1, "taste")}
+    record = {"source": "", "hypothesis": "", "references": []}
+    found = evaluations.write(evaluations.make(run, "test", 1, results), [record], results)
+    assert "give Result.terms in Task.metrics" in refused(lambda: comparison.compare(found, found))
+
+
+def test_sacrebleu_metrics_are_tested_by_sacrebleu(run):
+    references = [(f"the cat sat on the mat number {n}",) for n in range(40)]
+    a = [f"a cat sat on the mat number {n}" for n in range(40)]
+    b = [known for (known,) in references]
+    metrics = ("bleu", "chrf", "ter", "bleu_tokenized")
+    first, second = store(run, a, references, metrics), store(run, b, references, metrics, step=60)
+    found = comparison.compare(first, second, resamples=200)
+    for name in metrics:
+        assert found[name].first == pytest.approx(first[name].value) and found[name].p == pytest.approx(1 / 201)
+        assert found[name].second == pytest.approx(second[name].value)
+    assert all(difference.p == 1 for difference in comparison.compare(first, first).differences.values())
+    assert "BLEU: nrefs:1|" in str(found) and "B is better" in str(found)
