@@ -539,7 +539,7 @@ def test_a_kill_loses_only_the_steps_since_the_last_save_and_a_sigterm_loses_non
     child.terminate()
     out, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
-    last = int(re.search(r"interrupted after step (\d+): run the same command again to continue\n$", out)[1])
+    last = int(re.search(r"interrupted: saved step (\d+); run the same command again to continue\n$", out)[1])
     assert (copy / "checkpoints" / str(last)).is_dir()
 
 

@@ -21,6 +21,7 @@ LAYERS = [
     "evaluate",
     "tasks",
     "experiment_file",
+    "lock",
     "folder",
     "run",
     "bench",

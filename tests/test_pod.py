@@ -215,7 +215,7 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     pod.go.touch()
     said, err = process.communicate(timeout=WAIT)
     assert process.returncode == 0, err
-    (step,) = map(int, re.findall(r"interrupted after step (\d+): run the same command again", said))
+    (step,) = map(int, re.findall(r"interrupted: saved step (\d+); run the same command again", said))
     assert run.load(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
     code, said, err = pod.finish(2, 4, out)
     assert code == 0 and f"resumed after step {step}" in said, err
