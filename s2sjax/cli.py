@@ -18,7 +18,8 @@ from s2sjax.fields import nearest
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    if arguments is None:
+    owns_process = arguments is None
+    if owns_process:
         _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _end(2, f"error: {_explain(error)}")
     except KeyboardInterrupt:
-        _end(130, "interrupted: run the same command again; training continues from its last checkpoint")
+        trains = arguments[:1] == ["train"]
+        where = ": run the same command again; training continues from its last checkpoint" if trains else ""
+        _end(130, f"interrupted{where}", at_once=owns_process)
 
 
 def _run(options: argparse.Namespace, fields: list[str]) -> None:
@@ -68,10 +71,13 @@ def _quiet_libraries() -> None:
     sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else hook(late)
 
 
-def _end(code: int, message: str) -> None:
-    """Exits. One of several processes does not wait for the others: JAX stops them when it is gone."""
+def _end(code: int, message: str, at_once: bool = False) -> None:
+    """Exits. One of several processes does not wait for the others: JAX stops them when it is gone.
+
+    at_once: does not wait for threads either, such as one that compiles.
+    """
     print(message, file=sys.stderr)
-    if launch.WATCHED in os.environ:
+    if at_once or launch.WATCHED in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

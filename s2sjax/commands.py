@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
@@ -28,15 +28,16 @@ BENCHMARKS = ("train", "decode", "data")
 def train(options: argparse.Namespace, fields: list[str]) -> None:
     with ends_at_sigterm():
         from s2sjax import run
-        from s2sjax.train import hosts
+        from s2sjax.train.preemption import Interrupted
 
         experiment = _experiment(options, fields)
         start_jax(options.distributed)
-        trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
-        if result.status == "interrupted":  # everything is saved; Python would wait until XLA has compiled
-            hosts.shutdown()
-            sys.stdout.flush()
-            os._exit(0)
+        try:
+            trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
+        except Interrupted:
+            _leave(130)
+        if result.status == "interrupted":
+            _leave(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
         if run.default_split(trained.task):
             written.append(run.evaluate(trained, report=_print_now).path)
@@ -217,6 +218,15 @@ def doctor(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 # --------------------------------------------------------------------------------------- helpers
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once: everything is saved, and Python would wait until XLA has compiled."""
+    from s2sjax.train import hosts
+
+    hosts.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:

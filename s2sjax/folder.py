@@ -8,6 +8,7 @@ checkpoints/        see train/checkpoints.py
 metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see train/progress.py
 evaluations/        one folder an evaluation: see evaluations.py
 curves.png, attention.png                                      drawn after training
+lock                which process is training in it, while one is: see lock.py
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from s2sjax import __version__, config
+from s2sjax import __version__, config, lock
 from s2sjax.errors import UserError
 from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
 from s2sjax.tasks.task import Task, task_of
@@ -57,7 +58,8 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, not a folder: give another --out")
         # A start that was killed before it wrote config.json may have left some of these.
-        if folder.is_dir() and {path.name for path in folder.iterdir()} - {CODE, ASSETS, DATA, f".{CONFIG}.partial"}:
+        left = {CODE, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
+        if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
             raise UserError(f"{folder} contains something that is not a run: give another --out")
         task = task.replace(assets=task.learn_assets(data))
         for name, asset in task.assets.items():

@@ -91,7 +91,8 @@ class _Child:
 
     def _forward(self, stream: IO[str], ours: IO[str]) -> None:
         for line in stream:
-            if line.startswith("error: "):  # all processes run the same command and fail with the same error
+            # All processes run the same command and fail with the same error, or get the same Ctrl-C.
+            if line.startswith("error: ") or (line.startswith("interrupted") and ours is sys.stderr):
                 self._print_once(line)
                 continue
             self._cut = self._cut or any(word in line for word in LOST_CHATTER)  # and the stack trace after it
@@ -116,7 +117,7 @@ class _Child:
 
 @contextlib.contextmanager
 def _forward_signals(children: Sequence[_Child]) -> Iterator[None]:
-    """Forwards SIGTERM to the processes; they receive Ctrl-C themselves."""
+    """Forwards SIGTERM to the processes. A terminal sends Ctrl-C to all of them itself; they save, and we wait."""
 
     def handle(number: int, _) -> None:
         for child in children:

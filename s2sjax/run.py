@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, overload
 import jax
 import numpy as np
 
-from s2sjax import config, evaluations, folder
+from s2sjax import config, evaluations, folder, lock
 from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures
 from s2sjax.evaluate.decoding import Output, Translator
+from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.evaluate.style import Drawing
 from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
@@ -217,9 +218,11 @@ def load(path: str | Path) -> Run:
 # ------------------------------------------------------------------------------------ training
 
 
+@lock.exclusive
 def train(experiment: config.Experiment, path: str | Path, file: str | Path | None = None) -> tuple[Run, Result]:
     """Trains, from the newest checkpoint if there is one; the returned state lets a notebook continue from it.
 
+    One process, or pod, at a time trains in a folder. A Ctrl-C saves, then raises KeyboardInterrupt.
     file: the experiment file, of which the run folder keeps a copy.
     """
     e, task = experiment, task_of(experiment)
@@ -253,7 +256,7 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
         stream,
         e.train,
         run.checkpoints(),
-        DevEvaluation(task, dev, task.predictor(mesh), log) if dev else None,
+        DevEvaluation(task, dev, task.predictor(mesh), log, mesh) if dev else None,
         log,
         mesh=mesh,
         compiler_options=compiler_options(),
@@ -304,19 +307,36 @@ def _describe(
 
 
 class DevEvaluation:
-    """Predicts the dev examples with the current parameters, scores them and shows a few."""
+    """Predicts the dev examples with the current parameters, scores them, shows a few, and computes their loss."""
 
-    def __init__(self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log):
+    def __init__(
+        self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log, mesh: jax.sharding.Mesh | None = None
+    ):
         self.task, self.predict, self.log = task, predict, log
         self.dev = task.dev_sample(dev, task.experiment.evaluate.lines)
+        self.loss = self._loss(mesh)
+
+    def _loss(self, mesh: jax.sharding.Mesh | None) -> DevLoss | None:
+        loss, data = self.task.evaluation_loss(), self.task.experiment.data
+        if loss is None:
+            return None
+        columns = self.task.dev_columns(self.dev)
+        found = DevLoss(loss, columns, data.buckets, data.tokens, mesh, self.task.has_perplexity)
+        if found.left_out:
+            self.log.print(
+                f"{found.left_out:,} of {len(columns.lengths):,} dev {self.task.noun}s are longer than the last of "
+                f"data.buckets, {tuple(data.buckets[-1])}: dev_loss leaves them out"
+            )
+        return found
 
     def __call__(self, state: TrainState, step: int) -> Scores:
-        outputs = self.predict(evaluation_params(state), self.dev)
+        params = evaluation_params(state)
+        outputs = self.predict(params, self.dev)
         results, groups = _score(self.task, self.dev, outputs)
         some = zip(self.dev[: self.task.experiment.evaluate.samples], outputs)
         self.log.samples(step, [f"  {self.task.show(example, output)}" for example, output in some])
         first, *others = results.values()
-        details = {other.name: other.value for other in others}
+        details = {other.name: other.value for other in others} | (self.loss(params) if self.loss else {})
         details |= {f"{first.name} {label}": part[first.name].value for label, part in groups.items()}
         return Scores(first.name, first.value, first.higher_is_better, details)
 

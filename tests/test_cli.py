@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from test_lines import Pipe
 from s2sjax import cli, config, models, run
 from s2sjax import lines as standard_input
 from s2sjax.models import catalogue
+from s2sjax.train import loop
 
 PAGE = """
 from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
@@ -289,6 +291,19 @@ def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
     assert len((evaluation / "outputs.jsonl").read_text().splitlines()) == 8
 
 
+def test_every_evaluation_tells_the_loss_of_the_dev_examples(trained):
+    folder, printed = trained
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    scored = {line["step"]: line for line in lines if "score" in line}
+    assert list(scored) == [2, 4]
+    events = b"".join(path.read_bytes() for path in (folder / "tensorboard").iterdir())
+    for step, line in scored.items():
+        assert line["dev_perplexity"] == pytest.approx(math.exp(line["dev_loss"])) and 0 <= line["dev_accuracy"] <= 100
+        shown = [f"{name} {line[name]:.4g}" for name in ("dev_loss", "dev_perplexity", "dev_accuracy")]
+        assert f"\nstep {step}  exact {line['exact']:.4g}  cer {line['cer']:.4g}  {'  '.join(shown)}\n" in printed
+    assert all(name in events for name in (b"dev_loss", b"dev_perplexity", b"dev_accuracy"))
+
+
 def test_the_same_command_again_says_that_it_is_done(call, page, copy):
     code, out, err = call("train", page, "--out", copy)
     assert (code, err) == (0, "")
@@ -334,7 +349,8 @@ def test_a_folder_that_may_not_be_written(refused, page, tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    assert refused("train", page, "--out", tmp_path / "run").startswith(f"{tmp_path}/run/assets: Permission denied: ")
+    said = refused("train", page, "--out", tmp_path / "run")
+    assert said.startswith(f"cannot write in {tmp_path}/run (Permission denied): fix it, or give another --out")
 
 
 def test_a_disk_full_of_other_files_is_one_line_too(refused, page, tmp_path, monkeypatch):
@@ -527,6 +543,31 @@ def test_ctrl_c_is_one_line(call, page, monkeypatch):
     assert err.startswith("interrupted: ")
 
 
+def test_ctrl_c_of_other_commands_promises_nothing(call, copy, monkeypatch):
+    monkeypatch.setattr(run, "evaluate", lambda *_: signal.default_int_handler(signal.SIGINT, None))
+    assert call("evaluate", copy) == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_in_the_loop_saves_and_exits_with_130(call, page, copy, monkeypatch):
+    def leave(code):
+        raise SystemExit(code)
+
+    def pressed(programs, state, batch, log, call=loop.Programs.__call__):
+        os.kill(os.getpid(), signal.SIGINT)
+        return call(programs, state, batch, log)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(loop.Programs, "__call__", pressed)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, out, err = call("train", page, "--out", copy, "--train.steps", 9)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert (code, err) == (130, "")
+    assert out.endswith("\ninterrupted: saved step 5; run the same command again to continue\n")
+    assert (copy / "checkpoints" / "5").is_dir() and not (copy / "lock").exists()
+
+
 def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
     monkeypatch.setattr(run, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     former = signal.getsignal(signal.SIGTERM)
@@ -575,7 +616,7 @@ def test_a_kill_loses_only_the_steps_since_the_last_save_and_a_sigterm_loses_non
     child.terminate()
     out, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
-    last = int(re.search(r"interrupted after step (\d+): run the same command again to continue\n$", out)[1])
+    last = int(re.search(r"interrupted: saved step (\d+); run the same command again to continue\n$", out)[1])
     assert (copy / "checkpoints" / str(last)).is_dir()
 
 

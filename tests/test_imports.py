@@ -24,6 +24,7 @@ LAYERS = [
     "evaluate",
     "tasks",
     "experiment_file",
+    "lock",
     "folder",
     "evaluations",
     "comparison",

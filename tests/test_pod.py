@@ -77,6 +77,7 @@ class Pod:
         return subprocess.Popen(
             [sys.executable, "-m", "s2sjax.cli", *map(str, command), *fields], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
         )  # fmt: skip
 
     def finish(self, *arguments, evaluate: bool = False) -> tuple[int, str, str]:
@@ -105,6 +106,10 @@ class Pod:
         """What its one evaluation found."""
         (file,) = (self.folder / out / "evaluations").glob("*/results.json")
         return json.loads(file.read_text())["metrics"]
+
+    def dev_losses(self, out: str) -> dict[int, float]:
+        lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
+        return {line["step"]: line["dev_loss"] for line in lines if "dev_loss" in line}
 
     def fingerprints(self, out: str) -> dict:
         return Checkpoints(self.folder / out / "checkpoints", read_only=True)._header(EPOCHS * PER_EPOCH)["leaves"]
@@ -138,6 +143,8 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert code == 0
     together, single = (pod.losses(name) for name in ("whole", "alone"))
     assert together == pytest.approx(single, abs=1e-5) and len(together) == EPOCHS * PER_EPOCH
+    assert pod.dev_losses("whole") == pytest.approx(pod.dev_losses("alone"), rel=1e-5)
+    assert list(pod.dev_losses("whole")) == [7, 14, 21]
     results = [pod.results(name) for name in ("whole", "alone")]
     assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
     code, _, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
@@ -221,11 +228,45 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     pod.go.touch()
     said, err = process.communicate(timeout=WAIT)
     assert process.returncode == 0, err
-    (step,) = map(int, re.findall(r"interrupted after step (\d+): run the same command again", said))
+    (step,) = map(int, re.findall(r"interrupted: saved step (\d+); run the same command again", said))
     assert run.load(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
     code, said, err = pod.finish(2, 4, out)
     assert code == 0 and f"resumed after step {step}" in said, err
     assert pod.fingerprints(out) == pod.fingerprints("whole")
+
+
+@pytest.mark.exhaustive
+def test_a_shard_that_one_host_reads_is_torn_and_all_hosts_fall_back_to_the_same_step(pod):
+    split = ["--train.mesh.fsdp", "2", "--model.width", "64", "--train.evaluate_every", "0"]
+    code, _, err = pod.finish(2, 1, "torn", *split, "--train.steps", "6")
+    assert code == 0, err
+    shards = [path for path in (pod.folder / "torn/checkpoints/6/params").glob("ocdbt.process_1/d/*")]
+    assert shards
+    for path in shards:
+        os.truncate(path, path.stat().st_size // 2)
+    code, said, err = pod.finish(2, 1, "torn", *split, "--train.steps", "7")
+    assert code == 0, err
+    assert said.count("checkpoint of step 6 is damaged (") == said.count("): falling back to step 3\n") == 1
+    assert "resumed after step 3\n" in said and (pod.folder / "torn/checkpoints/6.damaged").is_dir()
+
+
+@pytest.mark.slow
+def test_a_second_pod_is_refused_and_a_ctrl_c_saves_once(pod):
+    process = pod.start(2, 1, "pressed", hold="4 all")
+    pod.wait_for(4, process)
+    go = pod.go
+    code, out, err = pod.finish(2, 1, "pressed")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {pod.folder / 'pressed'} is being trained by process ") and err.count("\n") == 1
+    for pid in children(process):  # as a terminal does
+        os.kill(pid, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    time.sleep(5)  # as above
+    go.touch()
+    said, err = process.communicate(timeout=WAIT)
+    assert (process.returncode, said_by_us(err)) == (130, "")
+    (step,) = map(int, re.findall(r"interrupted: saved step (\d+); run the same command again to continue", said))
+    assert run.load(pod.folder / "pressed").checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
 
 
 @pytest.mark.slow

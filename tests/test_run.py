@@ -1,5 +1,6 @@
 """Opening experiments and run folders: what is taken, what is refused, and in which words."""
 
+import gc
 import json
 import os
 import shutil
@@ -12,7 +13,9 @@ from s2sjax import config, folder, run
 from s2sjax.config import Data, Evaluate, Luong, Synthetic, TextFiles, Train
 from s2sjax.data import Example, batches, sources
 from s2sjax.errors import UserError
-from s2sjax.tasks import Task, Translation
+from s2sjax.tasks import Regression, Task, Translation
+from s2sjax.tasks.regression import Fibonacci, Windows
+from s2sjax.train import loop
 
 TINY = Translation(
     "tiny",
@@ -230,6 +233,23 @@ def test_the_split_that_is_evaluated():
     assert default(TextFiles(train=("a",), dev=("b",))) == "dev"
     assert default(TextFiles(train=("a",))) is None
     assert default(config.Cmudict(test_percent=0.0)) == "dev"
+
+
+def test_a_resumed_run_holds_as_many_bytes_as_a_fresh_one(tmp_path, monkeypatch):
+    """At the first step: restored, not restored beside what was initialised."""
+    series = Regression("series", Windows(Fibonacci(40), steps=4), train=Train(steps=1, evaluate_every=0))
+    held = []
+
+    def measured(programs, state, batch, log, call=loop.Programs.__call__):
+        gc.collect()
+        held.append(sum(array.nbytes for array in jax.live_arrays() if array.ndim))  # JAX itself keeps some scalars
+        return call(programs, state, batch, log)
+
+    monkeypatch.setattr(loop.Programs, "__call__", measured)
+    run.train(series, tmp_path)
+    run.train(config.replace(series, train=config.replace(series.train, steps=2)), tmp_path)
+    fresh, resumed = held
+    assert fresh == resumed > 0
 
 
 def test_config_json_is_a_page_a_person_can_read(tmp_path):

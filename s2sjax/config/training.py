@@ -108,7 +108,7 @@ class Train:
     evaluate_every: int = 1000
     """steps between evaluations on dev; 0 for none"""
     save_every: int = 1000
-    """steps between checkpoints; one is also saved at the last step and on SIGTERM"""
+    """steps between checkpoints; one is also saved at the last step, on SIGTERM and on Ctrl-C"""
     keep: int = 2
     """number of latest checkpoints to keep, besides the best one"""
     patience: int = 0

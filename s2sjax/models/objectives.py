@@ -46,6 +46,15 @@ def loss(
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
 
 
+def evaluation_loss(module: EncoderDecoder, params: Any, batch: dict) -> WeightedSums:
+    """Teacher forcing without dropout: the cross-entropy over all words, and the accuracy, in percent of the tokens."""
+    target, mask = batch["target"], batch["target"] != PAD
+    logits: Any = module.apply({"params": params}, batch["source"], target)
+    loss = losses.cross_entropy(logits, target, mask)
+    right = jnp.sum((jnp.argmax(logits, axis=-1) == target) & mask)
+    return {"loss": loss, "accuracy": (100 * right.astype(loss[0].dtype), loss[1])}
+
+
 # -------------------------------------------------------------------------- scheduled sampling
 
 

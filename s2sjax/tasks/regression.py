@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from s2sjax.core.pooling import attention_pool
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.frontends import Frames
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
@@ -177,6 +179,13 @@ class Regressor(nn.Module):
         return jnp.tanh(self.output(pooled)).astype(jnp.float32)
 
 
+def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+    """Of a batch: the sum, and the number of windows."""
+    predicted: Any = module.apply({"params": params}, batch["values"], batch["values_lengths"])
+    real = (batch["values_lengths"] > 0).astype(jnp.float32)  # [B]
+    return {"loss": (jnp.sum(real * jnp.square(predicted - batch["target"])[:, 0]), jnp.sum(real))}
+
+
 # ----------------------------------------------------------------------------------------- task
 
 
@@ -287,11 +296,12 @@ class RegressionTask(Task):
         module = self.module
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
-            predicted: Any = module.apply({"params": params}, batch["values"], batch["values_lengths"])
-            real = (batch["values_lengths"] > 0).astype(jnp.float32)  # [B]
-            return {"loss": (jnp.sum(real * jnp.square(predicted - batch["target"])[:, 0]), jnp.sum(real))}
+            return squared_error(module, params, batch)
 
         return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        return partial(squared_error, self.module)
 
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract(

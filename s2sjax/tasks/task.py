@@ -9,6 +9,7 @@ The runner calls, in this order:
     task.plan(columns, multiple)     which rows make the batch of each step
     task.init(key)                   the parameters before the first step
     task.loss(columns)               loss(params, batch, key, step) -> {"loss": (sum, weight), ...}
+    task.evaluation_loss()           the same of held-out examples: loss(params, batch), without dropout (optional)
     task.predictor(mesh)             predict(params, examples) -> one output an example
     task.metrics(examples, outputs)  the scores of those outputs
 
@@ -31,6 +32,7 @@ from s2sjax.config import Experiment
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.errors import UserError
+from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.train.mesh import Rules
 from s2sjax.train.state import Loss
@@ -57,6 +59,8 @@ class Task(ABC):
 
     generates_text: ClassVar[bool] = False
     """whether it has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
+    has_perplexity: ClassVar[bool] = False
+    """whether exp of the mean `evaluation_loss` is a perplexity"""
     noun: ClassVar[str] = "example"
     """what one example is called in a sentence: "on 500 words" """
     settings_fields: ClassVar[tuple[str, ...]] = ()
@@ -119,6 +123,10 @@ class Task(ABC):
     @abstractmethod
     def columns(self, data: Any) -> AnyColumns: ...
 
+    def dev_columns(self, examples: Sequence[Any]) -> AnyColumns:
+        """Dev examples as columns, one row each, for `evaluation_loss`. By default those of training data."""
+        return self.columns(examples)
+
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         """`multiple`: rows of a batch are a multiple of it, so that they divide among devices and micro-batches."""
         data = self.experiment.data
@@ -146,6 +154,13 @@ class Task(ABC):
     @abstractmethod
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         """Pure; `columns` are what it may count in advance. Without them only its shapes and its work count."""
+
+    def evaluation_loss(self) -> EvaluationLoss | None:
+        """loss(params, batch) -> {"loss": (sum, weight), ...} of dev examples, pure, without dropout and smoothing.
+
+        Each evaluation during training logs the mean of each name, as dev_NAME. None: nothing is logged.
+        """
+        return None
 
     @abstractmethod
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:

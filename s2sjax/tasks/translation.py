@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output, Translator
+from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
@@ -179,6 +181,7 @@ class TranslationTask(Task):
 
     generates_text = True
     settings_fields = ("search.beam", "search.sampling.count")
+    has_perplexity = True
     experiment: Translation
 
     @property
@@ -247,6 +250,11 @@ class TranslationTask(Task):
             text.with_tag(self.source, line, None, f"show: {line!r}")
         return pairs.make_columns(e.data, data, self.source, self.target, e.seed)
 
+    def dev_columns(self, examples: Sequence[Example]) -> AnyColumns:
+        """The source and the first target of each example, without subword sampling."""
+        first = [example._replace(targets=example.targets[:1]) for example in examples]
+        return pairs.encode(first, self.source, self.target)
+
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         e = self.experiment
         parts = pairs.make_parts(e.data, columns, e.train.softmax.subset)
@@ -296,6 +304,9 @@ class TranslationTask(Task):
             parts = pairs.make_parts(self.experiment.data, columns, softmax.subset)
             words = None if parts is None else jnp.asarray(parts.words)
         return objectives.choose(self.module, self.experiment.train, proposal, words)
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        return partial(objectives.evaluation_loss, self.module)
 
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         S, T = bucket

@@ -6,9 +6,10 @@ hosts         multi-process runs
 mesh          the device mesh, and the sharding of each parameter
 memory        what each device holds, and what a step adds
 fingerprints  checksums of sharded arrays
+damage        what counts as damage to a checkpoint
 checkpoints   saved completely or not at all, and verified when read
 progress      the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
-preemption    SIGTERM
+preemption    SIGTERM and Ctrl-C
 loop          fit: restore, evaluate, save, batch, step, log
 """
 

@@ -7,39 +7,26 @@ A checkpoint is never changed. A score or notes that come later go to notes.json
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gc
 import json
-import logging
 import os
-import re
-import sys
-import time
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import absl.logging
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from s2sjax.errors import UserError
 from s2sjax.train import hosts
+from s2sjax.train.damage import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
 from s2sjax.train.fingerprints import fingerprints, named_leaves
 from s2sjax.train.progress import replace_file
 from s2sjax.train.state import TrainState
 
 Tree = Any
 NOTES = "notes.json"
-
-
-class _Damaged(Exception):
-    """A wrong fingerprint, a wrong checksum or a missing part; the message says which."""
 
 
 class Checkpoints:
@@ -58,7 +45,7 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self._best, self._read_only = best, read_only
         self._scores: dict[int, float] = {}
-        self._unscored: dict[int, _Damaged] = {}
+        self._unscored: dict[int, Damaged] = {}
         self._damaged: set[int] = set()
         self._last, self._saving = 0, False
         self._manager: Any = None
@@ -67,6 +54,7 @@ class Checkpoints:
         self._changed_notes = self._read_changed_notes()
         for step in self.steps():
             self._read_score(step)
+        self._damaged |= set() if read_only else set(self._unscored)
 
     def _open(self, keep: int) -> ocp.CheckpointManager:
         """Checks the permissions now, not at the first save."""
@@ -77,12 +65,12 @@ class Checkpoints:
                 for path in (self.folder, *self.folder.glob("[0-9]*")):  # including those to be deleted later
                     if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
                         raise _os_error(errno.EACCES, path)
-            with _quiet():
+            with quiet():
                 return ocp.CheckpointManager(self.folder, options=self._options(keep))
         except OSError as error:
             what = "read" if self._read_only else "write"
             raise UserError(
-                f"cannot {what} checkpoints in {self.folder} ({_reason(error)}): fix it, or choose another folder"
+                f"cannot {what} checkpoints in {self.folder} ({reason(error)}): fix it, or choose another folder"
             ) from error
 
     def _options(self, keep: int) -> ocp.CheckpointManagerOptions:
@@ -105,7 +93,7 @@ class Checkpoints:
         self._last = step
         try:
             leaves = fingerprints(_items(state))
-            exists = self._holds(step, leaves)
+            exists = step in self.steps() and not any(hosts.all_gather_text("save", self._differs(step, leaves)))
             self._scores.pop(step, None)
             if score is not None:
                 self._scores[step] = score
@@ -115,21 +103,25 @@ class Checkpoints:
             self._set_damaged_aside()
             if step in self.steps():
                 self._manager.delete(step)
-            sealed = _seal({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
+            sealed = seal({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
             items = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
             self._saving = True
             self._manager.save(step, args=ocp.args.Composite(notes=ocp.args.JsonSave(sealed), **items), force=True)
         except Exception as error:
             raise self._failed(error) from error
 
-    def _holds(self, step: int, leaves: dict[str, list]) -> bool:
+    def _differs(self, step: int, leaves: dict[str, list]) -> str:
+        """Why the checkpoint of this step does not hold this state; empty if it does."""
         try:
-            return step in set(self.steps()) - self._damaged and self._header(step)["leaves"] == leaves
-        except _Damaged:
-            return False
+            same = step not in self._damaged and self._header(step)["leaves"] == leaves
+        except Damaged as damage:
+            return str(damage)
+        return "" if same else "another state"
 
     def _set_damaged_aside(self) -> None:
         """30 becomes 30.damaged: a damaged checkpoint is not used again, but never deleted."""
+        found = hosts.all_gather_text("damaged", " ".join(map(str, sorted(self._damaged))))
+        self._damaged = {int(step) for text in found for step in text.split()} & set(self.steps())
         for step in sorted(self._damaged):
             with hosts.leader_first(f"damaged checkpoint {step}"):
                 if hosts.is_leader():
@@ -194,7 +186,7 @@ class Checkpoints:
     def _read_score(self, step: int) -> None:
         try:
             score = self._header(step)["score"]
-        except _Damaged as damage:
+        except Damaged as damage:
             self._unscored[step] = damage  # reported when it is restored, or passed over
             return
         if score is not None:
@@ -205,15 +197,15 @@ class Checkpoints:
 
         def read() -> dict:
             if not (self.folder / str(step) / "notes").is_dir():
-                raise _Damaged("its notes are missing")
-            sealed = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
-            header = _unseal(sealed)
+                raise Damaged("its notes are missing")
+            sealed = self._restore_item(step, "notes", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
+            header = unseal(sealed)
             if header["step"] != step:
-                raise _Damaged(f"it is the checkpoint of step {header['step']}")
+                raise Damaged(f"it is the checkpoint of step {header['step']}")
             changed = self._changed_notes.get(str(step), {})
             return header | (changed if changed.get("crc32") == sealed["crc32"] else {}) | {"crc32": sealed["crc32"]}
 
-        return _attempt(read)
+        return attempt(read)
 
     def _change_notes(self, step: int, score: float | None, notes: dict) -> None:
         """notes.json: {"20": {"crc32": of the notes in the checkpoint, "score": 0.5, "notes": {}}, ...}, sealed."""
@@ -221,16 +213,16 @@ class Checkpoints:
         changed = {"crc32": self._header(step)["crc32"], "score": score, "notes": notes}
         self._changed_notes = kept | {str(step): changed}
         if hosts.is_leader():
-            replace_file(self.folder / NOTES, json.dumps(_seal(self._changed_notes)))
+            replace_file(self.folder / NOTES, json.dumps(seal(self._changed_notes)))
 
     def _read_changed_notes(self) -> dict[str, dict]:
         path = self.folder / NOTES
         if self._manager is None or not path.exists():
             return {}
         try:
-            return _unseal(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError, AttributeError, _Damaged) as error:
-            print(f"{path} is damaged ({_reason(error)}): using the scores of the checkpoints", flush=True)
+            return unseal(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError, Damaged) as error:
+            print(f"{path} is damaged ({reason(error)}): using the scores of the checkpoints", flush=True)
             return {}
 
     # --------------------------------------------------------------------------------- restore
@@ -270,7 +262,7 @@ class Checkpoints:
                 break
             try:
                 whole.append((step, self._read(step, {"params": template}, params_only=True)["params"]))
-            except _Damaged as damage:
+            except Damaged as damage:
                 print(f"checkpoint of step {step} is damaged ({damage}): skipped", flush=True)
         if len(whole) < last:
             raise UserError(
@@ -290,7 +282,7 @@ class Checkpoints:
         for candidate, following in zip_longest(tries, tries[1:]):
             try:
                 return self._read(candidate, template, params_only), candidate
-            except _Damaged as damage:
+            except Damaged as damage:
                 self._damaged.add(candidate)
                 self._scores.pop(candidate, None)
                 if following is None:
@@ -303,8 +295,27 @@ class Checkpoints:
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
         return None
 
+    def _restore_item(self, step: int, name: str, handler: Any, args: Any) -> Any:
+        """One item. By its handler, not by the manager, which would wait for processes that have failed to read."""
+        return handler.restore(self._manager.directory / str(step) / name, args=args)
+
     def _read(self, step: int, template: dict[str, Tree], params_only: bool) -> dict[str, Tree]:
-        """The items of the template, compared with their fingerprints. With `params_only`, the average as `params`."""
+        """The items of the template, compared with their fingerprints. With `params_only`, the average as `params`.
+
+        If one process finds damage, all raise Damaged, and go on to the same step.
+        """
+        with same_for_all(f"read the checkpoint of step {step}"):
+            found, wanted, names = self._read_local(step, template, params_only)
+        with same_for_all(f"verify the checkpoint of step {step}"):
+            for path, leaf in fingerprints(found).items():
+                if leaf != wanted[path]:
+                    raise Damaged(f"{path} does not match its fingerprint")
+        return {name: found[names[name]] for name in names}
+
+    def _read_local(
+        self, step: int, template: dict[str, Tree], params_only: bool
+    ) -> tuple[dict[str, Tree], dict[str, list], dict[str, str]]:
+        """What this process reads: the items, their fingerprints, and the item that each name of the template means."""
         saved = self._header(step)["leaves"]
         names = {name: name for name in template}
         if params_only and any(path.startswith("ema/") for path in saved):
@@ -315,14 +326,10 @@ class Checkpoints:
         args = {name: ocp.args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in trees.items()}
 
         def read() -> dict[str, Tree]:
-            found = self._manager.restore(step, args=ocp.args.Composite(**args))
-            found = {name: found[name] for name in args}
-            for path, leaf in fingerprints(found).items():
-                if leaf != wanted[path]:
-                    raise _Damaged(f"{path} does not match its fingerprint")
-            return {name: found[names[name]] for name in names}
+            handler = ocp.StandardCheckpointHandler
+            return {name: self._restore_item(step, name, handler(), each) for name, each in args.items()}
 
-        return _attempt(read)
+        return attempt(read), wanted, names
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"
@@ -341,78 +348,8 @@ class Checkpoints:
                 raise UserError(f"{where} has {path}, shape {tuple(saved[path][0])}, which this model lacks: {remedy}")
 
 
-# ---------------------------------------------------------------------------- damage and errors
-
-
-def _seal(content: dict) -> dict:
-    body = json.dumps(content)
-    return {"body": body, "crc32": zlib.crc32(body.encode())}
-
-
-def _unseal(sealed: dict) -> dict:
-    if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
-        raise _Damaged("the notes do not match their checksum")
-    return json.loads(sealed["body"])
-
-
-def _attempt(read: Callable[[], dict]) -> dict:
-    """read(), or _Damaged with a short reason. An error that says nothing about the files is raised as it is."""
-    with _quiet():
-        try:
-            return read()
-        except Exception as error:
-            if not _is_damage(error):
-                raise
-            reason = _reason(error)
-        time.sleep(0.2)  # the other reads of this checkpoint are still running
-        gc.collect()
-    raise _Damaged(reason)
-
-
-_NOT_DAMAGE = "(PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED):"
-"""how TensorStore's errors begin"""
-
-
-def _is_damage(error: BaseException | None) -> bool:
-    """Whether a failed read is the fault of the checkpoint: not of memory, permissions, devices or the file system."""
-    while error is not None:
-        if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
-            return False
-        if re.match(_NOT_DAMAGE, str(error)):
-            return False
-        codes = [int(code) for code in re.findall(r"os_error_code='(\d+)'", str(error))]
-        codes += [error.errno] if isinstance(error, OSError) and error.errno else []
-        if set(codes) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}:
-            return False
-        error = error.__cause__ or error.__context__
-    return True
-
-
 def _os_error(code: int, path: Path) -> OSError:
     return OSError(code, os.strerror(code), str(path))
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error, shortened."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences Orbax and the tasks that a failed read leaves behind, and restores everything afterwards."""
-    level, hook, asyncio_log = absl.logging.get_verbosity(), sys.unraisablehook, logging.getLogger("asyncio")
-    drop = lambda record: False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        absl.logging.set_verbosity(absl.logging.FATAL)
-        asyncio_log.addFilter(drop)
-        sys.unraisablehook = lambda _: None
-        try:
-            yield
-        finally:
-            sys.unraisablehook = hook
-            asyncio_log.removeFilter(drop)
-            absl.logging.set_verbosity(level)
 
 
 class _NewestAndBest(NamedTuple):

@@ -6,8 +6,9 @@ Process 0 is the leader. Only the leader prints and writes; the other processes 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -18,6 +19,9 @@ from s2sjax.errors import UserError
 
 HEARTBEAT = int(os.environ.get("S2SJAX_HEARTBEAT", "30"))
 """seconds without a heartbeat after which a process counts as dead, and the others exit"""
+TEXT = 1024
+"""bytes of a text that processes exchange"""
+_barriers = itertools.count()
 LEADER_TIMEOUT = 24 * 3600
 """seconds that the other processes wait for the leader, which may have to download a corpus"""
 
@@ -66,13 +70,32 @@ def all_gather(rows: np.ndarray) -> np.ndarray:
     return multihost_utils.process_allgather(rows, tiled=True) if is_multiprocess() else rows
 
 
+def wait_for_all(what: str) -> None:
+    """A barrier that is not a collective of the devices: those time out after half a minute."""
+    key = f"{what} {next(_barriers)}"  # each barrier has a name of its own
+    multihost.get_barrier_sync_fn()(key=key, timeout_ms=LEADER_TIMEOUT * 1000)
+
+
+def all_gather_text(what: str, text: str) -> list[str]:
+    """The text of each process, in process order, cut to TEXT bytes. All processes must call it; they may be slow."""
+    if not is_multiprocess():
+        return [text]
+    wait_for_all(what)
+    encoded = text.encode()[:TEXT]
+    row = np.frombuffer(encoded.ljust(TEXT, b"\0"), np.uint8)[None]
+    return [bytes(other).rstrip(b"\0").decode(errors="ignore") for other in all_gather(row)]
+
+
+def from_leader(what: str, make: Callable[[], str]) -> str:
+    """make() of the leader, for all processes. All of them must call it."""
+    return all_gather_text(what, make() if is_leader() else "")[0]
+
+
 @contextlib.contextmanager
 def leader_first(what: str) -> Iterator[None]:
     """The leader runs the block first; then the other processes run it, and find what the leader has written."""
-    # Not a collective of the devices: those time out after half a minute.
-    wait = multihost.get_barrier_sync_fn()
     if not is_leader():
-        wait(key=what, timeout_ms=LEADER_TIMEOUT * 1000)
+        wait_for_all(what)
     yield
     if is_leader():
-        wait(key=what, timeout_ms=LEADER_TIMEOUT * 1000)
+        wait_for_all(what)

@@ -21,7 +21,7 @@ from s2sjax.errors import UserError
 from s2sjax.train import hosts, memory
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.mesh import ROWS, global_batch, path_of
-from s2sjax.train.preemption import Preemption
+from s2sjax.train.preemption import Interrupted, Preemption
 from s2sjax.train.progress import NOTHING, Log
 from s2sjax.train.state import TrainState, TrainStep
 
@@ -78,6 +78,7 @@ def fit(
 
     `template` has the shapes and shardings of init() (`mesh.abstract_state`). init is called only if there is nothing
     to restore, so that there is never more than one state in memory. The state of init() is donated.
+    A Ctrl-C saves, then raises Interrupted, a KeyboardInterrupt.
     `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket.
     """
     log = log or Log(None, train.steps, train.log_every)
@@ -112,6 +113,8 @@ def fit(
             if checkpoints is not None and (due or scored):
                 _flush(pending, train, log)
                 pending = None
+                if interrupted and preemption.by_keyboard:
+                    log.print(f"saving step {step}; a second Ctrl-C ends at once")
                 with log.timed("save"):
                     checkpoints.save(state, step, score, {"best": best._asdict()})
                 saved = step
@@ -136,8 +139,11 @@ def fit(
             pending = (step, batch, metrics)
         if checkpoints is not None:
             checkpoints.wait()
-        if interrupted and not finished:
-            log.print(f"interrupted after step {step}: run the same command again to continue")
+        if interrupted and (preemption.by_keyboard or not finished):
+            what = f"saved step {step}; " if step == saved and step else f"after step {step}; " if step else ""
+            log.print(f"interrupted: {what}run the same command again to continue")
+            if preemption.by_keyboard:
+                raise Interrupted
             return Result(state, "interrupted", best)
         return Result(state, "done" if step >= train.steps else "stopped", best)
 

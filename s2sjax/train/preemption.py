@@ -1,8 +1,9 @@
-"""SIGTERM, noted so that the training loop can save before it ends."""
+"""SIGTERM and Ctrl-C (SIGINT), noted so that the training loop can save before it ends."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,11 @@ import jax
 from jax.experimental import multihost_utils
 
 
-class _Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, raised after everything is saved: a script or a notebook cell stops as it does at any Ctrl-C."""
+
+
+class _LeaveBlock(BaseException):
     """Raised by the signal handler inside `interruptible`; no `except Exception` may catch it."""
 
 
@@ -21,40 +26,53 @@ class Interruptible:
 
 
 class Preemption:
-    """Notes a SIGTERM; a second one ends the process at once.
+    """Notes a SIGTERM or a Ctrl-C; a second one ends the process at once.
 
-    In a multi-process run JAX handles the signal, and all processes stop at the same step.
+    In a multi-process run JAX handles the SIGTERM, and all processes stop at the same step. A Ctrl-C becomes one.
     """
 
     def __init__(self):
         self._distributed = jax.distributed.is_initialized()
         self._noted = False
         self._interruptible = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
+        self.by_keyboard = False
+        """whether this process got a Ctrl-C"""
 
     def __enter__(self) -> Preemption:
-        if not self._distributed and threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._handle)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT,) if self._distributed else (signal.SIGINT, signal.SIGTERM):
+                # A shell starts background jobs with SIGINT ignored: they stay so.
+                if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
-    def _handle(self, *_) -> None:
+    def _handle(self, number: int, _) -> None:
         self._noted = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._interruptible:
-            raise _Interrupted
+        if number == signal.SIGINT:
+            self.by_keyboard = True
+            # KeyboardInterrupt, as before the loop: a second Ctrl-C must end the work, but not a notebook's kernel.
+            signal.signal(number, self._previous[number] or signal.default_int_handler)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+        if self._distributed:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif self._interruptible:
+            raise _LeaveBlock
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interruptible]:
-        """A block whose result is not needed when a SIGTERM arrives: it is left at once, with `interrupted` set."""
+        """A block whose result is not needed when a signal arrives: it is left at once, with `interrupted` set."""
         block = Interruptible()
         self._interruptible = True
         try:
             yield block
-        except _Interrupted:
+        except _LeaveBlock:
             block.interrupted = True
         finally:
             self._interruptible = False

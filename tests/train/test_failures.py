@@ -336,9 +336,11 @@ def test_changed_notes_go_with_their_state(folder):
         OSError(errno.ESTALE, "Stale file handle", "params"),
         ValueError("NOT_FOUND: Error reading local file: Stale file handle [os_error_code='116']"),
         ValueError("UNAVAILABLE: Error opening driver"),
+        TimeoutError("reading took too long"),
+        ConnectionResetError("the server went away"),
         jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"),
     ],
-    ids=["memory", "permission", "stale", "stale in TensorStore", "network", "device memory"],
+    ids=["memory", "permission", "stale", "stale in TensorStore", "network", "time-out", "connection", "device memory"],
 )
 def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
     checkpoints = Checkpoints(folder, KEEP)
@@ -346,7 +348,7 @@ def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
     def restore(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(checkpoints._manager, "restore", restore)
+    monkeypatch.setattr(checkpoints, "_restore_item", restore)
     with pytest.raises(type(error)) as caught:
         checkpoints.restore(state_at(0))
     assert caught.value is error
@@ -355,6 +357,41 @@ def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
     checkpoints.save(state_at(21), 21)
     checkpoints.close()
     assert not list(folder.glob("*.damaged*"))
+
+
+def test_processes_agree_on_the_step_they_fall_back_to(folder, monkeypatch, capsys):
+    """The other process of two finds the shard of step 20 that only it reads torn: this one falls back with it."""
+    gather = lambda what, text: [text, "Da shard is torn" if what == "read the checkpoint of step 20" else ""]
+    monkeypatch.setattr("s2sjax.train.hosts.all_gather_text", gather)
+    checkpoints = Checkpoints(folder, KEEP)
+    assert checkpoints.restore(state_at(0))[1] == 10
+    assert capsys.readouterr().out == "checkpoint of step 20 is damaged (a shard is torn): falling back to step 10\n"
+    checkpoints.save(state_at(11), 11)
+    checkpoints.close()
+    assert {"20.damaged", "10", "11"} == {path.name for path in folder.iterdir()}
+
+
+def test_an_error_of_another_process_ends_this_one_too_and_is_not_damage(folder, monkeypatch):
+    gather = lambda what, text: [text, "E[Errno 116] Stale file handle" if what.startswith("read") else ""]
+    monkeypatch.setattr("s2sjax.train.hosts.all_gather_text", gather)
+    with pytest.raises(UserError) as caught:
+        Checkpoints(folder, KEEP).restore(state_at(0))
+    assert str(caught.value) == (
+        "another process could not read the checkpoint of step 20: [Errno 116] Stale file handle: fix it, and run "
+        "the same command again"
+    )
+    assert not list(folder.glob("*.damaged*"))
+
+
+def test_an_older_damaged_checkpoint_is_set_aside_too(folder):
+    """Nobody restores it, and yet the next saves do not delete it."""
+    os.truncate(folder / "10" / "notes" / "metadata", 100)
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    assert checkpoints.restore(state_at(0))[1] == 20
+    for step in (21, 22, 23):
+        checkpoints.save(state_at(step), step)
+    checkpoints.close()
+    assert (folder / "10.damaged" / "params").is_dir()
 
 
 def test_nobody_elses_logging_is_changed(folder):

@@ -89,13 +89,13 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def preempted_at(last):
-    """Batches that bring a SIGTERM with the batch of step `last`."""
+def preempted_at(last, number=signal.SIGTERM):
+    """Batches that bring a signal with the batch of step `last`."""
 
     def preempted(start):
         for step, batch in batches(start):
             if step == last:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
             yield step, batch
 
     return preempted
@@ -366,3 +366,87 @@ def test_a_sigterm_cuts_compiling_short(lab, monkeypatch):
     monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     cut = lab.fit()
     assert cut.status == "interrupted" and int(cut.state.step) == 0
+
+
+# -------------------------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.fixture
+def keyboard():
+    """As in a terminal or a notebook: jobs in the background have SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "as before the loop"
+    signal.signal(signal.SIGINT, former)
+
+
+def test_a_ctrl_c_saves_and_the_next_run_goes_on_bit_for_bit(lab, other, keyboard, capsys):
+    whole = lab.fit()
+    capsys.readouterr()
+    with pytest.raises(KeyboardInterrupt):
+        other.fit(batches=preempted_at(5, signal.SIGINT))
+    out = capsys.readouterr().out
+    assert out.endswith(
+        "saving step 6; a second Ctrl-C ends at once\n"
+        "interrupted: saved step 6; run the same command again to continue\n"
+    )
+    assert other.checkpoints.steps() == [4, 6]
+    assert_same(other.fit().state, whole.state)
+
+
+def test_a_second_ctrl_c_ends_at_once(lab, keyboard):
+    def impatient(start):
+        for step, batch in batches(start):
+            if step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                raise AssertionError("it went on")
+            yield step, batch
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        lab.fit(batches=impatient)
+    assert type(caught.value) is KeyboardInterrupt and lab.checkpoints.steps() == [4]
+
+
+def test_a_ctrl_c_cuts_an_evaluation_and_compiling_short(lab, keyboard, monkeypatch, capsys):
+    train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
+    with pytest.raises(KeyboardInterrupt):
+        lab.fit(train, evaluate=lambda state, step: os.kill(os.getpid(), signal.SIGINT))
+    assert lab.checkpoints.steps() == [4]
+    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        lab.fit(train, evaluate=scores(1.0))
+    assert lab.checkpoints.steps() == [4] and "interrupted: saved step 4;" in capsys.readouterr().out
+
+
+def test_a_ctrl_c_before_the_first_step_promises_nothing(lab, keyboard, monkeypatch, capsys):
+    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        lab.fit()
+    assert capsys.readouterr().out == "interrupted: run the same command again to continue\n"
+
+
+def test_a_ctrl_c_in_a_pod_stops_all_processes_at_one_step(lab, keyboard, monkeypatch):
+    """It becomes a SIGTERM, of which JAX tells all processes: here, to stop two steps later."""
+    told = []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", lambda step: step == 7)
+    kill = os.kill
+
+    def note(pid, number):
+        told.append(number)
+        if number == signal.SIGINT:
+            kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", note)
+    with pytest.raises(KeyboardInterrupt):
+        lab.fit(batches=preempted_at(5, signal.SIGINT))
+    assert told == [signal.SIGINT, signal.SIGTERM] and lab.checkpoints.steps() == [4, 7]
+
+
+def test_a_job_in_the_background_still_ignores_ctrl_c(lab):
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert lab.fit(batches=preempted_at(5, signal.SIGINT)).status == "done"
+    finally:
+        signal.signal(signal.SIGINT, former)

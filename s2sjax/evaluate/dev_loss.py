@@ -1,0 +1,75 @@
+"""The loss of held-out examples, teacher forced: means of (sum, weight) pairs over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from s2sjax.core import device
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
+
+Tree = Any
+Sums = dict[str, tuple[Any, Any]]
+EvaluationLoss = Callable[[Tree, Batch], Sums]
+"""loss(params, batch) -> {"loss": (sum, weight), ...}: pure, without dropout"""
+
+
+class DevLoss:
+    """dev_loss(params) -> {"dev_loss": 1.2, ...}. Compiled once per bucket and reused between calls.
+
+    With a mesh, the rows of a batch are split over all devices, and every process gets the result. As in training,
+    rows that are longer than the last bucket are left out.
+    """
+
+    def __init__(
+        self,
+        loss: EvaluationLoss,
+        columns: AnyColumns,
+        buckets: Buckets,
+        tokens: int,
+        mesh: Mesh | None = None,
+        perplexity: bool = False,
+    ):
+        self._columns, self._perplexity = columns, perplexity
+        self._mesh = mesh if mesh is not None and mesh.size > 1 else None
+        multiple = 1 if self._mesh is None else self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        fits = first_bucket(columns.lengths, buckets) >= 0
+        self.left_out = int(np.sum(~fits))
+        """rows too long for every bucket"""
+        self._plan = Plan(columns.lengths, buckets, tokens, 0, multiple) if fits.any() else None
+        replicated = None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
+        self._compiled = jax.jit(loss, out_shardings=replicated)
+
+    def __call__(self, params: Tree) -> dict[str, float]:
+        if self._plan is None:
+            return {}
+        found = [self._sums(params, step) for step in range(self._plan.steps_per_epoch)]  # each row once
+        totals: dict[str, np.ndarray] = {}
+        for sums in jax.device_get(found):
+            for name, pair in sums.items():
+                totals[name] = totals.get(name, 0.0) + np.asarray(pair, np.float64)
+        means = {f"dev_{name}": float(total / weight) for name, (total, weight) in totals.items() if weight}
+        if self._perplexity and "dev_loss" in means:
+            loss = means["dev_loss"]
+            means = {"dev_loss": loss, "dev_perplexity": math.exp(loss) if loss < 700 else math.inf} | means
+        return means
+
+    def _sums(self, params: Tree, step: int) -> Sums:
+        assert self._plan is not None
+        bucket, rows = self._plan.at(step)
+        batch = self._columns.batch(rows, self._plan.buckets[bucket])
+        sums = self._compiled(params, {name: self._place(array) for name, array in batch.items()})
+        # On the CPUs of several processes, programs that run at once may start their collectives in different orders.
+        return jax.block_until_ready(sums) if jax.process_count() > 1 and device.on_cpu() else sums
+
+    def _place(self, array: np.ndarray) -> Any:
+        if self._mesh is None:
+            return array
+        sharding = NamedSharding(self._mesh, PartitionSpec(("data", "fsdp")))
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

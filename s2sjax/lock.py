@@ -1,0 +1,190 @@
+"""One training process, or pod, in a run folder at a time.
+
+The leader holds FOLDER/lock, a file that says who it is and since when, by flock(2): the kernel releases it when the
+process ends, however it ends. Some shared file systems keep such locks on one host only, or have none. Therefore the
+holder also touches the file every few seconds, and whoever finds the file of another host watches whether that goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import getpass
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from s2sjax.errors import UserError
+from s2sjax.train import hosts
+
+NAME = "lock"
+BEAT = 10.0
+"""seconds between two touches of the file"""
+PATIENCE = 60.0
+"""seconds without a touch after which a holder on another host counts as dead"""
+Train = TypeVar("Train", bound=Callable[..., Any])
+UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+
+
+class Holder(NamedTuple):
+    host: str
+    pid: int
+    user: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user} on {self.host}, since {self.since}"
+
+
+def exclusive(train: Train) -> Train:
+    """train(experiment, path, ...) that holds the lock of `path` while it runs."""
+
+    @functools.wraps(train)
+    def locked(experiment: Any, path: str | Path, *arguments: Any, **options: Any) -> Any:
+        with held(Path(path)):
+            return train(experiment, path, *arguments, **options)
+
+    return cast(Train, locked)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run folder, which is created if need be; refused if another process holds it.
+
+    Of several processes the leader takes it, and all of them learn the outcome.
+    """
+    taken: list[_Lock] = []
+
+    def take() -> str:
+        try:
+            taken.append(_Lock(folder))
+        except UserError as error:
+            return str(error)
+        return ""
+
+    if refusal := hosts.from_leader("lock", take):
+        raise UserError(refusal)
+    try:
+        yield
+    finally:
+        for lock in taken:
+            lock.release()
+
+
+class _Lock:
+    def __init__(self, folder: Path):
+        self.path = folder / NAME
+        self._beating = threading.Event()
+        try:
+            self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._open()
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
+        except (FileExistsError, NotADirectoryError):
+            file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
+            raise UserError(f"{file} is a file, not a folder: give another --out") from None
+        except OSError as error:
+            raise UserError(
+                f"cannot write in {folder} ({error.strerror or error}): fix it, or give another --out"
+            ) from error
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _open(self) -> int:
+        """The open file, locked by this process."""
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                supported = self._flock(file)
+                holder = _read(file)
+                if holder and not (supported and holder.host == socket.gethostname()) and self._is_alive(holder):
+                    raise self._refusal(holder)
+                if self._is_at_path(file):
+                    return file
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)  # the former holder has deleted it in between
+
+    def _flock(self, file: int) -> bool:
+        """Locks the file; False if the file system cannot."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._refusal(_read(file)) from None
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            return False
+        return True
+
+    def _refusal(self, holder: Holder | None) -> UserError:
+        who = str(holder or "another process")
+        return UserError(f"{self.path.parent} is being trained by {who}: wait for it, stop it, or give another --out")
+
+    def _is_alive(self, holder: Holder) -> bool:
+        """Whether the file is touched while we watch: clocks of two hosts cannot be compared."""
+        where = self.path.parent
+        print(f"waiting up to {PATIENCE:.0f} s to see whether {holder}, is still training in {where}", flush=True)
+        first, end = self._touched(), time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            time.sleep(min(1.0, BEAT))
+            if (now := self._touched()) != first:
+                return now is not None
+        return False
+
+    def _touched(self) -> int | None:
+        """When the file was last touched. Opened anew each time: NFS then asks the server."""
+        try:
+            with open(self.path, "rb") as file:
+                return os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def _is_at_path(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _beat(self) -> None:
+        while not self._beating.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
+
+    def release(self) -> None:
+        """Deletes the file, and the folders that were made for it if nothing else is in them."""
+        self._beating.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._is_at_path(self._file):
+                self.path.unlink()
+        os.close(self._file)
+        with contextlib.suppress(OSError):
+            for folder in self._made:
+                folder.rmdir()
+
+
+def _this_process() -> Holder:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a user of this number
+        user = str(os.getuid())
+    return Holder(socket.gethostname(), os.getpid(), user, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
+
+
+def _read(file: int) -> Holder | None:
+    """The holder that the file names; None if it is empty or unreadable."""
+    try:
+        return Holder(**json.loads(os.pread(file, 4096, 0)))
+    except (ValueError, TypeError):
+        return None
