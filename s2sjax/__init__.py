@@ -16,8 +16,11 @@ def load(folder: Any) -> Any:
     return run.load(folder)
 
 
-def train(experiment: Any, folder: Any) -> Any:
-    """Trains an experiment in a folder, from its newest checkpoint if there is one: (run, result)."""
+def train(experiment: Any, folder: Any, init: Any = None, init_assets: bool = False) -> Any:
+    """Trains an experiment in a folder, from its newest checkpoint if there is one: (run, result).
+
+    init: a run folder whose parameters a new run starts from; with `init_assets` also from its vocabularies.
+    """
     from s2sjax import run
 
-    return run.train(experiment, folder)
+    return run.train(experiment, folder, init=init, init_assets=init_assets)

@@ -242,7 +242,7 @@ def subset(**data) -> Translation:
         (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
         (
             lambda: Translation("x", model=ConvS2S(max_length=32)),
-            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+            "model.max_length 32 is shorter than the longest source of data.buckets, 64: raise it",
         ),
         (
             lambda: Translation("x", model=RCTM(), search=Search(coverage=0.2)),
@@ -309,7 +309,7 @@ def subset(**data) -> Translation:
         (lambda: Translation(".."), "name is '..': it must be the name of a folder"),
         (
             lambda: Translation("x", model=Transformer(positions="learned", max_length=32)),
-            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+            "model.max_length 32 is shorter than the longest source of data.buckets, 64: raise it",
         ),
     ],
 )

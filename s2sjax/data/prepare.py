@@ -78,7 +78,8 @@ def prepare(
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
     fingerprint = pairs.fingerprint(train.with_stage("reading"))
-    settings = {"version": records.VERSION, "data": fingerprint, "shard": shard, "made_with": config.to_json(data)}
+    made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
+    settings = {"version": records.VERSION, "data": fingerprint, "shard": shard, "made_with": made_with}
     if (folder / records.MANIFEST).is_file():
         manifest = records.read_manifest(folder)
         if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):

@@ -106,7 +106,7 @@ class Records:
                     "change the setting, or prepare the folder again"
                 )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
-        if wanted is not None and wanted != made.corpus:
+        if wanted is not None and config.without_folders(wanted) != config.without_folders(made.corpus):
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
 
 
