@@ -106,9 +106,9 @@ def describe_change(before: int | None, given: config.Train, now: config.Train, 
     if given.schedule_steps or now.steps == before:
         return []
     return [
-        f"train.steps is {now.steps}, but the learning rate keeps its schedule of {before} steps: it is "
+        f"train.steps is {now.steps}, but the schedule of this run has {before} steps: the learning rate is "
         f"{rate(before, step)} at step {step} and {rate(before, now.steps)} at step {now.steps}; "
-        f"for a schedule of another length set train.schedule_steps, for example to {now.steps}"
+        f"to change it set train.schedule_steps, for example to {now.steps}"
     ]
 
 
