@@ -1,5 +1,6 @@
 """A corpus decoded with every option, on a tiny model with random weights: what the options promise of the text."""
 
+import jax
 import numpy as np
 import pytest
 import zoo
@@ -194,6 +195,18 @@ def test_learned_positions_bound_what_is_read_and_written(text):
         translator(learned, text, max_length=17).decode(params, ["abc"])
     with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 32"):
         generous.decode(params, ["a" * 16])
+
+
+@pytest.mark.parametrize("limited", ["encoder", "decoder"])
+def test_only_the_positions_of_the_decoder_bound_the_output(text, limited):
+    learned, other = zoo.MODELS["transformer-pre-learned"], zoo.MODELS["luong"]
+    pair = config.Pair(learned, other) if limited == "encoder" else config.Pair(other, learned)
+    module = models.build(pair, text.size, text.size)
+    ids = np.ones((1, 1), np.int32)
+    params = jax.jit(module.init)(jax.random.key(0), ids, ids)["params"]
+    generous = translator([(module, None)], text, max_ratio=4.0, beam=1, min_length=22)
+    (outputs,) = generous.decode(params, ["abc"])
+    assert len(outputs[0].ids) == (16 if limited == "decoder" else 26)
 
 
 # ------------------------------------------------------------------------- models without attention
