@@ -14,7 +14,7 @@ subwords = Text("subwords", size=37_000)
 experiment = Translation(
     name="wmt",
     data=Data(
-        corpus=Prepared("prepared/wmt", Tfds("wmt14_translate/de-en", source="en", target="de")),
+        corpus=Prepared("../prepared/wmt", Tfds("wmt14_translate/de-en", source="en", target="de")),
         source=subwords,
         target=subwords,
         shared=True,

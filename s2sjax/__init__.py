@@ -19,17 +19,18 @@ def load(folder: Any) -> Any:
     return run.load(folder)
 
 
-def train(experiment: Any, folder: Any = None) -> Any:
+def train(experiment: Any, folder: Any = None, init: Any = None, init_assets: bool = False) -> Any:
     """Trains an experiment in a folder (default: runs/NAME), from its newest checkpoint if there is one: the run.
 
-    `experiment` may be the path of an experiment file. `s2sjax.run.train` also returns the last state.
+    `experiment` may be the path of an experiment file. init: a run folder whose parameters a new run starts from; with
+    `init_assets` also from its vocabularies. `s2sjax.run.train` also returns the last state.
     """
     from s2sjax import run
 
     file = None if hasattr(experiment, "task") else experiment
     if file is not None:
         experiment = run.load_experiment(file)
-    trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file)
+    trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets)
     return trained
 
 

@@ -140,6 +140,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument("--out", metavar="DIR", help="the run folder (default: runs/NAME, the name of the experiment)")
     named = "use a named model instead of that of FILE: see s2sjax models"
     train.add_argument("--model", metavar="NAME", help=named)
+    about = "start from the parameters of another run, where names and shapes agree"
+    train.add_argument("--init", metavar="RUN", help=about)
+    about = "with --init, also take its vocabularies, instead of learning new ones"
+    train.add_argument("--init-assets", action="store_true", help=about)
     joined = "run as one process of several, one on each host: see docs/pod.md"
     train.add_argument("--distributed", action="store_true", help=joined)
     about = "convert the text of an experiment to ids once, so that training only reads them"

@@ -33,7 +33,10 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         experiment = _experiment(options, fields)
         start_jax(options.distributed)
         try:
-            trained, result = run.train(experiment, options.out or Path("runs") / experiment.name, options.subject)
+            trained, result = run.train(
+                experiment, options.out or Path("runs") / experiment.name, options.subject, options.init,
+                options.init_assets,
+            )  # fmt: skip
         except Interrupted:
             _leave(130)
         if result.status == "interrupted":
@@ -53,13 +56,15 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         experiment: Any = _experiment(options, fields)
         if not isinstance(experiment.data, config.Data):
             raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
-        folder = options.out or getattr(experiment.data.corpus, "folder", f"prepared/{experiment.name}")
+        corpus_folder = getattr(experiment.data.corpus, "folder", None)
+        folder = config.relative(options.out or corpus_folder or f"prepared/{experiment.name}")
         with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
         print("\n".join([f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens", *done.remarks]))
-        if getattr(experiment.data.corpus, "folder", None) != folder:
-            print(f"to train on it: data.corpus = config.Prepared({folder!r})")
+        if corpus_folder is None or Path(corpus_folder) != Path(folder).absolute():
+            there = os.path.relpath(folder, Path(options.subject).parent)
+            print(f"to train on it, write in {options.subject}: data.corpus = config.Prepared({there!r})")
 
 
 def launch(options: argparse.Namespace, fields: list[str]) -> None:
@@ -243,7 +248,7 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
         # `override` checks the whole: a field set on the command line may make the model fit.
         object.__setattr__(experiment, "model", models.NAMED[name].config)
-    return override(options, experiment, fields)
+    return config.resolve_paths(override(options, experiment, fields), Path.cwd())
 
 
 def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:

@@ -33,13 +33,13 @@ _open: list[Loaded] = []
 
 
 def load_experiment(file: str | Path) -> config.Experiment:
-    """The `experiment` that a Python file defines."""
+    """The `experiment` that a Python file defines. Its relative paths are relative to the file."""
     experiment = getattr(load_file(file), "experiment", None)
     if not isinstance(experiment, config.Experiment):
         raise UserError(
             f"{file} defines no `experiment`: it must build one of that name, such as an s2sjax.tasks.Translation"
         )
-    return experiment
+    return config.resolve_paths(experiment, Path(file).absolute().parent)
 
 
 def load_file(file: str | Path) -> ModuleType:

@@ -1,6 +1,6 @@
 """The folder of a run: everything that is needed to continue it, to decode with it and to evaluate it.
 
-config.json         the experiment, and fingerprints of its data and assets
+config.json         the experiment, fingerprints of its data and assets, and the run it was initialised from, if any
 code/               the experiment file, and the files it loads
 assets/             what was learned from the data before training: vocabularies, statistics
 data/               training, dev and test examples that were given in memory (config.InMemory)
@@ -23,14 +23,14 @@ from typing import Any
 from s2sjax import __version__, config, lock
 from s2sjax.errors import UserError
 from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
-from s2sjax.tasks.task import Task, task_of
+from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.train import hosts
 
 CONFIG, CODE, ASSETS, DATA = "config.json", "code", "assets", "data"
 # Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
-        "train.max_skipped", "train.mesh", "train.remat", "data.prefetch", "evaluate.lines", "evaluate.samples",
-        "evaluate.rows")  # fmt: skip
+        "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
+        "evaluate.samples", "evaluate.rows")  # fmt: skip
 
 
 def open_task(folder: Path) -> Task:
@@ -41,19 +41,32 @@ def open_task(folder: Path) -> Task:
     return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
 
 
-def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str | Path | None = None) -> Task:
+def start_task(
+    experiment: config.Experiment,
+    folder: Path,
+    data: Any,
+    file: str | Path | None = None,
+    init: str | None = None,
+    assets: Assets | None = None,
+) -> Task:
     """The task of a new run in `folder`, or of the run that is there, if it is the same experiment on the same data.
 
-    file: the experiment file, of which the run keeps a copy.
+    Its experiment has the length of the schedule that the run began with, unless it names another.
+    file: the experiment file, of which the run keeps a copy. init: the run whose parameters it starts from.
+    assets: those of that run, to be used instead of learning new ones.
     """
+    started = (folder / CONFIG).is_file()
+    page = _read(folder) if started else {}
+    experiment = _with_schedule_steps(experiment, schedule_steps(folder))
     task = task_of(experiment)
     fingerprint = task.fingerprint(data)
-    if (folder / CONFIG).is_file():
-        page = _read(folder)
+    if started:
         _check_same(folder, page["experiment"], experiment)
         if page["data"] != fingerprint:
             raise UserError(f"the training data has changed since {folder} was started: give another --out")
         task = _with_assets(folder, page, task)
+        if assets is not None and _fingerprints(task.assets) != _fingerprints(assets):
+            raise UserError(f"{folder} was started with other assets than those of {init}: give another --out")
     else:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, not a folder: give another --out")
@@ -61,7 +74,7 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         left = {CODE, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
         if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
             raise UserError(f"{folder} contains something that is not a run: give another --out")
-        task = task.replace(assets=task.learn_assets(data))
+        task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
         keep_code(experiment, folder, file)
@@ -69,14 +82,43 @@ def start_task(experiment: config.Experiment, folder: Path, data: Any, file: str
         return task
     task.save_data(folder / DATA)
     # Last: a folder with a config.json has everything that it names.
-    page = {
+    new_page = {
         "s2sjax": __version__,
         "data": fingerprint,
-        "assets": {name: asset.fingerprint for name, asset in task.assets.items()},
+        "assets": _fingerprints(task.assets),
         "experiment": config.to_json(experiment),
     }
-    write(folder / CONFIG, json.dumps(page, indent=2) + "\n")
+    if init or page.get("init"):
+        new_page["init"] = init or page["init"]
+    write(folder / CONFIG, json.dumps(new_page, indent=2) + "\n")
     return task
+
+
+def schedule_steps(folder: Path) -> int | None:
+    """The length of the schedule of the run in a folder; None if there is no run."""
+    if not (folder / CONFIG).is_file():
+        return None
+    page = flat(_read(folder)["experiment"])
+    return page.get("train.schedule_steps") or page.get("train.steps")
+
+
+def recorded_init(folder: Path) -> str | None:
+    """The run that the run in a folder was initialised from."""
+    return _read(folder)["init"] if (folder / CONFIG).is_file() else None
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return any(path.name.isdecimal() for path in (folder / "checkpoints").glob("*"))
+
+
+def _with_schedule_steps(experiment: config.Experiment, recorded: int | None) -> Any:
+    train = experiment.train
+    steps = train.schedule_steps or recorded or train.steps
+    return config.replace(experiment, train=config.replace(train, schedule_steps=steps))  # type: ignore[type-var]
+
+
+def _fingerprints(assets: Assets) -> dict[str, str]:
+    return {name: asset.fingerprint for name, asset in assets.items()}
 
 
 def keep_code(experiment: config.Experiment, folder: Path, file: str | Path | None = None) -> None:
@@ -146,6 +188,7 @@ def _read(folder: Path) -> dict:
         page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         found = {name: page[name] for name in ("data", "assets", "experiment")}
         dict(found["assets"])
+        found["init"] = page.get("init")
     except (OSError, ValueError, TypeError) as error:
         raise _unreadable(folder, error) from None
     except KeyError as error:
@@ -162,8 +205,8 @@ def _unreadable(folder: Path, reason: object) -> UserError:
 
 def _check_same(folder: Path, page: dict, experiment: config.Experiment) -> None:
     with contextlib.suppress(UserError, TypeError):  # fields that did not exist then have their defaults
-        page = config.to_json(config.from_json(page))
-    old, new = flat(page), flat(config.to_json(experiment))
+        page = config.to_json(config.without_folders(config.from_json(page)))
+    old, new = flat(page), flat(config.to_json(config.without_folders(experiment)))
     for name in sorted(old.keys() | new.keys()):
         free = any(name == field or name.startswith(field + ".") for field in (*FREE, *experiment.free_fields))
         if old.get(name) != new.get(name) and not free:

@@ -29,7 +29,7 @@ from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
-from s2sjax.train import hosts
+from s2sjax.train import hosts, schedules, transfer
 from s2sjax.train import mesh as meshes
 from s2sjax.train.checkpoints import Checkpoints
 from s2sjax.train.loop import Result, Scores, fit
@@ -219,13 +219,24 @@ def load(path: str | Path) -> Run:
 
 
 @lock.exclusive
-def train(experiment: config.Experiment, path: str | Path, file: str | Path | None = None) -> tuple[Run, Result]:
+def train(
+    experiment: config.Experiment,
+    path: str | Path,
+    file: str | Path | None = None,
+    init: str | Path | None = None,
+    init_assets: bool = False,
+) -> tuple[Run, Result]:
     """Trains, from the newest checkpoint if there is one; the returned state lets a notebook continue from it.
 
     One process, or pod, at a time trains in a folder. A Ctrl-C saves, then raises KeyboardInterrupt.
-    file: the experiment file, of which the run folder keeps a copy.
+    file: the experiment file, of which the run folder keeps a copy. init: a run whose parameters a new run starts from;
+    with `init_assets` it also takes the vocabularies, instead of learning new ones.
     """
+    experiment = config.resolve_paths(experiment, Path.cwd())
     e, task = experiment, task_of(experiment)
+    optimizer(e.train)  # a wrong name or argument is refused before the data is read
+    other = _initial_run(Path(path), init, init_assets)
+    schedule_before = folder.schedule_steps(Path(path))
     mesh = meshes.make_mesh(e.train.mesh)
     task.check_mesh(mesh.shape)
     with hosts.leader_first("data"):  # which it may have to fetch
@@ -234,7 +245,9 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
         raise UserError("there are no dev examples to evaluate: give some, or set train.evaluate_every 0")
     dev = task.examples("dev") if e.train.evaluate_every else []
     with hosts.leader_first("run folder"):
-        task = folder.start_task(e, Path(path), data, file)
+        source, assets = (None, None) if other is None else (str(other.folder), other.task.assets)
+        task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None)
+    e = task.experiment
     run = Run(Path(path), task)
     task.check_predictor()  # predictions that cannot be made are refused now, not after hours of training
     log = Log(run.folder, e.train.steps, e.train.log_every)
@@ -249,13 +262,20 @@ def train(experiment: config.Experiment, path: str | Path, file: str | Path | No
 
     template = abstract_state(run, mesh)
     log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
+    checkpoints = run.checkpoints()
+    step = max(checkpoints.steps(), default=0)
+    for line in schedules.describe_change(schedule_before, experiment.train, e.train, step):
+        log.print(line)
+    if init and other is None:
+        log.print(f"--init {init} is not used again: this run has its own checkpoint of step {step}")
+    start = partial(initial_state, run, mesh) if other is None else partial(transferred_state, run, mesh, other, log)
     result = fit(
         template,
-        partial(initial_state, run, mesh),
+        start,
         make_train_step(task.loss(columns), optimizer(e.train), e.train, e.seed),
         stream,
         e.train,
-        run.checkpoints(),
+        checkpoints,
         DevEvaluation(task, dev, task.predictor(mesh), log, mesh) if dev else None,
         log,
         mesh=mesh,
@@ -274,6 +294,40 @@ def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
 def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
     """The state before the first step, each device computing only what it will hold."""
     return meshes.init_sharded(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
+
+
+def transferred_state(run: Run, mesh: jax.sharding.Mesh, other: Run, log: Log) -> TrainState:
+    """The state before the first step, with the parameters that another run has in common with this one."""
+    task, key = run.task, jax.random.key(run.experiment.seed)
+    state = abstract_state(run, mesh)
+    theirs = jax.eval_shape(other.task.init, key)
+    found = transfer.match(state.params, theirs, task.transfer_rows(other.task))
+    transfer.require_some(found, str(other.folder))
+    params, step = other.checkpoints(read_only=True).restore_params(transfer.template(found, theirs, state.params))
+    log.print("\n".join(found.describe(str(other.folder), step)))
+
+    def init(key: jax.Array, others: Any) -> TrainState:
+        train = run.experiment.train
+        return create(transfer.merge(found, task.init(key), others), optimizer(train), ema=train.ema > 0)
+
+    return jax.jit(init, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(key, params)
+
+
+def _initial_run(path: Path, init: str | Path | None, init_assets: bool) -> Run | None:
+    """The run to start from. A run with checkpoints of its own does not need it."""
+    if init_assets and not init:
+        raise UserError("--init-assets takes the vocabularies of a run: name it with --init RUN")
+    if folder.has_checkpoint(path):
+        return None
+    source = Path(init).absolute() if init else folder.recorded_init(path)
+    if source is None:
+        return None
+    if Path(source) == path.absolute():
+        raise UserError(f"--init {init} is the folder of this run: name another run, or give another --out")
+    other = load(source)
+    if not other.checkpoints(read_only=True).steps():
+        raise UserError(f"there is no checkpoint in {source}: train it first, or name another run with --init")
+    return other
 
 
 def beginning(task: Task):

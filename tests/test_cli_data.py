@@ -42,7 +42,7 @@ def test_prepare_says_what_it_wrote_and_how_to_train_on_it(call, tmp_path):
     assert (code, err) == (0, "") and Path("prepared/both/prepared.json").is_file()
     wrote, hint = out.strip().splitlines()[-2:]
     assert wrote.startswith("wrote prepared/both, 80 pairs of ")
-    assert hint == "to train on it: data.corpus = config.Prepared('prepared/both')"
+    assert hint == f"to train on it, write in {file}: data.corpus = config.Prepared('prepared/both')"
     assert "nothing to do: prepared/both, 80 pairs" in call("prepare", file, "--workers", 1)[1]
     assert call("prepare", file, "--workers", 1, "--data.corpus.tags", "<a>", "<b>")[2] == (
         "error: prepared/both contains another corpus: choose another --out, or delete the folder\n"
@@ -71,6 +71,8 @@ def test_a_page_names_the_folder_that_it_is_prepared_into(call, tmp_path):
     )
     code, out, _ = call("prepare", file, "--workers", 1)
     assert code == 0 and "to train on it" not in out and Path("corpus/prepared.json").is_file()
+    out = call("prepare", file, "--workers", 1, "--out", tmp_path.parent / "other")[1]  # as it is seen from the file
+    assert "data.corpus = config.Prepared('../other')\n" in out
     assert "--workers" in call("prepare", file, "--help")[1]
 
 

@@ -242,7 +242,7 @@ def subset(**data) -> Translation:
         (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
         (
             lambda: Translation("x", model=ConvS2S(max_length=32)),
-            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+            "model.max_length 32 is shorter than the longest source of data.buckets, 64: raise it",
         ),
         (
             lambda: Translation("x", model=RCTM(), search=Search(coverage=0.2)),
@@ -309,12 +309,30 @@ def subset(**data) -> Translation:
         (lambda: Translation(".."), "name is '..': it must be the name of a folder"),
         (
             lambda: Translation("x", model=Transformer(positions="learned", max_length=32)),
-            "model.max_length 32 is shorter than the longest of data.buckets, 64: raise it",
+            "model.max_length 32 is shorter than the longest source of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Translation("x", model=Pair(RNNsearch(), Transformer(positions="learned", max_length=32))),
+            "model.decoder.max_length 32 is shorter than the longest target of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Translation("x", model=Pair(ConvS2S(max_length=63), RNNsearch())),
+            "model.encoder.max_length 63 is shorter than the longest source of data.buckets, 64: raise it",
+        ),
+        (
+            lambda: Translation("x", model=ConvS2S(max_length=64), search=Search(max_length=65)),
+            "search.max_length 65 is more than model.max_length 64 can address: lower it",
         ),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_remedy(build, message):
     assert refused(build).startswith(message)
+
+
+def test_only_the_side_that_has_positions_limits_its_buckets():
+    short = Transformer(positions="learned", max_length=8)
+    Translation("x", Data(buckets=((64, 8),)), Pair(RNNsearch(), short), search=Search(max_length=8))
+    Translation("x", Data(buckets=((8, 64),)), Pair(short, RNNsearch()), search=Search(max_length=64))
 
 
 def test_every_field_says_what_it_is():

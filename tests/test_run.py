@@ -89,12 +89,17 @@ def changed(section: str, **fields) -> Translation:
     return config.replace(TINY, **{section: config.replace(getattr(TINY, section), **fields)})
 
 
+def as_started(experiment) -> Translation:
+    """With the length of the schedule of a run that began with TINY.train.steps."""
+    return config.replace(experiment, train=config.replace(experiment.train, schedule_steps=TINY.train.steps))
+
+
 def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
     first = start(tmp_path / "run")
     again = start(tmp_path / "run")
     shutil.move(tmp_path / "run", tmp_path / "moved")
     opened = run.load(tmp_path / "moved")
-    assert opened.experiment == first.experiment == again.experiment == TINY
+    assert opened.experiment == first.experiment == again.experiment == as_started(TINY)
     assert opened.task.source.fingerprint == first.source.fingerprint == again.source.fingerprint
     assert opened.task.target.fingerprint == first.target.fingerprint
 
@@ -111,7 +116,7 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
 def test_how_long_and_how_it_is_watched_may_change(tmp_path, experiment):
     start(tmp_path)
     start(tmp_path, experiment)
-    assert run.load(tmp_path).experiment == experiment
+    assert run.load(tmp_path).experiment == as_started(experiment)
 
 
 def test_a_run_made_before_a_field_existed_goes_on(tmp_path):
@@ -155,7 +160,7 @@ def test_a_start_that_was_killed_before_its_config_was_whole_starts_over(tmp_pat
     start(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / ".config.json.partial")
     start(tmp_path)
-    assert run.load(tmp_path).experiment == TINY
+    assert run.load(tmp_path).experiment == as_started(TINY)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
@@ -297,7 +302,7 @@ def test_every_way_of_learning_has_its_batches_and_its_loss(tmp_path, experiment
     """From the folder to the loss of the first batch, by shapes alone; the folder opens again as it was."""
     examples = sources.load(experiment.data.corpus, "train")
     task = start(tmp_path, experiment)
-    assert run.load(tmp_path).experiment == experiment
+    assert run.load(tmp_path).experiment == as_started(experiment)
     columns = task.columns(examples)
     plan = task.plan(columns, 1)
     batch = batches.make_batch(columns, plan, 0)

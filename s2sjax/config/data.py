@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Literal
 
+from s2sjax.config.paths import FilePath
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.errors import UserError
 
@@ -45,14 +46,14 @@ class Cmudict(Corpus):
 class TextFiles(Corpus):
     """Parallel text. Each split is one TSV file (source, target[, target ...]) or a source and a target file.
 
-    Files are UTF-8, plain or .gz. Leave a split empty, (), if there is none.
+    Files are UTF-8, plain or .gz, named relative to the experiment file. Leave a split empty, (), if there is none.
     """
 
-    train: tuple[str, ...] = ()
+    train: tuple[FilePath, ...] = ()
     """files of the training split"""
-    dev: tuple[str, ...] = ()
+    dev: tuple[FilePath, ...] = ()
     """files of the split evaluated during training"""
-    test: tuple[str, ...] = ()
+    test: tuple[FilePath, ...] = ()
     """files of the split evaluated at the end"""
 
     def __post_init__(self):
@@ -112,7 +113,7 @@ class Tfds(Corpus):
     """split evaluated during training; empty for none"""
     test: str = "test"
     """split evaluated at the end; empty for none"""
-    data_dir: str = ""
+    data_dir: FilePath = ""
     """folder of the datasets (default: that of TensorFlow Datasets)"""
 
     def __post_init__(self):
@@ -175,8 +176,8 @@ class Mixture(Corpus):
 class Prepared(Corpus):
     """A folder written by `s2sjax prepare`: ids, lengths and vocabularies, which any number of hosts can read."""
 
-    folder: str = ""
-    """the prepared folder"""
+    folder: FilePath = ""
+    """the prepared folder, relative to the experiment file"""
     corpus: Corpus | None = None
     """the corpus that `s2sjax prepare` writes there; optional if the folder exists"""
 

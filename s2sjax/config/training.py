@@ -6,6 +6,13 @@ from typing import Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
+# Names are short for import paths; any other function is named by its path. See s2sjax/train/schedules.py.
+OPTIMIZERS = {
+    "adam": "optax.adam", "adamw": "optax.adamw", "adafactor": "optax.adafactor", "lion": "optax.lion",
+    "muon": "optax.contrib.muon", "sgd": "optax.sgd",
+}  # fmt: skip
+SCHEDULES = {name: f"s2sjax.train.schedules.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")}
+
 
 @settings
 class Mesh:
@@ -74,20 +81,28 @@ class Train:
 
     learning_rate: float = 1e-3
     """peak learning rate"""
-    schedule: Literal["cosine", "inverse_sqrt", "constant"] = "cosine"
-    """learning rate schedule after the warmup"""
+    schedule: str = "cosine"
+    """learning rate schedule: cosine, linear, inverse_sqrt, constant, wsd, or an import path"""
+    schedule_args: tuple[str, ...] = ()
+    """other arguments of the schedule as name=value, such as decay=0.1 for wsd"""
+    schedule_steps: int = 0
+    """length of the schedule in steps; 0 for train.steps when the run starts"""
     warmup: int = 100
     """number of warmup steps"""
     final_fraction: float = 0.0
-    """final learning rate of the cosine schedule, as a fraction of the peak"""
-    b1: float = 0.9
-    """Adam's decay rate of the first moment"""
-    b2: float = 0.98
-    """Adam's decay rate of the second moment"""
-    eps: float = 1e-9
-    """Adam's epsilon, against division by zero"""
+    """learning rate at the end of cosine, linear and wsd, as a fraction of the peak"""
+    optimizer: str = "adamw"
+    """adam, adamw, adafactor, lion, muon (adam for what is no matrix), sgd, or an import path such as optax.lamb"""
+    optimizer_args: tuple[str, ...] = ()
+    """other arguments of the optimizer as name=value, such as momentum=0.9"""
+    b1: float | None = None
+    """decay rate of the first moment; None for the optimizer's own, 0.9 for adam"""
+    b2: float | None = None
+    """decay rate of the second moment; None for the optimizer's own, 0.98 for adam"""
+    eps: float | None = None
+    """against division by zero; None for the optimizer's own, 1e-9 for adam"""
     weight_decay: float = 0.0
-    """weight decay of matrices, multiplied by the learning rate"""
+    """weight decay of matrices, multiplied by the learning rate; for every optimizer but adam"""
     clip: float = 1.0
     """maximum global norm of the gradient; 0 for no clipping"""
     label_smoothing: float = 0.0
@@ -118,11 +133,14 @@ class Train:
 
     def __post_init__(self):
         at_least(1, self, "train", "steps", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
-        at_least(0, self, "train", "warmup", "weight_decay", "clip", "evaluate_every", "patience")
+        at_least(0, self, "train", "warmup", "schedule_steps", "weight_decay", "clip", "evaluate_every", "patience")
         for name in ("learning_rate", "eps"):
-            require(getattr(self, name) > 0, f"train.{name} is {getattr(self, name)}: it must be above 0")
+            value = getattr(self, name)
+            require(value is None or value > 0, f"train.{name} is {value}: it must be above 0")
         for name in ("b1", "b2", "ema", "label_smoothing"):
-            require(0 <= getattr(self, name) < 1, f"train.{name} is {getattr(self, name)}: it must be in [0, 1)")
+            value = getattr(self, name)
+            require(value is None or 0 <= value < 1, f"train.{name} is {value}: it must be in [0, 1)")
+        self._check_functions()
         require(0 <= self.final_fraction <= 1, f"train.final_fraction is {self.final_fraction}: it must be from 0 to 1")
         require(
             self.patience == 0 or self.evaluate_every > 0,
@@ -138,3 +156,25 @@ class Train:
                 self.scheduled_sampling.schedule == "none",
                 f"train.scheduled_sampling requires the softmax over all words, but {field} is set: turn one off",
             )
+
+    def _check_functions(self) -> None:
+        for field, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            name = getattr(self, field)
+            require(
+                name in known or "." in name.strip("."),
+                f"train.{field} is {name!r}: it must be one of {', '.join(known)}, or an import path such as "
+                "package.module.function",
+            )
+            for argument in getattr(self, f"{field}_args"):
+                require(
+                    argument.partition("=")[0].isidentifier() and "=" in argument,
+                    f"train.{field}_args has {argument!r}: write name=value",
+                )
+        require(
+            self.optimizer != "adam" or self.weight_decay == 0,
+            f"train.weight_decay is {self.weight_decay}, and adam has none: set train.optimizer adamw",
+        )
+        require(
+            self.final_fraction == 0 or self.schedule not in ("inverse_sqrt", "constant"),
+            f"train.final_fraction is {self.final_fraction}, and the schedule {self.schedule} has no end: set it to 0",
+        )

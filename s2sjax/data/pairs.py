@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.data import Example, batches, mixtures, packing, parts, records, remarks, sources, text
 from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
 from s2sjax.data.segmentation import Draw
@@ -50,6 +51,27 @@ def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary
     if isinstance(train, records.Records):
         return train.vocabularies()
     return text.build_both(data, train, data.corpus.tags if isinstance(data.corpus, config.Mixture) else ())
+
+
+def check_vocabularies(
+    data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary
+) -> None:
+    """Refuses vocabularies of another run that do not fit the settings or the data."""
+    if isinstance(train, records.Records):
+        same = [one.fingerprint for one in train.vocabularies()] == [source.fingerprint, target.fingerprint]
+        require(same, f"{train.folder} was prepared with other vocabularies: use the raw corpus, or prepare it again")
+    for side, vocabulary in (("source", source), ("target", target)):
+        unit = getattr(data, side).unit
+        require(
+            vocabulary.unit == unit,
+            f"the {side} vocabulary to take has {vocabulary.unit}, but data.{side}.unit is {unit}: make them equal",
+        )
+    require(
+        not data.shared or source.fingerprint == target.fingerprint,
+        "data.shared is set, but the vocabularies to take differ: unset it",
+    )
+    for tag in data.corpus.tags if isinstance(data.corpus, config.Mixture) else ():
+        require(tag in source.tags, f"the source vocabulary to take has no tag {tag}: drop --init-assets")
 
 
 # ------------------------------------------------------------------------------------- columns

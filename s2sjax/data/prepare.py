@@ -81,7 +81,8 @@ def prepare(
     train = TrainExamples(data.corpus, progress)
     remarks = Remarks(data.corpus)
     fingerprint = pairs.fingerprint(remarks.watch(train.with_stage("reading")))
-    settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": config.to_json(data)}
+    made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
+    settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
     if (folder / records.MANIFEST).is_file():
         manifest = records.read_manifest(folder)
         if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):

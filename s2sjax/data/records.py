@@ -95,7 +95,7 @@ class Records:
                     "change the setting, or prepare the folder again"
                 )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
-        if wanted is not None and wanted != made.corpus:
+        if wanted is not None and config.without_folders(wanted) != config.without_folders(made.corpus):
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
 
 
@@ -108,7 +108,8 @@ def without_spelling(data: config.Data) -> config.Data:
 def read_manifest(folder: str | Path) -> dict:
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise UserError(f"{folder} is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder")
+        where = config.relative(folder)
+        raise UserError(f"{where} is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["version"]

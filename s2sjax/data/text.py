@@ -82,6 +82,11 @@ class Vocabulary:
         """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
         return hashlib.sha256(self._serialised()).hexdigest()
 
+    @property
+    def all_pieces(self) -> list[str]:
+        """By id, specials and tags included."""
+        return self._pieces
+
     def encode(self, text: str) -> list[int]:
         ids = self._ids
         tag, text = _split_tag(text, self.tags)
@@ -182,8 +187,11 @@ class Subwords:
         tags: Sequence[str] = (),
         normalize: Normalize = "nfc",
     ) -> Subwords:
-        """Learn `size` subwords, specials and tags included. The same lines give the same model, byte for byte."""
-        model = io.BytesIO()
+        """Learn `size` subwords, specials and tags included; fewer, with a message, if the text does not have as many.
+
+        The same lines give the same model, byte for byte.
+        """
+        model, lines = io.BytesIO(), list(lines)
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(normalized(line, normalize) for line in lines),
@@ -208,6 +216,10 @@ class Subwords:
                 minloglevel=3,
             )
         except RuntimeError as error:
+            most = re.search(r"value <= (\d+)", str(error))
+            if most and int(most[1]) < size:
+                print(f"{size:,} subwords are too many for this text: learning {int(most[1]):,}", flush=True)
+                return cls.train(lines, int(most[1]), algorithm, tags)
             raise _training_error(str(error), size) from None
         return cls(model.getvalue() + _form_field(normalize))
 
@@ -219,6 +231,11 @@ class Subwords:
     def fingerprint(self) -> str:
         """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
         return hashlib.sha256(self._model).hexdigest()
+
+    @property
+    def all_pieces(self) -> list[str]:
+        """By id, specials and tags included."""
+        return self._processor.id_to_piece(list(range(self.size)))
 
     def encode(self, text: str) -> list[int]:
         tag, text = _split_tag(text, self.tags)
@@ -307,6 +324,14 @@ def build_both(
     return build(data.source, sources, tags), build(data.target, targets)
 
 
+def rows_in(vocabulary: AnyVocabulary, other: AnyVocabulary) -> np.ndarray | None:
+    """The id in `other` of each piece of `vocabulary`, -1 for none; None if their pieces are of different units."""
+    if vocabulary.unit != other.unit:
+        return None
+    ids = {piece: index for index, piece in enumerate(other.all_pieces)}
+    return np.array([ids.get(piece, -1) for piece in vocabulary.all_pieces])
+
+
 def sample(lines: Iterable[str], size: int) -> list[str]:
     """A uniform sample of at most `size` lines (Vitter 1985, algorithm R).
 
@@ -377,8 +402,6 @@ def _printable(piece: str) -> str:
 
 def _training_error(message: str, size: int) -> UserError:
     """SentencePiece's error as a UserError. Its message says which sizes would work."""
-    if found := re.search(r"value <= (\d+)", message):
-        return UserError(f"{size} subwords are too many for this text: set size to {found[1]} or less")
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(f"{size} subwords are fewer than the text's characters: set size to {found[1]} or more")
     if "sentences_.empty()" in message:

@@ -357,8 +357,9 @@ def _search(
     params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
-    if not o.max_length and (longest := _max_length(modules)):
-        length = min(length, longest)  # whatever the ratio, the model's positions limit the output
+    limits = [module.longest_target for module in modules if module.longest_target]  # type: ignore[attr-defined]
+    if not o.max_length and limits:
+        length = min(length, *limits)  # whatever the ratio, the model's positions limit the output
     # The limit depends on the sentence, not on its bucket: the bucket must not change the output.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)

@@ -70,6 +70,15 @@ def output_layer(config: Any, embedding: layers.Embedding, width: int, dtype) ->
     return layers.Dense(width, embedding.size, dtype) if config.tie == "none" else embedding
 
 
+def check_positions(most: int, length: int) -> None:
+    """Refuses what a table of positions cannot address: JAX would read its last row for every index beyond it."""
+    require(
+        length <= most,
+        f"model.max_length is {most}: learned positions cannot address {length}; "
+        "shorten the line or search.max_length, or train with a higher max_length",
+    )
+
+
 class Bridge(nn.Module):
     """Maps the memory that an encoder returns to the one that a decoder requires.
 
@@ -170,9 +179,15 @@ class EncoderDecoder(nn.Module):
     @property
     def longest(self) -> int | None:
         """The most tokens of a source or a target that the model can address; None: any number."""
-        return min(
-            (side.max_positions for side in config.encoder_and_decoder(self.config) if side.max_positions), default=None
-        )
+        return min(filter(None, (self.longest_source, self.longest_target)), default=None)
+
+    @property
+    def longest_source(self) -> int | None:
+        return config.encoder_and_decoder(self.config)[0].max_positions
+
+    @property
+    def longest_target(self) -> int | None:
+        return config.encoder_and_decoder(self.config)[1].max_positions
 
     def encode(self, source: Array, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)

@@ -15,7 +15,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, convolution
-from s2sjax.models.contract import Memory, Segments
+from s2sjax.models.contract import Memory, Segments, check_positions
 
 DOT = attention.SCORES["dot"]
 
@@ -39,6 +39,11 @@ class PositionEmbedding(nn.Module):
     def setup(self):
         shape = (self.config.max_length, self.config.embedding)
         self.table = self.param("table", nn.initializers.normal(0.1), shape)
+
+    def everywhere(self, xs: Array, train: bool) -> Array:
+        """All positions: xs [B, T, E]."""
+        check_positions(self.config.max_length, xs.shape[1])
+        return self(xs, jnp.arange(xs.shape[1]), train)
 
     def __call__(self, xs: Array, position: Array, train: bool = False) -> Array:
         x = 0.1 * xs + self.table[position].astype(self.dtype)
@@ -113,7 +118,7 @@ class ConvEncoder(nn.Module):
         self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
 
     def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
-        embedded = self.positions(xs, jnp.arange(xs.shape[1]), train)
+        embedded = self.positions.everywhere(xs, train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
             x = layers.remat_block(
@@ -191,6 +196,7 @@ class ConvDecoder(nn.Module):
         return DecoderMemory(keys, values, memory.mask)
 
     def start(self, memory: DecoderMemory, steps: int) -> State:
+        check_positions(self.config.max_length, steps)
         rows = memory.mask.shape[0]
         return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
 
@@ -213,7 +219,7 @@ class ConvDecoder(nn.Module):
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
     ) -> Array:
-        embedded = self.positions(self.embedding(inputs), jnp.arange(inputs.shape[1]), train)
+        embedded = self.positions.everywhere(self.embedding(inputs), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
             x = layers.remat_block(

@@ -18,8 +18,7 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, kv_cache, positions
 from s2sjax.core.windowed import offsets, windowed_multi_head
-from s2sjax.errors import UserError
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import Memory, Segments, check_positions, output_layer
 
 
 class Attention(nn.Module):
@@ -168,12 +167,8 @@ class Positions(nn.Module):
         return self(embedded, position, train)
 
     def check_length(self, length: int) -> None:
-        """Refuses what learned positions cannot address: an index beyond their table would be another position's."""
-        if self.config.positions == "learned" and length > self.config.max_length:
-            raise UserError(
-                f"model.max_length is {self.config.max_length}: learned positions cannot address {length}; "
-                "shorten the line or search.max_length, or train with a higher max_length"
-            )
+        if self.config.positions == "learned":
+            check_positions(self.config.max_length, length)
 
     def bias(self, length: int) -> Array | None:
         """What relative positions add to the scores of all positions: [1, N, T, T], of windows [1, N, r, K]."""

@@ -36,6 +36,7 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.train.mesh import Rules
 from s2sjax.train.state import Loss
+from s2sjax.train.transfer import Rows
 
 Params = Any
 Predictor = Callable[[Params, Sequence[Any]], list[Any]]
@@ -110,6 +111,10 @@ class Task(ABC):
         """Each is an `Asset`, by name."""
         return {}
 
+    def adopt_assets(self, data: Any, assets: Assets) -> Assets:
+        """The assets of another run, for this one; refused if they do not fit (`s2sjax train --init-assets`)."""
+        raise UserError(f"{type(self.experiment).__name__} has no assets to take from another run: drop --init-assets")
+
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         """What `Asset.save` has written, by name."""
         return {}
@@ -165,6 +170,10 @@ class Task(ABC):
     @abstractmethod
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """The arrays of a batch that the loss reads, without any data."""
+
+    def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
+        """How parameters that belong to words of two vocabularies are mapped (train/transfer.py), by their paths."""
+        return {}
 
     @property
     def rules(self) -> Rules:

@@ -37,7 +37,9 @@ from s2sjax.models.contract import EncoderDecoder
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.train import hosts
 from s2sjax.train import mesh as meshes
+from s2sjax.train.fingerprints import named_leaves
 from s2sjax.train.state import Loss
+from s2sjax.train.transfer import Rows
 
 SIDES = ("source", "target")
 
@@ -97,19 +99,26 @@ class Translation(config.Experiment):
                 side.embedding > 0 or not getattr(self.data, name).spelling.on,
                 f"data.{name}.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
             )
-            self._check_lengths(side)
+            self._check_lengths(name, side)
         self._check_packing()
         self._check_softmax()
         self._check_objective()
 
-    def _check_lengths(self, side: config.ModelSettings) -> None:
-        """What a model can address, and what it attends to, against the longest bucket."""
-        longest = max(max(bucket) for bucket in self.data.buckets)
+    def _check_lengths(self, name: str, side: config.ModelSettings) -> None:
+        """What an encoder or a decoder can address, and what it attends to, against the longest bucket."""
         places, window = side.max_positions, side.attention_window
+        part = ".encoder" if name == "source" else ".decoder"
+        field = f"model{part if isinstance(self.model, config.Pair) else ''}.max_length"
+        most = max(bucket[SIDES.index(name)] for bucket in self.data.buckets)
         require(
-            places is None or places >= longest,
-            f"model.max_length {places} is shorter than the longest of data.buckets, {longest}: raise it",
+            places is None or places >= most,
+            f"{field} {places} is shorter than the longest {name} of data.buckets, {most}: raise it",
         )
+        require(
+            places is None or name == "source" or self.search.max_length <= places,
+            f"search.max_length {self.search.max_length} is more than {field} {places} can address: lower it",
+        )
+        longest = max(max(bucket) for bucket in self.data.buckets)
         if window is not None:
             reached = max(source for source, _ in self.data.buckets) if window.source_only else longest
             require(
@@ -222,7 +231,17 @@ class TranslationTask(Task):
         return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: pairs.Training) -> Assets:
-        found = dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data)))
+        return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))
+
+    def adopt_assets(self, data: pairs.Training, assets: Assets) -> Assets:
+        require(
+            all(isinstance(assets.get(side), text.AnyVocabulary) for side in SIDES),
+            "the other run has no vocabularies to take: leave out --init-assets",
+        )
+        pairs.check_vocabularies(self.experiment.data, data, assets["source"], assets["target"])
+        return self._checked({side: assets[side] for side in SIDES})
+
+    def _checked(self, found: Assets) -> Assets:
         softmax, size = self.experiment.train.softmax, found["target"].size
         for name in ("samples", "subset"):
             require(
@@ -290,6 +309,35 @@ class TranslationTask(Task):
     def init(self, key: jax.Array) -> Any:
         one = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, one, one)["params"]
+
+    def _shapes(self, source: int = 0, target: int = 0) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters if the vocabularies had that many more words."""
+        data, one = self.experiment.data, jnp.ones((1, 1), jnp.int32)
+        module = models.build(
+            self.experiment.model, self.source.size + source, self.target.size + target, "float32",
+            _spelling(data.source, self.source, source), _spelling(data.target, self.target, target),
+        )  # fmt: skip
+        params = jax.eval_shape(module.init, jax.random.key(0), one, one)["params"]
+        return {path: leaf.shape for path, leaf in named_leaves(params)}
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        """A parameter that grows with a vocabulary belongs to its words."""
+        found: dict[str, Rows | None] = {}
+        shapes = self._shapes()
+        for side, more in zip(SIDES, ((1, 0), (0, 1))):
+            mine, theirs = self.assets[side], other.assets.get(side)
+            if theirs is not None and mine.fingerprint == theirs.fingerprint:
+                continue
+            index = text.rows_in(mine, theirs) if isinstance(theirs, text.AnyVocabulary) else None
+            for path, longer in self._shapes(*more).items():
+                axes = [axis for axis, size in enumerate(longer) if size != shapes[path][axis]]
+                if axes and index is not None and shapes[path][axes[0]] == mine.size:
+                    found[path] = Rows(axes[0], index)
+                elif axes:
+                    found[path] = None
+                if path.startswith(f"{side}_embedding/characters/"):  # characters are numbered by the vocabulary
+                    found[path] = None
+        return found
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         softmax, size = self.experiment.train.softmax, self.target.size
@@ -430,8 +478,9 @@ class TranslationTask(Task):
         return [path]
 
 
-def _spelling(options: config.Text, vocabulary: text.AnyVocabulary) -> Spelling | None:
-    """The characters of the words, where word vectors are built from them."""
+def _spelling(options: config.Text, vocabulary: text.AnyVocabulary, more: int = 0) -> Spelling | None:
+    """The characters of the words, where word vectors are built from them; `more` repeats the last word."""
     if not options.spelling.on or not isinstance(vocabulary, text.Vocabulary):
         return None
-    return Spelling(vocabulary.spelling(options.spelling.length), options.spelling)
+    table = vocabulary.spelling(options.spelling.length)
+    return Spelling(np.pad(table, ((0, more), (0, 0)), mode="edge"), options.spelling)

@@ -137,12 +137,13 @@ def test_training_subwords_is_deterministic_and_silent(capfd):
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_the_size_that_the_error_names_works(algorithm, capfd):
-    message = error_of(text.Subwords.train, LINES, 5000, algorithm)
-    assert message.startswith("5000 subwords are too many for this text: set size to ")
-    largest = int(message.split("set size to ")[1].split()[0])
-    assert text.Subwords.train(LINES, largest, algorithm).size == largest
-    assert "too many" in error_of(text.Subwords.train, LINES, largest + 1, algorithm)
+def test_too_many_subwords_become_as_many_as_the_text_has(algorithm, capfd):
+    largest = text.Subwords.train(LINES, 5000, algorithm)
+    said = f"5,000 subwords are too many for this text: learning {largest.size}\n"
+    assert capfd.readouterr() == (said, "") and 20 < largest.size < 100
+    assert text.Subwords.train(LINES, largest.size, algorithm).fingerprint == largest.fingerprint
+    assert text.Subwords.train(iter(LINES), largest.size + 1, algorithm).fingerprint == largest.fingerprint
+    capfd.readouterr()
 
     message = error_of(text.Subwords.train, LINES, 8, algorithm)
     smallest = int(message.split("set size to ")[1].split()[0])

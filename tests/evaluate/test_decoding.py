@@ -266,6 +266,18 @@ def test_parameters_are_converted_once_and_freed_with_their_own(weights, text, k
     assert len(converted) == 1
 
 
+@pytest.mark.parametrize("limited", ["encoder", "decoder"])
+def test_only_the_positions_of_the_decoder_bound_the_output(text, limited):
+    learned, other = zoo.MODELS["transformer-pre-learned"], zoo.MODELS["luong"]
+    pair = config.Pair(learned, other) if limited == "encoder" else config.Pair(other, learned)
+    module = models.build(pair, text.size, text.size)
+    ids = np.ones((1, 1), np.int32)
+    params = jax.jit(module.init)(jax.random.key(0), ids, ids)["params"]
+    generous = translator([(module, None)], text, max_ratio=4.0, beam=1, min_length=22)
+    (outputs,) = generous.decode(params, ["abc"])
+    assert len(outputs[0].ids) == (16 if limited == "decoder" else 26)
+
+
 # ------------------------------------------------------------------------- models without attention
 
 

@@ -10,6 +10,7 @@ import zoo
 
 from s2sjax import config, layers, models
 from s2sjax.core.tokens import SOS
+from s2sjax.errors import UserError
 from s2sjax.models import convs2s
 
 NAME = "convs2s-uneven"  # widths change, kernels are odd and even, weights are plain
@@ -200,3 +201,21 @@ def test_the_weights_of_the_papers_english_german_model():
         return words * E + c.max_length * E + dense(E, 512) + convolutions + looks + dense(2048, E)
 
     assert count(c, words, words) == side(False) + side(True) + dense(E, words)
+
+
+def test_positions_beyond_the_table_are_refused_and_never_clamped():
+    module = models.build(zoo.CONVS2S, 7, 7)  # sixteen positions
+    ids = lambda length: jnp.ones((2, length), jnp.int32)
+    params = jax.eval_shape(module.init, jax.random.key(0), ids(16), ids(16))
+
+    def start(params, steps):
+        return module.apply(params, module.apply(params, ids(16), method="encode"), steps, method="start")
+
+    jax.eval_shape(lambda params: start(params, 16), params)
+    for beyond in (
+        lambda params: module.apply(params, ids(17), ids(3)),
+        lambda params: module.apply(params, ids(3), ids(17)),
+        lambda params: start(params, 17),
+    ):
+        with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 17"):
+            jax.eval_shape(beyond, params)

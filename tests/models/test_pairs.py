@@ -116,7 +116,8 @@ def test_the_longest_sequence_is_that_of_the_side_with_fewer_positions():
     learned = config.Transformer(width=8, heads=2, positions="learned", max_length=12)
     assert models.build(learned, 7, 7).longest == 12
     assert models.build(zoo.CONVS2S, 7, 7).longest == 16
-    assert models.build(config.Pair(zoo.CONVS2S, learned), 7, 7).longest == 12
+    pair = models.build(config.Pair(zoo.CONVS2S, learned), 7, 7)
+    assert (pair.longest, pair.longest_source, pair.longest_target) == (12, 16, 12)
     assert models.build(config.Luong(), 7, 7).longest is None
 
 

@@ -1,0 +1,78 @@
+"""Fields that name files. In an experiment file they are relative to the file, on the command line to the directory of
+the command, and from Python to the current directory. A run stores them as absolute paths.
+
+    @settings
+    class Lexicon(Corpus):
+        file: FilePath = "lexicon.tsv"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+T = TypeVar("T")
+
+
+class IsPath:
+    """Marks the type of a field that names a file or a folder."""
+
+
+FilePath = Annotated[str, IsPath()]
+
+
+def resolve_paths(settings: T, base: Path) -> T:
+    """`settings` with every relative path joined to `base`, nested settings included. URLs stay as they are."""
+    folder = base.absolute()
+
+    def join(path: str) -> str:
+        if not path or "://" in path:
+            return path
+        return os.path.normpath(folder / Path(path).expanduser())
+
+    return _mapped(settings, join)
+
+
+def without_folders(settings: T) -> T:
+    """`settings` with only the last name of every path: files may be moved together."""
+    return _mapped(settings, lambda path: Path(path).name)
+
+
+def relative(path: str | Path, base: Path | None = None) -> str:
+    """A path as it is shown: relative to `base` (the current directory) if it is below it."""
+    absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
+    return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, tuple):
+        parts = tuple(_mapped(part, change) for part in value)
+        return value if parts == value else parts
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    kinds = typing.get_type_hints(type(value), include_extras=True)
+    new = {}
+    for field in dataclasses.fields(value):
+        old = getattr(value, field.name)
+        changed = _changed(old, change) if _names_path(kinds.get(field.name)) else _mapped(old, change)
+        if changed != old:
+            new[field.name] = changed
+    return dataclasses.replace(value, **new) if new else value
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_changed(part, change) for part in value)
+    return change(value) if isinstance(value, str) else value
+
+
+def _names_path(kind: Any) -> bool:
+    """Whether a type is FilePath, or contains it: tuple[FilePath, ...]."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Annotated:
+        return any(isinstance(part, IsPath) for part in parts[1:]) or _names_path(parts[0])
+    return any(map(_names_path, parts))

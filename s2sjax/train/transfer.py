@@ -1,0 +1,122 @@
+"""Parameters of another run as the start of this one, by name and shape.
+
+Ids mean other words where vocabularies differ. There a task names the axis of a parameter that the words index, and
+where each word is found in the other run (`Rows`):
+
+    this run's words a b c, the other's c a    ->    Rows(0, [1, -1, 0]): b keeps its initial row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2sjax.errors import UserError
+from s2sjax.train.fingerprints import named_leaves
+from s2sjax.train.mesh import path_of, with_shardings
+
+Tree = Any
+SHOWN = 6
+"""names of a list that are printed"""
+
+
+class Rows(NamedTuple):
+    """Which rows of the other run's parameter are those of this one's."""
+
+    axis: int
+    of: np.ndarray
+    """[n]: the other's row for each of this one's; -1 for none"""
+
+
+class Transfer(NamedTuple):
+    """What is taken from another run."""
+
+    taken: dict[str, Rows | None]
+    """by path; None: as it is"""
+    new: dict[str, tuple[int, ...]]
+    """parameters that keep their initial values, and their shapes"""
+    left: dict[str, tuple[int, ...]]
+    """of the other run, not used"""
+
+    def describe(self, name: str, step: int) -> list[str]:
+        """Lines for the log."""
+        total = len(self.taken) + len(self.new)
+        lines = [f"initialised from {name}, checkpoint of step {step}: {len(self.taken)} of {total} parameters taken"]
+        rows = {path: how.of for path, how in self.taken.items() if how is not None}
+        mapped = [f"{path} {(index >= 0).sum():,} of {len(index):,}" for path, index in rows.items()]
+        if mapped:
+            lines.append(f"  rows of words that both vocabularies have: {_some(mapped)}")
+        for what, shapes in (("new", self.new), ("not used", self.left)):
+            if shapes:
+                lines.append(f"  {what}: {_some([f'{path} {shape}' for path, shape in shapes.items()])}")
+        return lines
+
+
+def match(params: Tree, others: Tree, rows: Mapping[str, Rows | None]) -> Transfer:
+    """Parameters of equal names and shapes (arrays, or their shapes).
+
+    rows: of parameters that belong to different words, by path; None for those that cannot be mapped.
+    """
+    shapes, found = ({path: leaf.shape for path, leaf in named_leaves(tree)} for tree in (params, others))
+    taken: dict[str, Rows | None] = {}
+    for path, shape in shapes.items():
+        how = rows.get(path)
+        if path not in found or (path in rows and how is None):
+            continue
+        if how is None and found[path] == shape:
+            taken[path] = None
+        elif how is not None and _without(found[path], how.axis) == _without(shape, how.axis) and (how.of >= 0).any():
+            taken[path] = how
+    new = {path: shape for path, shape in shapes.items() if path not in taken}
+    left = {path: shape for path, shape in found.items() if path not in taken}
+    return Transfer(taken, new, left)
+
+
+def require_some(transfer: Transfer, name: str) -> None:
+    """Refuses to start from a run that has nothing in common with this one."""
+    if not transfer.taken:
+        first = lambda shapes: _some([f"{path} {shape}" for path, shape in shapes.items()], 2)
+        raise UserError(
+            f"nothing of {name} fits: it has {first(transfer.left)}; this model has {first(transfer.new)}: "
+            "use a model with the same names and shapes, or leave out --init"
+        )
+
+
+def template(transfer: Transfer, others: Tree, params: Tree) -> Tree:
+    """The other run's abstract parameters, those to be taken sharded as this run's are (`params`, with shardings)."""
+    mine = dict(named_leaves(params))
+    mesh = next(iter(mine.values())).sharding.mesh
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: mine[path_of(path)] if transfer.taken.get(path_of(path), 0) is None else leaf,
+        with_shardings(others, mesh),
+    )
+
+
+def merge(transfer: Transfer, params: Tree, others: Tree) -> Tree:
+    """`params` with what is taken from `others`. Pure."""
+    found = dict(named_leaves(others))
+
+    def one(path, leaf):
+        name = path_of(path)
+        if name not in transfer.taken:
+            return leaf
+        rows, other = transfer.taken[name], found[name]
+        if rows is None:
+            return other.astype(leaf.dtype)
+        known = np.expand_dims(rows.of >= 0, [axis for axis in range(leaf.ndim) if axis != rows.axis])
+        return jnp.where(known, jnp.take(other, np.maximum(rows.of, 0), rows.axis), leaf).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(one, params)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _some(names: list[str], count: int = SHOWN) -> str:
+    rest = len(names) - count
+    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")

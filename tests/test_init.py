@@ -1,0 +1,200 @@
+"""A run that starts from another one, and a schedule that a longer run keeps."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from s2sjax import config, folder, run
+from s2sjax.config import Data, Luong, Synthetic, Train, Transformer
+from s2sjax.data import sources
+from s2sjax.errors import UserError
+from s2sjax.tasks import Regression, Translation
+from s2sjax.train import mesh as meshes
+from s2sjax.train.progress import Log
+
+BASE = Translation(
+    "base",
+    Data(Synthetic("reverse", train=32, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
+    Luong(width=8, embedding=8, layers=1),
+    Train(steps=4, warmup=1, learning_rate=0.1, evaluate_every=0, save_every=2, log_every=4),
+)
+DATA = config.Mesh()
+MORE = config.replace(BASE, data=config.replace(BASE.data, corpus=Synthetic("reverse", train=32, length=4, alphabet=5)))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> run.Run:
+    return run.train(BASE, tmp_path_factory.mktemp("base") / "run")[0]
+
+
+def started(path, experiment=BASE, **options) -> run.Run:
+    data = sources.load(experiment.data.corpus, "train")
+    return run.Run(path, folder.start_task(experiment, path, data, **options))
+
+
+def transferred(new: run.Run, base: run.Run, mesh=DATA):
+    return run.transferred_state(new, meshes.make_mesh(mesh), base, Log(None, 1, 1))
+
+
+def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_path, capsys):
+    averaged = config.replace(BASE, train=config.replace(BASE.train, ema=0.9), seed=7)
+    state = transferred(started(tmp_path / "new", averaged), base)
+    jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])
+    jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
+    assert int(state.step) == 0
+    fresh = run.initial_state(
+        run.Run(tmp_path / "new", started(tmp_path / "new", averaged).task), meshes.make_mesh(DATA)
+    )
+    jax.tree.map(np.testing.assert_array_equal, state.optimizer, fresh.optimizer)
+    assert (
+        capsys.readouterr().out == f"initialised from {base.folder}, checkpoint of step 4: 13 of 13 parameters taken\n"
+    )
+
+
+@pytest.mark.parametrize("mesh", [config.Mesh(fsdp=8), config.Mesh(data=4, tensor=2)], ids=["fsdp", "tensor"])
+def test_it_is_sharded_as_the_new_run_is(base, tmp_path, mesh):
+    new = started(tmp_path / "new")
+    state = transferred(new, base, mesh)
+    jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])
+    wanted = run.abstract_state(new, meshes.make_mesh(mesh))
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, state, wanted))
+
+
+def test_words_of_another_vocabulary_are_found_by_their_pieces(base, tmp_path, capsys):
+    new = started(tmp_path / "new", MORE)
+    old, task = base.task, new.task
+    assert old.target.fingerprint != task.target.fingerprint
+    state = transferred(new, base)
+    said = capsys.readouterr().out
+    known = [piece for piece in task.target.all_pieces if piece in old.target.all_pieces]
+    assert len(known) == old.target.size == 7 < task.target.size == 9
+    assert "13 of 13 parameters taken" in said and "target_embedding/table 7 of 9" in said
+    theirs, initial = base.params()[0], run.initial_state(new, meshes.make_mesh(DATA)).params
+    for index, piece in enumerate(task.target.all_pieces):
+        there = old.target.all_pieces.index(piece) if piece in known else None
+        for name, part in (
+            ("table", lambda p: p["target_embedding"]["table"]),
+            ("out", lambda p: p["decoder"]["output"]["kernel"].T),
+        ):
+            wanted = part(initial)[index] if there is None else part(theirs)[there]
+            np.testing.assert_array_equal(part(state.params)[index], wanted, err_msg=f"{name} {piece}")
+
+
+def test_ids_of_another_unit_are_never_taken_as_if_they_meant_the_same(base, tmp_path):
+    """Three words and three letters: the tables have one shape, and nothing in common."""
+    words = config.replace(
+        BASE, data=config.replace(BASE.data, source=config.Text("words"), target=config.Text("words"))
+    )
+    rows = started(tmp_path / "new", words).task.transfer_rows(base.task)
+    assert set(rows) == {
+        "source_embedding/table",
+        "target_embedding/table",
+        "decoder/output/kernel",
+        "decoder/output/bias",
+    }
+    assert set(rows.values()) == {None}
+
+
+def test_what_grows_with_a_vocabulary_belongs_to_its_words(base, tmp_path):
+    """Tied embeddings have no output layer; one-hot words enter a matrix whose rows are theirs."""
+    tied = started(tmp_path / "tied", config.replace(MORE, model=Transformer(8, 2, 8, 1, 1, tie="output")))
+    rows = tied.task.transfer_rows(base.task)
+    assert {path: how.axis for path, how in rows.items()} == {"source_embedding/table": 0, "target_embedding/table": 0}
+    one_hot = started(tmp_path / "one-hot", config.replace(MORE, model=Luong(width=8, embedding=0, layers=1)))
+    rows = one_hot.task.transfer_rows(base.task)
+    mapped = {path: how.axis for path, how in rows.items() if how is not None}
+    assert mapped["decoder/output/kernel"] == 1 and mapped["decoder/output/bias"] == 0
+    assert any(path.startswith("encoder/") and axis == 0 for path, axis in mapped.items())
+
+
+def test_spelling_is_numbered_by_the_vocabulary(base, tmp_path):
+    spelt = config.Text("words", spelling=config.Spelling(on=True, filters=2, kernels=(1, 2)))
+    experiment = config.replace(MORE, data=config.replace(MORE.data, source=spelt, target=spelt))
+    rows = started(tmp_path / "new", experiment).task.transfer_rows(base.task)
+    assert rows["source_embedding/characters/table"] is None and rows["decoder/output/kernel"] is None
+
+
+# ------------------------------------------------------------------------------------ whole runs
+
+
+def test_a_run_is_started_recorded_and_resumed_without_a_second_transfer(base, tmp_path, capsys):
+    tuned, _ = run.train(MORE, tmp_path / "tuned", init=base.folder, init_assets=True)
+    assert tuned.task.target.fingerprint == base.task.target.fingerprint  # five letters, of which three are known
+    page = json.loads((tmp_path / "tuned/config.json").read_text())
+    assert page["init"] == str(base.folder) and "initialised from" in capsys.readouterr().out
+    longer = config.replace(MORE, train=config.replace(MORE.train, steps=5))
+    run.train(longer, tmp_path / "tuned", init=base.folder, init_assets=True)
+    said = capsys.readouterr().out
+    assert f"--init {base.folder} is not used again: this run has its own checkpoint of step 4\n" in said
+    assert "initialised from" not in said and "resumed after step 4\n" in said
+    assert (
+        "train.steps is 5, but the schedule of this run has 4 steps: the learning rate is 0 at step 4 and 0 at step 5; "
+        "to change it set train.schedule_steps, for example to 5\n"
+    ) in said
+    page = json.loads((tmp_path / "tuned/config.json").read_text())
+    assert page["init"] == str(base.folder) and page["experiment"]["train"]["schedule_steps"] == 4
+
+
+def test_a_start_that_was_killed_before_its_first_save_transfers_again(base, tmp_path):
+    started(tmp_path / "new", init=str(base.folder))
+    assert run._initial_run(tmp_path / "new", None, False).folder == base.folder
+
+
+@pytest.mark.parametrize(
+    "experiment, words",
+    [
+        (
+            config.replace(BASE, data=config.replace(BASE.data, source=config.Text("words"))),
+            "has characters, but data.source.unit is words",
+        ),
+        (config.replace(BASE, data=config.replace(BASE.data, shared=True)), None),
+        (
+            Regression("fib", train=Train(evaluate_every=0)),
+            "Regression has no assets to take from another run: drop --init-a",
+        ),
+    ],
+    ids=["unit", "shared", "task"],
+)
+def test_vocabularies_that_do_not_fit_are_refused(base, tmp_path, experiment, words):
+    task = experiment.task()
+    if words is None:
+        assert task.adopt_assets(task.read(), base.task.assets)["source"] is base.task.source
+        return
+    with pytest.raises(UserError, match=words):
+        task.adopt_assets(task.read(), base.task.assets)
+
+
+def test_a_run_to_start_from_must_be_another_and_must_have_a_checkpoint(base, tmp_path):
+    untrained = started(tmp_path / "untrained").folder
+    for options, words in (
+        (dict(init=untrained), f"there is no checkpoint in {untrained}: train it first"),
+        (dict(init=tmp_path / "new"), "is the folder of this run: name another run"),
+        (dict(init=tmp_path / "nowhere"), "nowhere is not a run folder"),
+        (dict(init_assets=True), "--init-assets takes the vocabularies of a run: name it with --init RUN"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run.train(BASE, tmp_path / "new", **options)
+        assert not (tmp_path / "new").exists()
+
+
+def test_other_assets_than_the_run_has_are_refused(base, tmp_path):
+    started(tmp_path / "new", MORE)
+    with pytest.raises(UserError, match=r"was started with other assets than those of .*: give another --out"):
+        started(tmp_path / "new", MORE, init=str(base.folder), assets=base.task.assets)
+
+
+# ------------------------------------------------------------------------------------- schedules
+
+
+def with_train(**fields) -> Translation:
+    return config.replace(BASE, train=config.replace(BASE.train, **fields))
+
+
+def test_a_longer_run_keeps_the_schedule_it_began_with(tmp_path):
+    assert started(tmp_path).experiment.train.schedule_steps == 4
+    assert started(tmp_path, with_train(steps=9)).experiment.train.schedule_steps == 4
+    assert run.load(tmp_path).experiment.train.schedule_steps == 4
+    assert started(tmp_path, with_train(steps=9, schedule_steps=9)).experiment.train.schedule_steps == 9
+    assert started(tmp_path, with_train(steps=12)).experiment.train.schedule_steps == 9
