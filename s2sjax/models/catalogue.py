@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from s2sjax import config
 from s2sjax.models import NAMED, build
 
-POSITIONS = 37  # not a number of layers, so a scan of this length is a scan over time
+POSITIONS = 13  # not a number of layers, so a scan of this length is a scan over time
 
 
 class Facts(NamedTuple):

@@ -108,7 +108,11 @@ def test_a_rate_is_zero_if_and_only_if_every_line_matches(corpus):
 @given(corpora, st.randoms())
 def test_the_order_of_the_lines_does_not_matter(corpus, random):
     shuffled = random.sample(corpus, len(corpus))
-    assert score(ALL[:4], *zip(*corpus)) == score(ALL[:4], *zip(*shuffled))
+    first, second = (
+        {name: result._replace(terms=()) for name, result in score(ALL[:4], *zip(*each)).items()}
+        for each in (corpus, shuffled)
+    )
+    assert first == second
 
 
 # --------------------------------------------------------------------------------------- sacreBLEU
