@@ -60,7 +60,7 @@ def test_what_is_odd_about_the_text_is_printed_before_training(call, tmp_path, m
     file = page(tmp_path, "TextFiles(train=('train.tsv',), dev=('train.tsv',))")
     code, out, err = call(command, file, "--show", "ab")
     assert (code, err) == (0, "")
-    assert "\ntrain.tsv: 1 of 3 lines has a blank target, the first is line 2: remove them, or " in out
+    assert "\ntrain.tsv: 1 of 3 lines has a blank target, the first is line 2: it teaches " in out
     assert "\ntrain.tsv: 1 of 3 lines has more than two columns, the first is line 3: each further column " in out
 
 

@@ -20,7 +20,7 @@ class Evaluate:
     samples: int = 4
     """dev lines printed at each evaluation"""
     rows: int = 64
-    """batch size of decoding, in sentences"""
+    """batch size of decoding, in sentences; fewer of those that are longer than the longest bucket"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")

@@ -13,7 +13,7 @@ from s2sjax.config.paths import relative
 from s2sjax.data import Example
 
 BLANK_SOURCE = "{} a blank source, the first is {}"
-BLANK_TARGET = "{} a blank target, the first is {}: remove them, or the model learns to write nothing"
+BLANK_TARGET = "{} a blank target, the first is {}: it teaches the model to write nothing"
 MORE_COLUMNS = "{} more than two columns, the first is {}: each further column is one more target"
 
 

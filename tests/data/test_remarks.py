@@ -13,7 +13,7 @@ def written(path, content):
 def test_what_is_odd_about_training_text_is_counted(tmp_path):
     tsv = written(tmp_path / "train.tsv", "a\tb\n\tb\na\t \na\tb\tc\t\na\tb\t\t\n \tb\tc\n")
     corpus = config.TextFiles(train=(tsv,))
-    remedy = "remove them, or the model learns to write nothing"
+    remedy = "it teaches the model to write nothing"
     expected = [
         f"{tsv}: 2 of 6 lines have a blank source, the first is line 2",
         f"{tsv}: 1 of 6 lines has a blank target, the first is line 3: {remedy}",
