@@ -24,6 +24,9 @@ DATA = config.Mesh()
 MORE = config.replace(BASE, data=config.replace(BASE.data, corpus=Synthetic("reverse", train=32, length=4, alphabet=5)))
 
 
+pytestmark = pytest.mark.slow  # each trains a few steps
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> run.Run:
     return run.train(BASE, tmp_path_factory.mktemp("base") / "run")[0]

@@ -20,6 +20,9 @@ PAGE = (Path(s2sjax.__file__).parents[1] / "docs" / "python.md").read_text(encod
 PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+pytestmark = pytest.mark.slow  # all but the last need the run of the page
+
+
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory) -> tuple[Path, dict]:
     """The folder in which the page was typed, and the names that it defined."""

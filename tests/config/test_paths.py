@@ -84,6 +84,7 @@ def test_a_run_finds_its_data_from_any_directory_and_follows_its_project(home, m
     assert run.load(moved / "run").experiment.data.corpus.dev == (str(moved / "data/dev.tsv"),)
 
 
+@pytest.mark.slow
 def test_from_python_paths_are_relative_to_the_current_directory(home, monkeypatch):
     monkeypatch.chdir(home / "experiments")
     experiment = config.replace(

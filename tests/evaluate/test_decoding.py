@@ -250,7 +250,7 @@ def test_what_a_vocabulary_does_not_have_is_counted(weights, text):
 # ------------------------------------------------------------------------------ parameters in fewer bits
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kind", zoo.first(1, ["bfloat16", "int8"]))
 def test_parameters_are_converted_once_and_freed_with_their_own(weights, text, kind, monkeypatch):
     converted = []
     stored = precision.stored
@@ -270,6 +270,7 @@ def test_parameters_are_converted_once_and_freed_with_their_own(weights, text, k
     assert len(converted) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", ["encoder", "decoder"])
 def test_only_the_positions_of_the_decoder_bound_the_output(text, limited):
     learned, other = zoo.MODELS["transformer-pre-learned"], zoo.MODELS["luong"]
