@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 
 from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS
