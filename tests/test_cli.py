@@ -192,7 +192,7 @@ def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(pa
     class Stop(Exception):
         pass
 
-    def train(experiment, folder, file):
+    def train(experiment, folder, file, *_):
         seen.append((experiment, folder))
         raise Stop
 
@@ -210,7 +210,7 @@ def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(pa
 @pytest.mark.parametrize("name", models.NAMED)
 def test_every_named_model_fits_and_its_fields_can_be_set(page, monkeypatch, name):
     seen = []
-    monkeypatch.setattr(run, "train", lambda experiment, folder, file: seen.append(experiment) or 1 / 0)
+    monkeypatch.setattr(run, "train", lambda experiment, folder, file, *_: seen.append(experiment) or 1 / 0)
     part = "model.encoder.dropout" if "encoder" in vars(models.NAMED[name].config) else "model.dropout"
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", page, "--model", name, f"--{part}", "0.25", "--data.buckets", "24", "24"])
@@ -630,6 +630,6 @@ def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
 
 def test_a_named_model_that_does_not_fit_is_refused_unless_its_fields_make_it_fit(page, refused, monkeypatch):
     assert "model.radius 10 reaches across" in refused("train", page, "--model", "luong_local")
-    monkeypatch.setattr(run, "train", lambda experiment, folder, file: 1 / 0)
+    monkeypatch.setattr(run, "train", lambda experiment, folder, file, *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", page, "--model", "luong_local", "--model.radius", "2"])
