@@ -12,6 +12,7 @@ from s2sjax.data import sources
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression, Translation
 from s2sjax.train import mesh as meshes
+from s2sjax.train import schedules
 from s2sjax.train.progress import Log
 
 BASE = Translation(
@@ -201,3 +202,48 @@ def test_a_longer_run_keeps_the_schedule_it_began_with(tmp_path):
     assert run.load(tmp_path).experiment.train.schedule_steps == 4
     assert started(tmp_path, with_train(steps=9, schedule_steps=9)).experiment.train.schedule_steps == 9
     assert started(tmp_path, with_train(steps=12)).experiment.train.schedule_steps == 9
+
+
+@pytest.mark.parametrize(
+    "schedule, said",
+    [
+        ("cosine", "train.schedule_steps changes from 4 to 8: the learning rate at step 4 goes from 0 to 0.0"),
+        ("wsd", "train.schedule_steps changes from 4 to 8: the learning rate at step 4 goes from 0 to 0.1"),
+        ("constant", None),
+    ],
+)
+def test_a_change_of_the_schedule_says_what_it_does_to_the_rate(schedule, said):
+    before = Train(steps=4, warmup=1, learning_rate=0.1, schedule=schedule)
+    now = config.replace(before, steps=8, schedule_steps=8)
+    lines = schedules.describe_change(4, now, now, step=4)
+    assert lines == [] if said is None else len(lines) == 1 and lines[0].startswith(said)
+    assert schedules.describe_change(None, now, now, 0) == []  # a new run
+    assert schedules.describe_change(8, now, now, 4) == []  # as it was
+
+
+FILE = """
+from s2sjax.config import *
+from s2sjax.tasks import Translation
+
+def halves(peak, steps, times=1.0):
+    return lambda step: peak * 0.5 ** (times * step / steps)
+
+experiment = Translation("own", train=Train(8, schedule=f"{__name__}.halves", schedule_args=("times=2",)))
+"""
+
+
+def test_a_schedule_can_be_defined_in_the_experiment_file(tmp_path):
+    (tmp_path / "own.py").write_text(FILE)
+    train = run.load_experiment(tmp_path / "own.py").train
+    assert schedules.rate_at(train, 8) == pytest.approx(train.learning_rate / 4)
+
+
+def test_the_command_passes_the_run_to_start_from(call, tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(FILE)
+    seen = []
+    monkeypatch.setattr(run, "train", lambda experiment, *rest: seen.append(rest) or 1 / 0)
+    for options in (("--init", "runs/base", "--init-assets"), ("--init", "runs/base"), ()):
+        with pytest.raises(ZeroDivisionError):
+            call("train", tmp_path / "own.py", "--out", "x", *options)
+    file = str(tmp_path / "own.py")
+    assert seen == [("x", file, "runs/base", True), ("x", file, "runs/base", False), ("x", file, None, False)]

@@ -14,7 +14,8 @@ def rates(schedule, steps):
 
 
 def test_every_schedule_climbs_in_a_straight_line_to_its_peak():
-    for rate in (schedules.constant(2.0, 4), schedules.cosine(2.0, 4, 100), schedules.inverse_sqrt(2.0, 4)):
+    others = [make(2.0, 4, 100) for make in (schedules.cosine, schedules.linear, schedules.wsd)]
+    for rate in (schedules.constant(2.0, 4), schedules.inverse_sqrt(2.0, 4), *others):
         np.testing.assert_allclose(rates(rate, range(4)), [0.5, 1.0, 1.5, 2.0], rtol=1e-6)
 
 
@@ -23,6 +24,14 @@ def test_what_follows_the_peak():
     # half-way down the cosine lies the mean of peak and end; the end is kept afterwards
     cosine = schedules.cosine(2.0, 10, 110, final_fraction=0.1)
     np.testing.assert_allclose(rates(cosine, [10, 60, 110, 500]), [2.0, 1.1, 0.2, 0.2], rtol=1e-6)
+    linear = schedules.linear(2.0, 10, 110, final_fraction=0.1)
+    np.testing.assert_allclose(rates(linear, [10, 60, 85, 110, 500]), [2.0, 1.1, 0.65, 0.2, 0.2], rtol=1e-6)
+    # stable until the last fifth, or the last tenth
+    wsd = schedules.wsd(2.0, 10, 100, final_fraction=0.1)
+    np.testing.assert_allclose(rates(wsd, [10, 79, 80, 90, 100, 500]), [2.0, 2.0, 2.0, 1.1, 0.2, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(rates(schedules.wsd(2.0, 0, 10, decay=0.1), [0, 9, 10, 11]), [2, 2, 0, 0], atol=1e-6)
+    # a warm-up longer than what is left leaves one step to fall
+    np.testing.assert_allclose(rates(schedules.wsd(2.0, 10, 10), [9, 10, 11]), [2, 2, 0], atol=1e-6)
     # four times the warm-up: half the peak
     np.testing.assert_allclose(rates(schedules.inverse_sqrt(2.0, 100), [99, 399, 1599]), [2.0, 1.0, 0.5], rtol=1e-6)
 
@@ -38,7 +47,7 @@ def test_every_step_follows_the_formula(warmup):
     np.testing.assert_allclose(rates(schedules.inverse_sqrt(3.0, warmup), step), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["constant", "cosine", "inverse_sqrt"])
+@pytest.mark.parametrize("name", config.training.SCHEDULES)
 def test_without_warm_up_the_first_step_is_at_the_peak_also_under_jit(name):
     rate = schedules.schedule(config.Train(schedule=name, warmup=0, learning_rate=0.5))
     assert float(jax.jit(rate)(jnp.int32(0))) == pytest.approx(0.5)
