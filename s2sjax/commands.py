@@ -98,12 +98,13 @@ def compare(options: argparse.Namespace, fields: list[str]) -> None:
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
-    from s2sjax.evaluate import style
 
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
     for name in ("tree", "attention"):
         if getattr(options, name):
+            from s2sjax.evaluate import style  # imports Matplotlib, which is slow
+
             style.check_format(getattr(options, name), f"--{name} ")
     others = [run.load(other) for other in options.also]
     if not opened.task.generates_text:

@@ -262,7 +262,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
             found.append(
                 {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
                  "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
-                 "metrics": {name: result.value for name, result in evaluation.results.items()},
+                 "metrics": {name: _finite(result.value) for name, result in evaluation.results.items()},
                  "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
             )  # fmt: skip
     return found

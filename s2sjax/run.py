@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -21,9 +21,7 @@ from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
-from s2sjax.evaluate import figures
 from s2sjax.evaluate.decoding import Output, Translator
-from s2sjax.evaluate.style import Drawing
 from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
@@ -35,6 +33,10 @@ from s2sjax.train.loop import Result, Scores, fit
 from s2sjax.train.progress import METRICS, Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
+
+if TYPE_CHECKING:  # Matplotlib is slow to import
+    from s2sjax.evaluate.figures import AttentionMap
+    from s2sjax.evaluate.style import Drawing
 
 __all__ = ["Run", "default_split", "evaluate", "load", "load_experiment", "train"]
 
@@ -104,23 +106,31 @@ class Run:
                 raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
         return [Score(*found) for found in self._translator.score(self._restored(), list(pairs))]
 
-    def attention(self, line: str, **search: Any) -> figures.AttentionMap:
+    def attention(self, line: str, **search: Any) -> AttentionMap:
         """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it."""
+        from s2sjax.evaluate.figures import AttentionMap
+
         run = self._searching(search)
         run._translator.require_attention("an attention map")
         params = run._restored()
         output = run._translator.decode(params, _strings([line]))[0][0]
-        return figures.AttentionMap(*run._translator.attention(params, line, output), title=line)
+        return AttentionMap(*run._translator.attention(params, line, output), title=line)
 
     def tree(self, line: str, **search: Any) -> Drawing:
         """A drawing of the beam search of a line."""
+        from s2sjax.evaluate.figures import search_tree
+        from s2sjax.evaluate.style import Drawing
+
         run = self._searching(search)
         tree, found = run._translator.tree(run._restored(), *_strings([line]))
-        return Drawing(partial(figures.search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
+        return Drawing(partial(search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
 
     def curves(self) -> Drawing:
         """A drawing of the training loss and the scores against the step."""
-        return Drawing(partial(figures.learning_curves, runs={self.folder.name: self.folder / METRICS}))
+        from s2sjax.evaluate.figures import learning_curves
+        from s2sjax.evaluate.style import Drawing
+
+        return Drawing(partial(learning_curves, runs={self.folder.name: self.folder / METRICS}))
 
     def evaluate(
         self, split: str | None = None, also: Sequence[Any] = (), average: int = 0, **search: Any

@@ -74,7 +74,9 @@ def refused(call):
 # --------------------------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("command", ["train", "prepare", "evaluate", "decode", "score", "models", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["train", "prepare", "evaluate", "results", "compare", "decode", "score", "models", "doctor"]
+)
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")

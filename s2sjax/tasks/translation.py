@@ -25,7 +25,7 @@ from s2sjax.core import sampled
 from s2sjax.data import Example, memory, pairs, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
-from s2sjax.evaluate import figures, metrics
+from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
@@ -394,6 +394,8 @@ class TranslationTask(Task):
         if not translator.attends:
             print("this model has no attention: attention.png is not drawn")
             return []
+        from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
+
         maps = [
             figures.AttentionMap(*translator.attention(params, line, output), title=line)
             for line, output in zip(lines[:4], outputs)
