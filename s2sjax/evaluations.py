@@ -270,7 +270,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 def table(runs: Sequence[str | Path]) -> str:
     """A line for each evaluation, the oldest first."""
-    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date")]
+    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")]
     for run in runs:
         for evaluation in read_all(run):
             page = evaluation.page
