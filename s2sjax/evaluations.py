@@ -262,7 +262,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
             found.append(
                 {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
                  "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
-                 "metrics": {name: result.value for name, result in evaluation.results.items()},
+                 "metrics": {name: _finite(result.value) for name, result in evaluation.results.items()},
                  "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
             )  # fmt: skip
     return found
@@ -270,7 +270,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 def table(runs: Sequence[str | Path]) -> str:
     """A line for each evaluation, the oldest first."""
-    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date")]
+    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")]
     for run in runs:
         for evaluation in read_all(run):
             page = evaluation.page

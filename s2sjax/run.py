@@ -35,8 +35,9 @@ from s2sjax.train.progress import METRICS, Log
 from s2sjax.train.schedules import optimizer
 from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
 
-if TYPE_CHECKING:
-    from s2sjax.evaluate.figures import AttentionMap, Drawing
+if TYPE_CHECKING:  # Matplotlib is slow to import
+    from s2sjax.evaluate.figures import AttentionMap
+    from s2sjax.evaluate.style import Drawing
 
 __all__ = ["Run", "default_split", "evaluate", "load", "load_experiment", "train"]
 
@@ -108,7 +109,7 @@ class Run:
 
     def attention(self, line: str, **search: Any) -> AttentionMap:
         """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it."""
-        from s2sjax.evaluate.figures import AttentionMap  # imports Matplotlib, which is slow
+        from s2sjax.evaluate.figures import AttentionMap
 
         run = self._searching(search)
         run._translator.require_attention("an attention map")
@@ -118,19 +119,19 @@ class Run:
 
     def tree(self, line: str, **search: Any) -> Drawing:
         """A drawing of the beam search of a line."""
-        from s2sjax.evaluate import figures
+        from s2sjax.evaluate.figures import search_tree
+        from s2sjax.evaluate.style import Drawing
 
         run = self._searching(search)
         tree, found = run._translator.tree(run._restored(), *_strings([line]))
-        return figures.Drawing(
-            partial(figures.search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces)
-        )
+        return Drawing(partial(search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
 
     def curves(self) -> Drawing:
         """A drawing of the training loss and the scores against the step."""
-        from s2sjax.evaluate import figures
+        from s2sjax.evaluate.figures import learning_curves
+        from s2sjax.evaluate.style import Drawing
 
-        return figures.Drawing(partial(figures.learning_curves, runs={self.folder.name: self.folder / METRICS}))
+        return Drawing(partial(learning_curves, runs={self.folder.name: self.folder / METRICS}))
 
     def evaluate(
         self, split: str | None = None, also: Sequence[Any] = (), average: int = 0, **search: Any

@@ -77,7 +77,9 @@ def refused(call):
 # --------------------------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("command", ["train", "prepare", "evaluate", "decode", "score", "models", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["train", "prepare", "evaluate", "results", "compare", "decode", "score", "models", "doctor"]
+)
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")
@@ -693,8 +695,9 @@ def test_a_run_beside_itself_is_the_same_run(call, trained, copy):
     """An ensemble of two equal models writes what one writes."""
     alone = call("decode", trained[0], stdin=b"abcd\nbad\n")
     assert call("decode", trained[0], "--also", copy, stdin=b"abcd\nbad\n") == alone
-    scores = call("evaluate", trained[0], "--also", copy)
-    assert scores[0] == 0 and "exact" in scores[1]
+    code, out, _ = call("evaluate", copy, "--also", trained[0])
+    assert code == 0 and ", beam 2, with 1 more:\nexact " in out
+    assert re.search(rf"^wrote {copy}/evaluations/test-step(\d)-with-tiny-step\1-beam2$", out, re.M)
 
 
 @pytest.mark.slow
@@ -705,12 +708,14 @@ def test_samples_are_reproducible_from_a_seed(call, trained):
     assert sample(1)[0] == 0 and sample(1)[1].count("\n") == 2
 
 
-def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained):
+def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained, copy):
     """The average of one is the newest itself; more than were kept are refused."""
     lines = dict(stdin=b"abcd\nbad\n")
     code, out, _ = call("decode", trained[0], "--average", 1, **lines)
     assert code == 0 and out.count("\n") == 2
-    assert call("evaluate", trained[0], "--average", 1)[1].startswith("test, mean of 1 checkpoints to step ")
+    out = call("evaluate", copy, "--average", 1)[1]
+    assert out.startswith("test, mean of 1 checkpoints to step 4, beam 2:\n")
+    assert out.endswith(f"\nwrote {copy}/evaluations/test-step4-average1-beam2\n")
     assert "but 9 are to be averaged: average fewer, or train with a higher train.keep" in refused(
         "decode", trained[0], "--average", 9, **lines
     )

@@ -108,7 +108,7 @@ def test_results_lists_the_evaluations_of_every_run(run, call):
     code, out, err = call("results", run, run)
     header, one, two, *again = out.splitlines()
     assert (code, err, again) == (0, "", [one, two])
-    assert header.split() == ["evaluation", "split", "checkpoint", "search", "metrics", "date"]
+    assert header.split() == ["evaluation", "split", "checkpoint", "search", "metrics", "date", "(UTC)"]
     assert one.startswith(f"{found.path} ") and "step 30 " in one and "PER 33.33%  exact 33.33%" in one
     assert "mean of 3 to step 60" in two and "beam 4, with large" in two
     rows = json.loads(call("results", run, "--json")[1])

@@ -11,7 +11,7 @@ import pytest
 
 import s2sjax
 from s2sjax import config, tasks
-from s2sjax.data import sources
+from s2sjax.data import memory, sources
 from s2sjax.errors import UserError
 from s2sjax.evaluate.decoding import Translator
 from s2sjax.tasks.regression import Fibonacci, Windows
@@ -163,6 +163,17 @@ def test_a_damaged_copy_is_named(typed, tmp_path):
     assert "has other examples than this run: copy it again" in refused(lambda: s2sjax.load(copy))
     file.write_text(whole[:-5])
     assert "cannot be read" in refused(lambda: s2sjax.load(copy))
+
+
+def test_each_corpus_of_a_mixture_is_kept(tmp_path):
+    corpora = tuple(config.InMemory(train=[(word, word)], test=[("a", "b")]) for word in ("one", "two"))
+    mixture = config.Mixture((*corpora, config.Synthetic()), tags=("<1>", "<2>", "<3>"))
+    memory.save(mixture, tmp_path)
+    memory.save(mixture, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3  # equal splits share a file
+    opened = memory.load(config.from_json(config.to_json(mixture)), tmp_path)
+    assert opened == mixture
+    assert [example.source for example in sources.load(opened, "train")][:2] == ["<1> one", "<2> two"]
 
 
 def test_pairs_in_memory_may_have_any_shape_and_any_character():

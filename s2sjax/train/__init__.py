@@ -29,8 +29,8 @@ class _CallableModule(ModuleType):
     itself: a call of it is a call of that function.
     """
 
-    def __call__(self, experiment: Any, folder: Any = None) -> Any:
-        return _train(experiment, folder)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return _train(*arguments, **named)
 
 
 sys.modules[__name__].__class__ = _CallableModule
