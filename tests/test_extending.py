@@ -60,6 +60,15 @@ def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeyp
 
 
 @pytest.mark.slow
+def test_the_task_tells_its_dev_loss(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.py").write_text(FILES["task"], encoding="utf-8")
+    code, out, err = call("train", "task.py", "--train.steps", "2", "--train.evaluate_every", "2")
+    assert (code, err) == (0, "")
+    assert re.search(r"^step 2  accuracy \S+  dev_loss \d\S+$", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     """The copy of the file is gone: the error says what is missing and what to do."""
     monkeypatch.chdir(tmp_path)
