@@ -96,9 +96,9 @@ def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[s
         accepted = {name: value for name, value in (options or {}).items() if name not in _dropped}
         try:
             return lowered.compile(compiler_options=accepted or None)
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
             refused = {name for name in accepted if name in str(error)}
-            if "INVALID_ARGUMENT" not in str(error) or not refused:
+            if "option" not in str(error) or not refused:
                 raise
         with _lock:  # two programs may be compiled at once
             for name in sorted(refused - _dropped):

@@ -1,5 +1,9 @@
 """A library that cannot run is left out of a benchmark with its reason, and ours is measured all the same."""
 
+import sys
+from types import SimpleNamespace
+
+import jax
 import pytest
 
 from s2sjax import config
@@ -76,3 +80,14 @@ def test_pytorch_beside_ours(tiny, monkeypatch, capsys):
     train.bench(rounds=2)
     lines = capsys.readouterr().out.splitlines()
     assert [len(line.split()) for line in lines[2:]] == [6, 5] and all(line.endswith("x") for line in lines[2:])
+
+
+def test_pytorch_does_the_work_where_jax_does(monkeypatch):
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert peers.torch_device() == "cpu"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(RuntimeError, match="PyTorch cannot use the GPU that s2sjax uses"):
+        peers.torch_device()
+    torch.cuda.is_available = lambda: True
+    assert peers.torch_device() == "cuda"
