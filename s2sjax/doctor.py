@@ -49,7 +49,7 @@ def report(start_jax: Callable[[], Path]) -> None:
     try:
         required, extras = requirements()
     except importlib.metadata.PackageNotFoundError:
-        print("s2sjax is not installed, and there is no pyproject.toml beside it: its dependencies are not known")
+        print("s2sjax is not installed, and there is no pyproject.toml that says what it requires: install it with pip")
     else:
         _print_packages(required)
         _print_extras(extras, devices[0].platform if devices else "")
