@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from s2sjax.errors import UserError
@@ -208,6 +209,8 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
         panel = figure.add_axes((0, -1.9 - 2.6 * row, 6.4, 1.9))
         _draw_curves(panel, drawn, metric, "step" if row == len(panels) - 1 else "", several=len(runs) > 1)
         panel.set_xlim(0, max(last, 1))
+        if row == 0:
+            _draw_key(panel, list(runs), {curve.of_dev for curves in panels.values() for curve in curves})
     save(figure, path)
 
 
@@ -231,20 +234,15 @@ def _panel(name: str) -> tuple[str, bool]:
 
 
 LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
-          "ter": "TER"}  # fmt: skip
+          "ter": "TER", "mse": "MSE", "mae": "MAE"}  # fmt: skip
 
 
 def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str, several: bool) -> None:
-    kinds = {curve.of_dev for curve in curves}
     for curve in curves:
         x, y = np.asarray(curve.points, dtype=np.float64).reshape(-1, 2).T
-        kind = ("dev" if curve.of_dev else "training") if len(kinds) > 1 or not several else ""
-        colour = SERIES[(curve.number if several else int(curve.of_dev)) % len(SERIES)]
         panel.plot(
-            x, y, label=" ".join(filter(None, (curve.run if several else "", kind))), color=colour, linewidth=1.5,
-            linestyle="--" if curve.of_dev and several and len(kinds) > 1 else "-", solid_capstyle="round",
-            clip_on=False, zorder=3, marker="o" if len(x) <= 40 else "", markersize=4.0, markeredgecolor=BACKGROUND,
-            markeredgewidth=0.8,
+            x, y, **_line(curve.number, curve.of_dev, several), solid_capstyle="round", clip_on=False, zorder=3,
+            marker="o" if len(x) <= 40 else "", markersize=4.0, markeredgecolor=BACKGROUND, markeredgewidth=0.8,
         )  # fmt: skip
     panel.grid(axis="y", color=GRID, linewidth=0.8)
     panel.spines[["top", "right", "left"]].set_visible(False)
@@ -257,9 +255,24 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str
         panel.set_ylim(bottom=0)  # so that heights are proportional to values
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
     panel.set_title(metric, loc="left", pad=8, fontweight="bold", **text_style(10))
+
+
+def _line(number: int, of_dev: bool, several: bool) -> dict[str, Any]:
+    """The colour is the run, and dev is dashed; with one run, the colour says whether it is dev."""
+    colour = SERIES[(number if several else int(of_dev)) % len(SERIES)]
+    return {"color": colour, "linestyle": "--" if several and of_dev else "-", "linewidth": 1.5}
+
+
+def _draw_key(panel: Axes, runs: Sequence[str], kinds: set[bool]) -> None:
+    """What the lines mean, to the right of the first panel."""
+    several = len(runs) > 1
+    lines = [(_line(number, False, True), run) for number, run in enumerate(runs) if several]
+    for of_dev in sorted(kinds):
+        style = _line(0, of_dev, several) | ({"color": GREY} if several else {})
+        lines.append((style, "dev" if of_dev else "training"))
     legend = panel.legend(
-        loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.4,
-        columnspacing=1.6, borderpad=0,
+        [Line2D([], [], **style) for style, _ in lines], [label for _, label in lines], loc="upper left",
+        bbox_to_anchor=(1.01, 1.0), frameon=False, borderaxespad=0, handlelength=2.2, borderpad=0,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set(**text_style(9))

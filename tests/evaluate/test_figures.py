@@ -147,17 +147,17 @@ def test_learning_curves_have_one_panel_for_each_metric_and_nothing_else(tmp_pat
     titles = ["loss", "accuracy", "PER (%)", "per corpus 1"]
     assert sorted(word for word in words if word in titles) == sorted(titles)  # each once, the losses together
     assert words.index("loss") < min(words.index(title) for title in titles[1:])
-    assert words.count("training") == 1 and words.count("dev") == 4
+    assert words.count("training") == words.count("dev") == 1
     assert not {"learning_rate", "wordy", "best", "mine"} & set(words)
     learning_curves(tmp_path / "curves.png", {"mine": log})
-    assert pixels(tmp_path / "curves.png").shape[:2] == pytest.approx((2110, 1480), abs=80)
+    assert pixels(tmp_path / "curves.png").shape[:2] == pytest.approx((2110, 1600), abs=120)
 
 
 def test_learning_curves_of_two_runs_are_named(tmp_path):
     logs = {name: write_log(tmp_path / f"{name}.jsonl", *LOG[:3]) for name in ("one", "two")}
     learning_curves(tmp_path / "curves.svg", logs)
     words = words_in(tmp_path / "curves.svg")
-    assert {"one training", "one dev", "two training", "two dev", "one", "two"} <= set(words)
+    assert [words.count(word) for word in ("one", "two", "training", "dev")] == [1, 1, 1, 1]
 
 
 def test_a_run_without_evaluations_has_a_curve_of_its_loss_alone(tmp_path):
