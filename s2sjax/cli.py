@@ -16,6 +16,11 @@ from s2sjax import __version__, commands, launch
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest
 
+RESUME = {
+    "train": ": run the same command again; training continues from its last checkpoint",
+    "prepare": ": run the same command again to continue",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     owns_process = arguments is None
@@ -47,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _end(2, f"error: {_explain(error)}")
     except KeyboardInterrupt:
-        trains = arguments[:1] == ["train"]
-        where = ": run the same command again; training continues from its last checkpoint" if trains else ""
-        _end(130, f"interrupted{where}", at_once=owns_process)
+        _end(130, f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}", at_once=owns_process)
 
 
 def _run(options: argparse.Namespace, fields: list[str]) -> None:

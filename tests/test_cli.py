@@ -341,12 +341,10 @@ def test_a_corpus_of_training_lines_alone_is_trained_and_not_scored(call, page, 
 
 def test_a_file_in_the_way(refused, page, tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert refused("train", page, "--out", tmp_path / "file") == (
-        f"{tmp_path / 'file'} is a file, not a folder: give another --out"
-    )
-    assert refused("train", page, "--out", tmp_path / "file" / "run") == (
-        f"{tmp_path / 'file'} is a file, not a folder: give another --out"
-    )
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert refused("train", page, "--out", out) == (
+            f"{tmp_path / 'file'} is a file, not a folder: give another --out"
+        )
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -79,7 +79,7 @@ _NOT_DAMAGE = "(PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|UNAVAILABLE
 def is_damage(error: BaseException | None) -> bool:
     """Whether a failed read is the fault of the checkpoint: not of memory, permissions, devices or the file system."""
     while error is not None:
-        if isinstance(error, (MemoryError, TimeoutError, ConnectionError, jax.errors.JaxRuntimeError)):
+        if isinstance(error, (MemoryError, PermissionError, TimeoutError, ConnectionError, jax.errors.JaxRuntimeError)):
             return False
         if re.match(_NOT_DAMAGE, str(error)):
             return False
