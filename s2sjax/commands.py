@@ -28,7 +28,7 @@ BENCHMARKS = ("train", "decode", "data")
 def train(options: argparse.Namespace, fields: list[str]) -> None:
     with ends_at_sigterm():
         from s2sjax import run
-        from s2sjax.train.preemption import Interrupted
+        from s2sjax.training.preemption import Interrupted
 
         experiment = _experiment(options, fields)
         start_jax(options.distributed)
@@ -228,7 +228,7 @@ def doctor(options: argparse.Namespace, fields: list[str]) -> None:
 
 def _leave(code: int) -> NoReturn:
     """Ends the process at once: everything is saved, and Python would wait until XLA has compiled."""
-    from s2sjax.train import hosts
+    from s2sjax.training import hosts
 
     hosts.shutdown()
     sys.stdout.flush()

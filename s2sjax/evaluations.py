@@ -23,7 +23,7 @@ from s2sjax import config, folder
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics import Result, summary
 from s2sjax.tasks.task import Task
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
 LONGEST = 100

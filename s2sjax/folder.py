@@ -4,8 +4,8 @@ config.json         the experiment, fingerprints of its data and assets, and the
 code/               the experiment file, and the files it loads
 assets/             what was learned from the data before training: vocabularies, statistics
 data/               training, dev and test examples that were given in memory (config.InMemory)
-checkpoints/        see train/checkpoints.py
-metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see train/progress.py
+checkpoints/        see training/checkpoints.py
+metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/progress.py
 evaluations/        one folder an evaluation: see evaluations.py
 curves.png, attention.png                                      drawn after training
 lock                which process is training in it, while one is: see lock.py
@@ -24,7 +24,7 @@ from s2sjax import __version__, config, lock
 from s2sjax.errors import UserError
 from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
 from s2sjax.tasks.task import Assets, Task, task_of
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 CONFIG, CODE, ASSETS, DATA = "config.json", "code", "assets", "data"
 # Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from s2sjax.errors import UserError
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 NAME = "lock"
 BEAT = 10.0

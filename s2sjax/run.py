@@ -27,13 +27,13 @@ from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
-from s2sjax.train import hosts, schedules, transfer
-from s2sjax.train import mesh as meshes
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.loop import Result, Scores, fit
-from s2sjax.train.progress import METRICS, Log
-from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import TrainState, create, evaluation_params, make_train_step
+from s2sjax.training import hosts, schedules, transfer
+from s2sjax.training import mesh as meshes
+from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.loop import Result, Scores, fit
+from s2sjax.training.progress import METRICS, Log
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import TrainState, create, evaluation_params, make_train_step
 
 if TYPE_CHECKING:  # Matplotlib is slow to import
     from s2sjax.evaluate.figures import AttentionMap

@@ -52,7 +52,7 @@ def start_jax(distributed: bool = False) -> Path:
         threads = max(THREADS * options.jax_num_cpu_devices, os.cpu_count() or 1)
         os.environ.setdefault("PJRT_NPROC", str(threads))
     if distributed:
-        from s2sjax.train import hosts
+        from s2sjax.training import hosts
 
         hosts.initialize()
         if not hosts.is_leader():

@@ -1,4 +1,4 @@
-"""What tests/train/test_failures.py does in processes that are killed, or that have no room or no rights.
+"""What tests/training/test_failures.py does in processes that are killed, or that have no room or no rights.
 
 They are forked by multiprocessing's fork server, which has imported this module, hence JAX and Orbax, but has started
 none of their threads: a life begins in milliseconds instead of seconds, and forking is safe.
@@ -19,8 +19,8 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import loop, progress, schedules, state
-from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.training import loop, progress, schedules, state
+from s2sjax.training.checkpoints import Checkpoints
 
 KEEP, EVERY = 2, 3
 

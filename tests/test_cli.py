@@ -18,7 +18,7 @@ from test_lines import Pipe
 from s2sjax import cli, config, models, run
 from s2sjax import lines as standard_input
 from s2sjax.models import catalogue
-from s2sjax.train import loop
+from s2sjax.training import loop
 
 PAGE = """
 from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train

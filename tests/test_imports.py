@@ -20,7 +20,7 @@ LAYERS = [
     "layers",
     "models",
     "data",
-    "train",
+    "training",
     "evaluate",
     "tasks",
     "experiment_file",
@@ -43,7 +43,7 @@ LAYERS = [
 ALLOWED = {
     "core": {"core"},
     "data": {"errors", "config", "core", "data"},
-    "train": {"errors", "config", "core", "train"},
+    "training": {"errors", "config", "core", "training"},
     "evaluate": {"errors", "config", "core", "data", "evaluate"},
 }
 

@@ -11,9 +11,9 @@ from s2sjax.config import Data, Luong, Synthetic, Train, Transformer
 from s2sjax.data import sources
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression, Translation
-from s2sjax.train import mesh as meshes
-from s2sjax.train import schedules
-from s2sjax.train.progress import Log
+from s2sjax.training import mesh as meshes
+from s2sjax.training import schedules
+from s2sjax.training.progress import Log
 
 BASE = Translation(
     "base",

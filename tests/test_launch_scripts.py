@@ -432,7 +432,7 @@ def test_a_job_is_queued_again_until_it_is_done_unless_it_gets_nowhere(place, ha
 def test_the_word_that_a_job_waits_for_is_the_one_that_s2sjax_says():
     """An interrupted run and a finished one both exit with 0: the job tells them apart by the first word of a line."""
     assert "grep -q '^interrupted'" in (LAUNCH / "slurm_job.sh").read_text()
-    for file in ("s2sjax/train/loop.py", "s2sjax/startup.py"):
+    for file in ("s2sjax/training/loop.py", "s2sjax/startup.py"):
         assert re.search(r"""(say|print)\(f?"interrupted""", (ROOT / file).read_text()), file
 
 

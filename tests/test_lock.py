@@ -16,7 +16,7 @@ import pytest
 from s2sjax import lock, run
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 TIMES = count()
 ELSEWHERE = lock.Holder("elsewhere", 7, "ada", "2026-01-01 00:00:00 UTC")

@@ -14,8 +14,8 @@ from s2sjax.plan import chips, report
 from s2sjax.plan.predict import Mesh, Program
 from s2sjax.plan.work import Kind, count
 from s2sjax.tasks import Translation
-from s2sjax.train import mesh as meshes
-from s2sjax.train.loop import Programs
+from s2sjax.training import mesh as meshes
+from s2sjax.training.loop import Programs
 
 ONE = Mesh(1, 1, 1)
 H200 = chips.CHIPS["H200"]

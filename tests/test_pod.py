@@ -16,7 +16,7 @@ import zoo
 from conftest import said_by_us, seed_of
 
 from s2sjax import launch, run
-from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.training.checkpoints import Checkpoints
 
 # The page is run by every process: it notes which examples each step of each process sees. In the step that HOLD names
 # ("4 all": all processes, "4 1": process 1) it waits for the file GO: what a test does happens there.
@@ -25,7 +25,7 @@ import json, os, time
 import jax
 from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
 from s2sjax.tasks import Translation
-from s2sjax.train import loop
+from s2sjax.training import loop
 
 plain = loop.Programs.__call__
 
@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
 SLOW_TO_READ = """
 import time
 from s2sjax.data import pairs
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 def slowly(data, read=pairs.read):
     time.sleep(40 if hosts.is_leader() else 0)
@@ -327,7 +327,7 @@ def test_launch_says_what_it_runs(call):
 
 
 def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
-    from s2sjax.train import hosts
+    from s2sjax.training import hosts
 
     monkeypatch.setenv("JAX_PROCESS_ID", "first")
     with pytest.raises(Exception, match="JAX_PROCESS_ID is 'first': it must be a whole number"):

@@ -15,7 +15,7 @@ from s2sjax.data import Example, batches, sources
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression, Task, Translation
 from s2sjax.tasks.regression import Fibonacci, Windows
-from s2sjax.train import loop
+from s2sjax.training import loop
 
 TINY = Translation(
     "tiny",

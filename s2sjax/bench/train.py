@@ -12,8 +12,8 @@ import numpy as np
 from s2sjax import config, models
 from s2sjax.bench.peers import Once, alternate, torch_device
 from s2sjax.models import objectives
-from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import create, make_train_step
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import create, make_train_step
 
 # name -> (model, vocabulary, rows, length)
 SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {

@@ -85,7 +85,7 @@ class ModelSettings:
     decoder_type: ClassVar[Any] = None
     """the Flax module that decodes"""
     tensor_rules: ClassVar[tuple[tuple[str, tuple[str | None, ...]], ...]] = ()
-    """how a tensor-parallel mesh splits its parameters, see s2sjax/train/mesh.py; the others stay whole"""
+    """how a tensor-parallel mesh splits its parameters, see s2sjax/training/mesh.py; the others stay whole"""
     takes_segments: ClassVar[bool] = False
     """whether it keeps the examples of a packed row apart"""
     scans_time: ClassVar[bool] = True

@@ -6,12 +6,14 @@ from typing import Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
-# Names are short for import paths; any other function is named by its path. See s2sjax/train/schedules.py.
+# Names are short for import paths; any other function is named by its path. See s2sjax/training/schedules.py.
 OPTIMIZERS = {
     "adam": "optax.adam", "adamw": "optax.adamw", "adafactor": "optax.adafactor", "lion": "optax.lion",
     "muon": "optax.contrib.muon", "sgd": "optax.sgd",
 }  # fmt: skip
-SCHEDULES = {name: f"s2sjax.train.schedules.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")}
+SCHEDULES = {
+    name: f"s2sjax.training.schedules.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")
+}
 
 
 @settings

@@ -149,7 +149,7 @@ NAMED: dict[str, Named] = {
     ),
 }
 
-# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/train/mesh.py. A rule for one side
+# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/training/mesh.py. A rule for one side
 # only begins with "encoder" or "decoder".
 _RECURRENT_RULES = (
     (r"encoder/.*(forward|backward)_\d+/(input|state)$", (None, "tensor")),

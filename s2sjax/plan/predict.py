@@ -45,10 +45,10 @@ from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
 from s2sjax.tasks.task import Task
-from s2sjax.train import mesh as meshes
-from s2sjax.train.memory import shard_bytes
-from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import make_train_step
+from s2sjax.training import mesh as meshes
+from s2sjax.training.memory import shard_bytes
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import make_train_step
 
 ATTAINABLE = 0.8
 """of the peak: a bare bf16 product reaches 797 of 989 TFLOP/s on an H200 (measured)"""

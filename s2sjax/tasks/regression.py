@@ -31,7 +31,7 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.frontends import Frames
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
-from s2sjax.train.state import Loss
+from s2sjax.training.state import Loss
 
 # ------------------------------------------------------------------------------------- settings
 

@@ -34,9 +34,9 @@ from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.errors import UserError
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
-from s2sjax.train.mesh import Rules
-from s2sjax.train.state import Loss
-from s2sjax.train.transfer import Rows
+from s2sjax.training.mesh import Rules
+from s2sjax.training.state import Loss
+from s2sjax.training.transfer import Rows
 
 Params = Any
 Predictor = Callable[[Params, Sequence[Any]], list[Any]]
@@ -172,12 +172,12 @@ class Task(ABC):
         """The arrays of a batch that the loss reads, without any data."""
 
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
-        """How parameters that belong to words of two vocabularies are mapped (train/transfer.py), by their paths."""
+        """How parameters that belong to words of two vocabularies are mapped (training/transfer.py), by their paths."""
         return {}
 
     @property
     def rules(self) -> Rules:
-        """Which parameters a tensor-parallel mesh splits (train/mesh.py); none are split by default."""
+        """Which parameters a tensor-parallel mesh splits (training/mesh.py); none are split by default."""
         return ()
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:  # noqa: B027

@@ -35,11 +35,11 @@ from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
-from s2sjax.train import hosts
-from s2sjax.train import mesh as meshes
-from s2sjax.train.fingerprints import named_leaves
-from s2sjax.train.state import Loss
-from s2sjax.train.transfer import Rows
+from s2sjax.training import hosts
+from s2sjax.training import mesh as meshes
+from s2sjax.training.fingerprints import named_leaves
+from s2sjax.training.state import Loss
+from s2sjax.training.transfer import Rows
 
 SIDES = ("source", "target")
 

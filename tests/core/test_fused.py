@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from s2sjax import config, models
 from s2sjax.core import attention, device, fused, kv_cache, search
-from s2sjax.train import mesh as meshes
+from s2sjax.training import mesh as meshes
 
 
 def drawn(*shape, dtype="float32", seed=0):

@@ -12,7 +12,7 @@ from s2sjax.data import Example
 from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.tasks import Regression, Task, Translation
 from s2sjax.tasks.regression import Fibonacci, Windows
-from s2sjax.train import mesh as meshes
+from s2sjax.training import mesh as meshes
 
 BUCKETS = ((4, 4), (8, 8))
 SENTENCES = [

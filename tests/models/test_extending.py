@@ -15,9 +15,9 @@ from s2sjax.core import attention, cells
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.models.contract import Memory, masked_mean, output_layer, shift_right
-from s2sjax.train import mesh as meshes
-from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import create, make_train_step
+from s2sjax.training import mesh as meshes
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import create, make_train_step
 
 SMALL = dict(width=8, embedding=6, dropout=0.0)
 

@@ -13,11 +13,11 @@ from s2sjax import config, models
 from s2sjax.core import sampled
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
-from s2sjax.train import mesh as meshes
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.loop import fit
-from s2sjax.train.schedules import optimizer
-from s2sjax.train.state import create, make_train_step
+from s2sjax.training import mesh as meshes
+from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.loop import fit
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import create, make_train_step
 
 SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once

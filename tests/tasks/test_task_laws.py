@@ -113,7 +113,7 @@ everything = jax.devices()
 jax.devices = lambda *_: everything[:1]
 from tasks.test_task_laws import EXPERIMENTS, changed
 from s2sjax import run
-from s2sjax.train import checkpoints
+from s2sjax.training import checkpoints
 
 class Mortal(checkpoints.Checkpoints):
     def save(self, state, step, *arguments):

@@ -7,8 +7,8 @@ import pytest
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import mesh, transfer
-from s2sjax.train.transfer import Rows
+from s2sjax.training import mesh, transfer
+from s2sjax.training.transfer import Rows
 
 
 def shapes(tree):

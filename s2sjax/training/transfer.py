@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax.errors import UserError
-from s2sjax.train.fingerprints import named_leaves
-from s2sjax.train.mesh import path_of, with_shardings
+from s2sjax.training.fingerprints import named_leaves
+from s2sjax.training.mesh import path_of, with_shardings
 
 Tree = Any
 SHOWN = 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config
-from s2sjax.train import schedules
+from s2sjax.training import schedules
 
 
 def rates(schedule, steps):

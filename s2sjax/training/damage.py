@@ -22,7 +22,7 @@ import absl.logging
 import jax
 
 from s2sjax.errors import UserError
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 
 class Damaged(Exception):

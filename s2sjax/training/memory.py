@@ -3,7 +3,7 @@
     mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host
     each device holds parameters 0.4 MB, optimizer 0.9 MB; a step adds batch 16 kB, activations 12 MB: 13 MB of 24 GB
 
-Every device holds the same number of bytes: arrays are either split evenly or replicated (train/mesh.py).
+Every device holds the same number of bytes: arrays are either split evenly or replicated (training/mesh.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from s2sjax.train.state import TrainState
+from s2sjax.training.state import TrainState
 
 Tree = Any
 

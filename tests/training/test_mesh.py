@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import mesh, schedules, state
+from s2sjax.training import mesh, schedules, state
 
 TRAIN = config.Train(warmup=0, learning_rate=0.01, schedule="constant", ema=0.9, weight_decay=0.01)
 OPTIMIZER = schedules.optimizer(TRAIN)

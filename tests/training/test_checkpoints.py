@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import mesh
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.fingerprints import fingerprint
-from s2sjax.train.state import TrainState, create
+from s2sjax.training import mesh
+from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.fingerprints import fingerprint
+from s2sjax.training.state import TrainState, create
 
 
 def state_at(step, shape=(16, 4), ema=False, optimizer=None) -> TrainState:

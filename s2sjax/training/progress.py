@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from s2sjax.train import hosts
+from s2sjax.training import hosts
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
 NOTHING: Mapping[str, Any] = MappingProxyType({})

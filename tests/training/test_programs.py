@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import optax
 
 from s2sjax.core import device
-from s2sjax.train.loop import Programs
-from s2sjax.train.progress import Log
-from s2sjax.train.state import create
+from s2sjax.training.loop import Programs
+from s2sjax.training.progress import Log
+from s2sjax.training.state import create
 
 
 def test_two_buckets_with_an_unknown_option_are_compiled_with_one_note(capsys, monkeypatch):

@@ -18,12 +18,12 @@ from jax.sharding import Mesh, NamedSharding
 from s2sjax import config
 from s2sjax.core import device
 from s2sjax.errors import UserError
-from s2sjax.train import hosts, memory
-from s2sjax.train.checkpoints import Checkpoints
-from s2sjax.train.mesh import ROWS, global_batch, path_of
-from s2sjax.train.preemption import Interrupted, Preemption
-from s2sjax.train.progress import NOTHING, Log
-from s2sjax.train.state import TrainState, TrainStep
+from s2sjax.training import hosts, memory
+from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.mesh import ROWS, global_batch, path_of
+from s2sjax.training.preemption import Interrupted, Preemption
+from s2sjax.training.progress import NOTHING, Log
+from s2sjax.training.state import TrainState, TrainStep
 
 Batch = Any
 Batches = Callable[[int], Iterator[tuple[int, Batch]]]

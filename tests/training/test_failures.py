@@ -24,7 +24,7 @@ from conftest import seed_of
 from lives import EVERY, KEEP, state_at
 
 from s2sjax.errors import UserError
-from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.training.checkpoints import Checkpoints
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 WAIT = 120  # seconds; what takes so long has failed
@@ -362,7 +362,7 @@ def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
 def test_processes_agree_on_the_step_they_fall_back_to(folder, monkeypatch, capsys):
     """The other process of two finds the shard of step 20 that only it reads torn: this one falls back with it."""
     gather = lambda what, text: [text, "Da shard is torn" if what == "read the checkpoint of step 20" else ""]
-    monkeypatch.setattr("s2sjax.train.hosts.all_gather_text", gather)
+    monkeypatch.setattr("s2sjax.training.hosts.all_gather_text", gather)
     checkpoints = Checkpoints(folder, KEEP)
     assert checkpoints.restore(state_at(0))[1] == 10
     assert capsys.readouterr().out == "checkpoint of step 20 is damaged (a shard is torn): falling back to step 10\n"
@@ -373,7 +373,7 @@ def test_processes_agree_on_the_step_they_fall_back_to(folder, monkeypatch, caps
 
 def test_an_error_of_another_process_ends_this_one_too_and_is_not_damage(folder, monkeypatch):
     gather = lambda what, text: [text, "E[Errno 116] Stale file handle" if what.startswith("read") else ""]
-    monkeypatch.setattr("s2sjax.train.hosts.all_gather_text", gather)
+    monkeypatch.setattr("s2sjax.training.hosts.all_gather_text", gather)
     with pytest.raises(UserError) as caught:
         Checkpoints(folder, KEEP).restore(state_at(0))
     assert str(caught.value) == (

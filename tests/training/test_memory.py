@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from s2sjax import config
-from s2sjax.train import loop, memory, mesh, progress, schedules, state
-from s2sjax.train.memory import Memory
+from s2sjax.training import loop, memory, mesh, progress, schedules, state
+from s2sjax.training.memory import Memory
 
 TRAIN = config.Train(steps=1, evaluate_every=0, ema=0.9)
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/kernel", ("tensor", None)))

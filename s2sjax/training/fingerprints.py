@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from s2sjax.train.mesh import path_of
+from s2sjax.training.mesh import path_of
 
 Tree = Any
 

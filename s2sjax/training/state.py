@@ -14,7 +14,7 @@ import optax
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train.schedules import schedule
+from s2sjax.training.schedules import schedule
 
 Tree = Any
 WeightedSums = dict[str, tuple[jax.Array, jax.Array]]

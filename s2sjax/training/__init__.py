@@ -14,23 +14,3 @@ progress      the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, Te
 preemption    SIGTERM and Ctrl-C
 loop          fit: restore, evaluate, save, batch, step, log
 """
-
-import sys
-from types import ModuleType
-from typing import Any
-
-import s2sjax
-
-_train = s2sjax.train
-
-
-class _CallableModule(ModuleType):
-    """`s2sjax.train(experiment, folder)` trains. Importing this package gives its name, s2sjax.train, to the package
-    itself: a call of it is a call of that function.
-    """
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return _train(*arguments, **named)
-
-
-sys.modules[__name__].__class__ = _CallableModule

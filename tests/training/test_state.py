@@ -9,7 +9,7 @@ import pytest
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import schedules, state
+from s2sjax.training import schedules, state
 
 ROWS, LENGTH, WIDTH = 8, 5, 4
 

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from s2sjax.errors import UserError
-from s2sjax.train import hosts
-from s2sjax.train.damage import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
-from s2sjax.train.fingerprints import fingerprints, named_leaves
-from s2sjax.train.progress import replace_file
-from s2sjax.train.state import TrainState
+from s2sjax.training import hosts
+from s2sjax.training.damage import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
+from s2sjax.training.fingerprints import fingerprints, named_leaves
+from s2sjax.training.progress import replace_file
+from s2sjax.training.state import TrainState
 
 Tree = Any
 NOTES = "notes.json"

@@ -14,8 +14,8 @@ import zoo
 from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS
 from s2sjax.errors import UserError
-from s2sjax.train import mesh, schedules, state
-from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.training import mesh, schedules, state
+from s2sjax.training.checkpoints import Checkpoints
 
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/stack/kernel", ("tensor", None)))
 ARGUMENTS = {"adafactor": ("min_dim_size_to_factor=16",), "sgd": ("momentum=0.9", "nesterov=True")}

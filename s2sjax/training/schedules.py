@@ -19,7 +19,7 @@ import optax
 from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS, SCHEDULES
 from s2sjax.errors import UserError
-from s2sjax.train import functions
+from s2sjax.training import functions
 
 Tree = Any
 

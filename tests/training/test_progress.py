@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from s2sjax.train.progress import Log, remove_after, remove_samples_after
+from s2sjax.training.progress import Log, remove_after, remove_samples_after
 
 
 def numbers(total, weight, norm=1.0):

@@ -11,8 +11,8 @@ import pytest
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.train import loop, mesh, progress, schedules, state
-from s2sjax.train.checkpoints import Checkpoints
+from s2sjax.training import loop, mesh, progress, schedules, state
+from s2sjax.training.checkpoints import Checkpoints
 
 ROWS = (8, 16)
 TRAIN = config.Train(steps=10, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=4, log_every=1, clip=0.0)
