@@ -57,7 +57,7 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         if not isinstance(experiment.data, config.Data):
             raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
         corpus_folder = getattr(experiment.data.corpus, "folder", None)
-        folder = config.relative(options.out or corpus_folder or f"prepared/{experiment.name}")
+        folder = config.relative_path(options.out or corpus_folder or f"prepared/{experiment.name}")
         with preparing.progress_bars() as progress:
             done = preparing.prepare(experiment.data, folder, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"

@@ -30,7 +30,12 @@ pytestmark = pytest.mark.slow  # each trains a few steps
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> run.Run:
-    return run.train(BASE, tmp_path_factory.mktemp("base") / "run")[0]
+    """A run with one checkpoint, of step 4."""
+    made = started(tmp_path_factory.mktemp("base") / "run", config.replace(BASE, seed=1))
+    checkpoints = made.checkpoints()
+    checkpoints.save(run.initial_state(made, meshes.make_mesh(DATA)), 4, notes={"best": {}})
+    checkpoints.wait()
+    return made
 
 
 def started(path, experiment=BASE, **options) -> run.Run:
@@ -123,6 +128,7 @@ def test_spelling_is_numbered_by_the_vocabulary(base, tmp_path):
 # ------------------------------------------------------------------------------------ whole runs
 
 
+@pytest.mark.slow
 def test_a_run_is_started_recorded_and_resumed_without_a_second_transfer(base, tmp_path, capsys):
     tuned, _ = run.train(MORE, tmp_path / "tuned", init=base.folder, init_assets=True)
     assert tuned.task.target.fingerprint == base.task.target.fingerprint  # five letters, of which three are known

@@ -50,6 +50,8 @@ experiment = Translation(
     show=("abcd",),
 )
 """
+# A shell starts jobs in the background with Ctrl-C ignored, and tests may be one.
+LAUNCH = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from s2sjax.cli import main; main()"
 EXAMPLES, EPOCHS, PER_EPOCH = 70, 3, 7
 HEARTBEAT = 15  # seconds; half of what users have
 WAIT = 600  # seconds; what takes so long has failed
@@ -75,9 +77,8 @@ class Pod:
         what = ["evaluate", self.folder / out] if evaluate else ["train", self.page, "--out", self.folder / out]
         command = ["launch", "-p", processes, "-d", devices, "--", *what]
         return subprocess.Popen(
-            [sys.executable, "-m", "s2sjax.cli", *map(str, command), *fields], env=environment, text=True,
+            [sys.executable, "-c", LAUNCH, *map(str, command), *fields], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
         )  # fmt: skip
 
     def finish(self, *arguments, evaluate: bool = False) -> tuple[int, str, str]:

@@ -42,7 +42,7 @@ def without_folders(settings: T) -> T:
     return _mapped(settings, lambda path: Path(path).name)
 
 
-def relative(path: str | Path, base: Path | None = None) -> str:
+def relative_path(path: str | Path, base: Path | None = None) -> str:
     """A path as it is shown: relative to `base` (the current directory) if it is below it."""
     absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
     return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
@@ -54,7 +54,10 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return value if parts == value else parts
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    kinds = typing.get_type_hints(type(value), include_extras=True)
+    try:
+        kinds = typing.get_type_hints(type(value), include_extras=True)
+    except NameError:  # a dataclass of the user's that names a type which is imported for type checkers alone
+        kinds = {}
     new = {}
     for field in dataclasses.fields(value):
         old = getattr(value, field.name)

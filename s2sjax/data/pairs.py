@@ -61,11 +61,12 @@ def check_vocabularies(
         same = [one.fingerprint for one in train.vocabularies()] == [source.fingerprint, target.fingerprint]
         require(same, f"{train.folder} was prepared with other vocabularies: use the raw corpus, or prepare it again")
     for side, vocabulary in (("source", source), ("target", target)):
-        unit = getattr(data, side).unit
-        require(
-            vocabulary.unit == unit,
-            f"the {side} vocabulary to take has {vocabulary.unit}, but data.{side}.unit is {unit}: make them equal",
-        )
+        for name in ("unit", "normalize"):
+            wanted, there = getattr(getattr(data, side), name), getattr(vocabulary, name)
+            require(
+                there == wanted,
+                f"the {side} vocabulary to take has {name} {there}, data.{side}.{name} is {wanted}: make them equal",
+            )
     require(
         not data.shared or source.fingerprint == target.fingerprint,
         "data.shared is set, but the vocabularies to take differ: unset it",

@@ -108,7 +108,7 @@ def without_spelling(data: config.Data) -> config.Data:
 def read_manifest(folder: str | Path) -> dict:
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        where = config.relative(folder)
+        where = config.relative_path(folder)
         raise UserError(f"{where} is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from s2sjax import config
-from s2sjax.config.paths import relative
+from s2sjax.config.paths import relative_path
 from s2sjax.data import Example
 
 BLANK_SOURCE = "{} a blank source, the first is {}"
@@ -52,7 +52,9 @@ class Remarks:
         for (part, what), (count, first) in sorted(self._found.items()):
             files, total = _files(self._parts[part]), self._sizes[part]
             where, noun = (
-                (" and ".join(map(relative, files)), "line") if files else (type(self._parts[part]).__name__, "example")
+                (" and ".join(map(relative_path, files)), "line")
+                if files
+                else (type(self._parts[part]).__name__, "example")
             )
             many = f"{count:,} of {total:,} {noun}{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
             told.append(f"{where}: " + what.format(many, f"{noun} {first:,}"))

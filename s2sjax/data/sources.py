@@ -161,7 +161,7 @@ def _byte_lines(path: str, setting: str) -> Iterator[bytes]:
                 yield first
             yield from opened
     except FileNotFoundError:
-        raise UserError(f"there is no file {config.relative(path)}: correct {setting}") from None
+        raise UserError(f"there is no file {config.relative_path(path)}: correct {setting}") from None
     except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): correct {setting}") from None

@@ -219,7 +219,7 @@ class Subwords:
             most = re.search(r"value <= (\d+)", str(error))
             if most and int(most[1]) < size:
                 print(f"{size:,} subwords are too many for this text: learning {int(most[1]):,}", flush=True)
-                return cls.train(lines, int(most[1]), algorithm, tags)
+                return cls.train(lines, int(most[1]), algorithm, tags, normalize)
             raise _training_error(str(error), size) from None
         return cls(model.getvalue() + _form_field(normalize))
 

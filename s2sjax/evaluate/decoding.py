@@ -84,12 +84,8 @@ class Translator:
         self._sharding = batch_sharding
         self._is_single = isinstance(module, nn.Module)
         self._multiple = multiple
-        self._max_length = _max_length(modules)
-        self._max_source = options.max_source or MAX_BUCKETS * max(buckets)
-        self._limit = f"{self._max_source:,} tokens (search.max_source)"
-        if self._max_length and self._max_length < self._max_source:
-            self._max_source = self._max_length
-            self._limit = f"{self._max_length:,} tokens (model.max_length)"
+        self._max_source, self._max_target = _positions(modules, "source"), _positions(modules, "target")
+        self._cut_at = options.max_source or MAX_BUCKETS * max(buckets)
         self._converted = _Converted(options.precision)
         self._constraints = self._word_constraints()
         # The rows are split over the devices, and every process gets all results.
@@ -170,20 +166,30 @@ class Translator:
 
     def _batches(self, sources: Sequence[list[int]], **options: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return evaluation_batches(
-            sources, self.buckets, self.rows, self._max_length, multiple=self._multiple, **options
+            sources, self.buckets, self.rows, self._max_source, multiple=self._multiple, **options
         )
 
     def _cut(
-        self, sequences: Sequence[list[int]], numbers: Sequence[int] = (), notes: Notes | None = None
+        self,
+        sequences: Sequence[list[int]],
+        numbers: Sequence[int] = (),
+        notes: Notes | None = None,
+        positions: int | None = None,
     ) -> list[list[int]]:
-        """The sequences, none longer than search.max_source with its <eos>. `numbers`: those of their lines."""
-        most = self._max_source - 1
-        long = [number for number, ids in zip(numbers, sequences) if len(ids) > most]
+        """The sequences, none longer than search.max_source with its <eos>, or than the positions of the model.
+
+        numbers: those of their lines. positions: of the target, for targets.
+        """
+        positions = positions or self._max_source
+        most, name = self._cut_at, "search.max_source"
+        if positions and positions < most:
+            most, name = positions, "model.max_length"
+        long = [number for number, ids in zip(numbers, sequences) if len(ids) >= most]
         if long and notes:
-            notes.add_cut(long, self._limit)
+            notes.add_cut(long, f"{most:,} tokens ({name})")
         elif long:
-            warnings.warn(f"lines longer than {self._limit} were cut", stacklevel=3)
-        return [ids[:most] for ids in sequences]
+            warnings.warn(f"lines longer than {most:,} tokens ({name}) were cut", stacklevel=3)
+        return [ids[: most - 1] for ids in sequences]
 
     def _prefix(self, prefix: str | None) -> list[int]:
         if prefix is None:
@@ -220,7 +226,7 @@ class Translator:
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
         (ids,) = self._cut([self.source.encode(line)])
-        ((_, source),) = evaluation_batches([ids], self.buckets, 1, self._max_length)
+        ((_, source),) = evaluation_batches([ids], self.buckets, 1, self._max_source)
         begin = _padded([self._prefix(prefix)])
         found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
@@ -265,7 +271,7 @@ class Translator:
             for number, pair, read, ids in zip(numbers, pairs, sources, written):
                 notes.add_unknown(number, [(self.source, pair[0], read), (self.target, pair[1], ids)])
         sources = self._cut(sources, numbers, notes)
-        targets = Ragged.of_ids(self._cut(written, numbers, notes))
+        targets = Ragged.of_ids(self._cut(written, numbers, notes, self._max_target or self._cut_at))
         params = self._stored(params)
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
         for indices, source, target in self._pair_batches(sources, targets):
@@ -282,7 +288,12 @@ class Translator:
         longer = np.maximum([len(ids) + 1 for ids in sources], targets.lengths)
         for indices, source in self._batches(sources, lengths=longer):
             longest = int(max(targets.lengths[indices[indices >= 0]]))
-            yield indices, source, targets.padded(indices, round_length(longest, self._max_length))
+            # A long target made the batch wide: no source is longer than the model's positions.
+            yield (
+                indices,
+                source[:, : self._max_source],
+                targets.padded(indices, round_length(longest, self._max_target)),
+            )
 
 
 class _Converted:
@@ -327,9 +338,9 @@ def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
 # ---------------------------------------------------------------------------- the compiled programs
 
 
-def _max_length(modules: Sequence[nn.Module]) -> int | None:
-    """The maximum number of positions that all models support; None if there is no limit."""
-    return min((module.longest for module in modules if module.longest), default=None)
+def _positions(modules: Sequence[nn.Module], side: str) -> int | None:
+    """The number of source or target positions that all models can address; None if there is no limit."""
+    return min(filter(None, (getattr(module, f"longest_{side}") for module in modules)), default=None)
 
 
 class Sentences(NamedTuple):
@@ -357,9 +368,8 @@ def _search(
     params = precision.restored(params)
     real = jnp.sum(source != PAD, axis=1)
     length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
-    limits = [module.longest_target for module in modules if module.longest_target]  # type: ignore[attr-defined]
-    if not o.max_length and limits:
-        length = min(length, *limits)  # whatever the ratio, the model's positions limit the output
+    if not o.max_length and (positions := _positions(modules, "target")):
+        length = min(length, positions)  # whatever the ratio, the model's positions limit the output
     # The limit depends on the sentence, not on its bucket: the bucket must not change the output.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)

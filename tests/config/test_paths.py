@@ -7,7 +7,7 @@ import pytest
 
 from s2sjax import config, folder, run
 from s2sjax.config import Mixture, Prepared, TextFiles, Tfds
-from s2sjax.config.paths import relative, resolve_paths, without_folders
+from s2sjax.config.paths import relative_path, resolve_paths, without_folders
 from s2sjax.experiment_file import load_experiment
 
 PAGE = """
@@ -45,7 +45,9 @@ def test_a_path_of_a_users_own_corpus():
 
 def test_paths_are_shown_from_the_current_directory(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert relative(tmp_path / "a/b") == "a/b" and relative("a/b") == "a/b" and relative("/etc") == "/etc"
+    assert (
+        relative_path(tmp_path / "a/b") == "a/b" and relative_path("a/b") == "a/b" and relative_path("/etc") == "/etc"
+    )
 
 
 @pytest.fixture
@@ -87,9 +89,9 @@ def test_a_run_finds_its_data_from_any_directory_and_follows_its_project(home, m
 @pytest.mark.slow
 def test_from_python_paths_are_relative_to_the_current_directory(home, monkeypatch):
     monkeypatch.chdir(home / "experiments")
-    experiment = config.replace(
-        load_experiment("page.py"),
-        data=config.Data(TextFiles(train=("../data/train.tsv",)), buckets=((6, 6),), tokens=96),
-    )
-    trained, _ = run.train(experiment, home / "elsewhere/run")
-    assert trained.experiment.data.corpus.train == (str(home / "data/train.tsv"),)
+    data = config.Data(TextFiles(train=("../data/train.tsv",)), buckets=((6, 6),), tokens=96)
+    started = []
+    monkeypatch.setattr(folder, "start_task", lambda experiment, *_: started.append(experiment) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.train(config.replace(load_experiment("page.py"), data=data), home / "elsewhere/run")
+    assert started[0].data.corpus.train == (str(home / "data/train.tsv"),)

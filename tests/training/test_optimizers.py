@@ -11,11 +11,12 @@ import optax
 import pytest
 import zoo
 
-from s2sjax import config
+from s2sjax import config, models
 from s2sjax.config.training import OPTIMIZERS
 from s2sjax.errors import UserError
 from s2sjax.training import mesh, schedules, state
 from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.fingerprints import named_leaves
 
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/stack/kernel", ("tensor", None)))
 ARGUMENTS = {"adafactor": ("min_dim_size_to_factor=16",), "sgd": ("momentum=0.9", "nesterov=True")}
@@ -83,10 +84,13 @@ def test_it_learns_and_skips_a_step_that_is_not_finite(name):
     assert sums[1] < sums[0]
 
 
+# Adam's moments are tested for every mesh in test_mesh.py.
+EIGHT = [("adafactor", "all three"), ("adafactor", "fsdp"), ("lion", "all three"), ("optax.lamb", "all three")]
+
+
 @pytest.mark.parametrize(
-    "name", [each if each == "muon" else pytest.param(each, marks=pytest.mark.slow) for each in NAMES]
+    "name, which", [("muon", "all three"), *(pytest.param(*each, marks=pytest.mark.slow) for each in EIGHT)]
 )
-@pytest.mark.parametrize("which", [pytest.param("fsdp", marks=pytest.mark.slow), "all three"])
 def test_one_device_equals_eight_also_after_a_restart(name, which, tmp_path):
     """Two micro-batches, saved and restored after two steps, against one device, one batch and no restart."""
     shape, rules = MESHES[which]
@@ -141,6 +145,22 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
         assert values.min() > 0.3 and values.max() < 1.4
     sizes = np.abs(updates["source_embedding"]["table"])  # the first step of Adam has one size, whatever the gradient
     np.testing.assert_allclose(sizes, sizes[0, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["transformer-pre-learned", "luong", "convs2s"])
+def test_muon_takes_the_matrices_of_real_models(name):
+    module, ids = models.build(zoo.MODELS[name], 7, 7), jnp.ones((2, 5), jnp.int32)
+    params = jax.eval_shape(module.init, jax.random.key(0), ids, ids)["params"]
+    numbers = schedules.muon_matrices(params)
+    at = lambda path: functools.reduce(lambda tree, name: tree[name], path.split("/"), numbers)
+    chosen = [path for path, _ in named_leaves(params) if at(path) is not None]
+    assert {path.rpartition("/")[2] for path in chosen} <= {"kernel", "input", "state", "memory", "fed", "direction"}, (
+        chosen
+    )
+    assert not any("embedding" in path or path.startswith("decoder/output/") for path in chosen)
+    optimizer = schedules.optimizer(settings("muon"))
+    updates = jax.eval_shape(lambda params: optimizer.update(params, optimizer.init(params), params)[0], params)
+    assert jax.tree.map(lambda leaf: leaf.shape, updates) == jax.tree.map(lambda leaf: leaf.shape, params)
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
