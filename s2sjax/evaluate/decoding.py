@@ -289,11 +289,8 @@ class Translator:
         for indices, source in self._batches(sources, lengths=longer):
             longest = int(max(targets.lengths[indices[indices >= 0]]))
             # A long target made the batch wide: no source is longer than the model's positions.
-            yield (
-                indices,
-                source[:, : self._max_source],
-                targets.padded(indices, round_length(longest, self._max_target)),
-            )
+            source = source[:, : self._max_source]
+            yield indices, source, targets.padded(indices, round_length(longest, self._max_target))
 
 
 class _Converted:

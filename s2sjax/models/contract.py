@@ -177,12 +177,8 @@ class EncoderDecoder(nn.Module):
         return self.config.decoder_spec.states is not None
 
     @property
-    def longest(self) -> int | None:
-        """The most tokens of a source or a target that the model can address; None: any number."""
-        return min(filter(None, (self.longest_source, self.longest_target)), default=None)
-
-    @property
     def longest_source(self) -> int | None:
+        """The most tokens of a source that the model can address; None: any number."""
         return config.encoder_and_decoder(self.config)[0].max_positions
 
     @property

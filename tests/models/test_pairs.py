@@ -114,11 +114,11 @@ def unshared(name: str) -> dict:
 
 def test_the_longest_sequence_is_that_of_the_side_with_fewer_positions():
     learned = config.Transformer(width=8, heads=2, positions="learned", max_length=12)
-    assert models.build(learned, 7, 7).longest == 12
-    assert models.build(zoo.CONVS2S, 7, 7).longest == 16
+    assert models.build(learned, 7, 7).longest_source == 12
+    assert models.build(zoo.CONVS2S, 7, 7).longest_target == 16
     pair = models.build(config.Pair(zoo.CONVS2S, learned), 7, 7)
-    assert (pair.longest, pair.longest_source, pair.longest_target) == (12, 16, 12)
-    assert models.build(config.Luong(), 7, 7).longest is None
+    assert (pair.longest_source, pair.longest_target) == (16, 12)
+    assert models.build(config.Luong(), 7, 7).longest_source is None
 
 
 def test_packed_rows_are_refused_where_a_side_does_not_keep_their_examples_apart():

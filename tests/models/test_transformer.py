@@ -156,8 +156,8 @@ def test_learned_positions_end_where_their_table_does():
     """An index beyond it would quietly be another position's: it is refused, by name, wherever it can come in."""
     module, params = build(positions="learned", max_length=4)
     short, long = sentences(6, 1, 4), sentences(6, 1, 5)
-    assert module.longest == 4
-    assert build()[0].longest is None
+    assert (module.longest_source, module.longest_target) == (4, 4)
+    assert build()[0].longest_target is None
     memory = jax.eval_shape(partial(module.apply, params, method="encode"), short)
     for too_long in (
         lambda: module.apply(params, long, method="encode"),
