@@ -157,7 +157,7 @@ def test_a_start_that_was_killed_before_its_first_save_transfers_again(base, tmp
     [
         (
             config.replace(BASE, data=config.replace(BASE.data, source=config.Text("words"))),
-            "has characters, but data.source.unit is words",
+            "has unit characters, data.source.unit is words",
         ),
         (config.replace(BASE, data=config.replace(BASE.data, shared=True)), None),
         (

@@ -170,7 +170,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     assert packed.max_pairs >= 3
     module = models.build(zoo.MODELS[name], words.size, words.size)
     plain = pairs.batch(np.arange(10), ROW)
-    params = zoo.parameters(module, sharp=1.5)["params"]
+    params = zoo.parameters(module)["params"]  # sharper ones have ill-conditioned gradients: see test_laws.py
 
     @jax.jit
     def loss_and_gradients(params, batch):
@@ -186,7 +186,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
     assert weight == same == pairs.lengths[:, 1].sum()
     np.testing.assert_allclose(loss / weight, other / weight, rtol=1e-5)
     for left, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(others)):
-        np.testing.assert_allclose(left / weight, right / weight, atol=1e-5)
+        np.testing.assert_allclose(left / weight, right / weight, atol=2e-6)
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradients)) > 0.1
 
 
