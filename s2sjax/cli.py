@@ -9,6 +9,7 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if owns_process:
         _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    interruption = f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}"
+    if owns_process and arguments[:1] != ["prepare"]:  # which first ends its workers
+        _end_at_ctrl_c(interruption)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _end(2, f"error: {_explain(error)}")
     except KeyboardInterrupt:
-        _end(130, f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}", at_once=owns_process)
+        _end(130, interruption, at_once=owns_process)
 
 
 def _run(options: argparse.Namespace, fields: list[str]) -> None:
@@ -72,6 +76,19 @@ def _quiet_libraries() -> None:
     logging.getLogger("asyncio").addFilter(lambda log: "exception was never retrieved" not in log.getMessage())
     hook = sys.unraisablehook
     sys.unraisablehook = lambda late: None if str(late.exc_value) == "Event loop is closed" else hook(late)
+
+
+def _end_at_ctrl_c(message: str) -> None:
+    """By a handler: a KeyboardInterrupt is lost in a callback of JAX, and becomes another error in an import."""
+
+    def handle(*_) -> None:
+        with contextlib.suppress(RuntimeError, OSError):  # the signal may have come while it was written to
+            sys.stdout.flush()
+        os.write(2, f"{message}\n".encode())
+        os._exit(130)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as in the background
+        signal.signal(signal.SIGINT, handle)
 
 
 def _end(code: int, message: str, at_once: bool = False) -> None:

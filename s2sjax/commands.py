@@ -151,6 +151,8 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
             print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
         sys.stdout.flush()
         first += len(lines)
+    if not first and (options.tree or options.attention):
+        print("standard input has no lines: nothing is drawn", file=sys.stderr)
     _report(notes)
     return None
 

@@ -277,7 +277,7 @@ def train(
     for line in schedules.describe_change(schedule_before, experiment.train, e.train, step):
         log.print(line)
     if init and other is None:
-        log.print(f"--init {init} is not used again: this run has its own checkpoint of step {step}")
+        log.print(f"--init {init} is not used: this run continues from its own checkpoint of step {step}")
     start = partial(initial_state, run, mesh) if other is None else partial(transferred_state, run, mesh, other, log)
     result = fit(
         template,

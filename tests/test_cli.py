@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import child_environment
 from test_lines import Pipe
 
 from s2sjax import cli, config, models, run
@@ -192,6 +193,20 @@ def test_a_run_may_be_called_like_a_command_or_a_value(trained, tmp_path, monkey
         cli.main(arguments)
         opened, split = seen.pop()
         assert (opened.folder, opened.experiment.search.beam, split) == (Path(name), 8, "dev")
+
+
+def test_a_ctrl_c_before_training_ends_the_command_at_once():
+    """Also within an import, where a KeyboardInterrupt becomes another error."""
+    program = (
+        "import os, signal; from s2sjax import cli, commands; "
+        "commands.train = lambda *_: (os.kill(os.getpid(), signal.SIGINT), print('not reached')); "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); cli.main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "train", "page.py"], capture_output=True, text=True, env=child_environment()
+    )
+    message = "interrupted: run the same command again; training continues from its last checkpoint\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", message)
 
 
 def test_a_named_model_takes_the_place_of_the_files_and_its_fields_can_be_set(page, monkeypatch):

@@ -87,7 +87,10 @@ def test_a_misspelt_field_names_the_nearest():
         ),
         (lambda: Luong(cell="elman"), "Luong.cell is 'elman': it must be one of 'rnn', 'lstm', 'gru'"),
         (lambda: Evaluate(metrics="bleu"), "Evaluate.metrics is 'bleu': it must be a tuple of one of 'per', 'wer', "),
-        (lambda: Translation("x", show="abc"), "Translation.show is 'abc': it must be a tuple of a string"),
+        (
+            lambda: Translation("x", show="abc"),
+            "Translation.show is 'abc': it must be a tuple of a string, write ('abc',)",
+        ),
         (
             lambda: Translation("x", model="luong"),
             "Translation.model is 'luong': it must be a config.",

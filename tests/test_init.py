@@ -137,10 +137,11 @@ def test_a_run_is_started_recorded_and_resumed_without_a_second_transfer(base, t
     longer = config.replace(MORE, train=config.replace(MORE.train, steps=5))
     run.train(longer, tmp_path / "tuned", init=base.folder, init_assets=True)
     said = capsys.readouterr().out
-    assert f"--init {base.folder} is not used again: this run has its own checkpoint of step 4\n" in said
+    assert f"--init {base.folder} is not used: this run continues from its own checkpoint of step 4\n" in said
     assert "initialised from" not in said and "resumed after step 4\n" in said
     assert (
-        "train.steps is 5, but the schedule of this run has 4 steps: the learning rate is 0 at step 4 and 0 at step 5; "
+        "train.steps is 5, but the schedule of this run has 4 steps: the learning rate is 0 at step 4 "
+        "and 0 at step 5, so nothing is learned; "
         "to change it set train.schedule_steps, for example to 5\n"
     ) in said
     page = json.loads((tmp_path / "tuned/config.json").read_text())

@@ -63,7 +63,8 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         if hasattr(part, "convert"):  # checks the value itself
             return part.convert(name, value)
     value = _tuples(value)
-    require(_fits(value, kind), f"{name} is {_short(value)}: it must be {_describe(kind)}")
+    remedy = f", write ({_short(value)},)" if _fits((value,), kind) else ""  # a tuple of one without its comma
+    require(_fits(value, kind), f"{name} is {_short(value)}: it must be {_describe(kind)}{remedy}")
     return value
 
 

@@ -139,7 +139,7 @@ def fit(
             pending = (step, batch, metrics)
         if checkpoints is not None:
             checkpoints.wait()
-        if interrupted and (preemption.by_keyboard or not finished):
+        if interrupted:
             what = f"saved step {step}; " if step == saved and step else f"after step {step}; " if step else ""
             log.print(f"interrupted: {what}run the same command again to continue")
             if preemption.by_keyboard:

@@ -95,7 +95,7 @@ def rate_at(train: config.Train, step: int) -> float:
 
 def describe_change(before: int | None, given: config.Train, now: config.Train, step: int) -> list[str]:
     """What a continued run does to the rate. before: its schedule until now, None for a new run; step: done so far."""
-    if before is None or step >= now.steps or not has_length(now):
+    if before is None or not has_length(now):
         return []
     rate = lambda steps, at: f"{rate_at(config.replace(now, schedule_steps=steps), at):.3g}"
     if now.schedule_steps != before:
@@ -103,11 +103,12 @@ def describe_change(before: int | None, given: config.Train, now: config.Train, 
             f"train.schedule_steps changes from {before} to {now.schedule_steps}: the learning rate at step {step} "
             f"goes from {rate(before, step)} to {rate(now.schedule_steps, step)}"
         ]
-    if given.schedule_steps or now.steps == before:
+    if given.schedule_steps or now.steps == before or step >= now.steps:
         return []
+    nothing = ", so nothing is learned" if rate(before, step) == rate(before, now.steps) == "0" else ""
     return [
         f"train.steps is {now.steps}, but the schedule of this run has {before} steps: the learning rate is "
-        f"{rate(before, step)} at step {step} and {rate(before, now.steps)} at step {now.steps}; "
+        f"{rate(before, step)} at step {step} and {rate(before, now.steps)} at step {now.steps}{nothing}; "
         f"to change it set train.schedule_steps, for example to {now.steps}"
     ]
 
