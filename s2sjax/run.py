@@ -8,7 +8,8 @@ run.evaluate("test")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -23,6 +24,7 @@ from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.evaluate.dev_loss import DevLoss
+from s2sjax.evaluate.notes import Notes
 from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
@@ -89,23 +91,28 @@ class Run:
             found = [best[0].text for best in self.nbest([lines] if isinstance(lines, str) else lines, **search)]
         else:
             self._searching(search)
-            items = [lines] if isinstance(lines, str) else lines
-            named = enumerate(items, start=1)
+            named = enumerate([lines] if isinstance(lines, str) else _listed(lines), start=1)
             examples = [self.task.example_of(x, f"line {n}") if isinstance(x, str) else x for n, x in named]
-            found = self.predictor(self._restored(), examples)
+            found = self.predictor(self._restored(), examples) if examples else []
         return found[0] if isinstance(lines, str) else found
 
     def nbest(self, lines: Sequence[str], nbest: int | None = None, **search: Any) -> list[list[Output]]:
         """The `nbest` best outputs of each line, best first, with text, score, log_prob and ids."""
         run = self._searching(search if nbest is None else {**search, "nbest": nbest})
-        return run._translator.decode(run._restored(), _strings(lines))
+        notes = Notes()
+        found = run._translator.decode(run._restored(), _strings(lines), notes=notes)
+        _warn(notes)
+        return found
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The log-probability of each (source, target) pair."""
+        pairs, notes = _listed(pairs), Notes()
         for number, pair in enumerate(pairs, start=1):
             if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
                 raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
-        return [Score(*found) for found in self._translator.score(self._restored(), list(pairs))]
+        found = self._translator.score(self._restored(), pairs, notes=notes)
+        _warn(notes)
+        return [Score(*each) for each in found]
 
     def attention(self, line: str, **search: Any) -> AttentionMap:
         """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it."""
@@ -140,7 +147,8 @@ class Run:
 
         also: further runs, or their folders, for an ensemble.
         """
-        others = [other if isinstance(other, Run) else load(other) for other in also]
+        listed = [also] if isinstance(also, str | Path | Run) else also
+        others = [other if isinstance(other, Run) else load(other) for other in listed]
         return evaluate(self._searching(search), split, others, average)
 
     def evaluations(self) -> list[Evaluation]:
@@ -196,6 +204,8 @@ class Run:
         With `average`, the mean of that many newest checkpoints, and the step of the newest. With a mesh they are
         sharded over it as in training. They are kept: the next call returns the same.
         """
+        if not isinstance(average, int) or average < 0:
+            raise UserError(f"average is {average!r}: it must be a whole number, 0 for the best checkpoint")
         if (average, mesh) not in self._params:
             self._params[average, mesh] = self._restore(average, mesh)
         return self._params[average, mesh]
@@ -419,7 +429,19 @@ def show(run: Run) -> list[Path]:
 
 def _strings(lines: Sequence[str]) -> list[str]:
     """The lines, refused if one is not a string."""
-    for number, line in enumerate(lines, start=1):
+    found = _listed(lines)
+    for number, line in enumerate(found, start=1):
         if not isinstance(line, str):
             raise UserError(f"line {number} is {line!r:.60}: give strings")
-    return list(lines)
+    return found
+
+
+def _listed(items: Any) -> list[Any]:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise UserError(f"{items!r:.60} is not a list: give a list")
+    return list(items)
+
+
+def _warn(notes: Notes) -> None:
+    for line in notes.report():
+        warnings.warn(line, stacklevel=3)

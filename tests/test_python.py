@@ -83,6 +83,17 @@ def test_parameters_and_programs_are_made_once(typed, one_device, monkeypatch, c
     assert capsys.readouterr() == ("", "")
 
 
+def test_lines_may_come_from_a_generator_and_unknown_characters_are_reported(typed, one_device):
+    run = typed[1]["run"]
+    assert run.decode(line for line in ("abc", "cba")) == run.decode(["abc", "cba"])
+    assert run.score(pair for pair in [("abc", "cba")]) == run.score([("abc", "cba")])
+    unknown = "1 of 1 line contains characters the model has never seen, such as 'x': line 1"
+    with pytest.warns(UserWarning, match=unknown):
+        run.decode("axc")
+    with pytest.warns(UserWarning, match=unknown):
+        run.score([("abc", "xba")])
+
+
 def test_the_score_is_that_of_the_search(typed, one_device):
     run = s2sjax.load(typed[0] / "runs/backwards")
     best, second = run.nbest(["abc"], 2)[0]
@@ -97,6 +108,9 @@ def test_the_score_is_that_of_the_search(typed, one_device):
         (lambda run: run.decode(["a"], beams=3), "Search has no field 'beams': did you mean 'beam'?"),
         (lambda run: run.decode(["a"], beam="3"), "Search.beam is '3': it must be a whole number"),
         (lambda run: run.decode(["a", 5]), "line 2 is 5: give strings"),
+        (lambda run: run.decode(5), "5 is not a list: give a list"),
+        (lambda run: run.nbest("abc", 2), "'abc' is not a list: give a list"),
+        (lambda run: run.evaluate("dev", average=-1), "average is -1: it must be a whole number"),
         (lambda run: run.nbest(["a"], 9), "search.nbest 9 is not from 1 to search.beam 4"),
         (lambda run: run.score(["a\tb"]), "pair 1 is 'a\\tb': give (source, target) pairs of strings"),
         (lambda run: run.score([("a", "b"), ("a", 3)]), "pair 2 is ('a', 3): give (source, target) pairs of strings"),
@@ -119,7 +133,8 @@ def test_a_run_that_writes_no_text_predicts(tmp_path, one_device, capsys):
     experiment = tasks.Regression("fib", Windows(Fibonacci(60), steps=4), train=config.Train(steps=2, evaluate_every=0))
     run = s2sjax.train(experiment, tmp_path / "fib")
     (one, two) = run.decode(["1 1 2 3", "5 8 13 21"])
-    assert run.decode("1 1 2 3") == one and np.isfinite(two.value)
+    assert run.decode("1 1 2 3") == one and np.isfinite(two.value) and run.decode([]) == []
+    assert refused(lambda: run.decode("1 1 nan 3")) == "line 1 has a number that is not finite: correct it"
     examples = run.task.examples("test")
     outputs = run.evaluate().outputs
     assert [float(row["hypothesis"]) for row in outputs] == pytest.approx([o.value for o in run.decode(examples)])

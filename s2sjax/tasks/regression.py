@@ -255,6 +255,7 @@ class RegressionTask(Task):
             values = np.array([float(number) for number in line.split()])
         except ValueError as error:
             raise UserError(f"{where}: {error}: write {steps} numbers, separated by blanks") from None
+        require(bool(np.isfinite(values).all()), f"{where} has a number that is not finite: correct it")
         require(len(values) == steps, f"{where} has {len(values)} numbers: write {steps}, separated by blanks")
         return Window(values, np.nan)
 
