@@ -17,6 +17,7 @@ from jax import Array
 from s2sjax import config
 from s2sjax.config.specs import Initial, Join
 from s2sjax.core import cells, convolution, device, recurrence, spelling
+from s2sjax.core.attention import at_least_float32
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
 from s2sjax.core.products import product_in_float32
@@ -293,7 +294,9 @@ def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = 
     if not train or rate == 0:
         return x
     shape = (x.shape[0], 1, x.shape[2]) if once else x.shape
-    return jnp.where(keep_mask(module.make_rng("dropout"), shape, rate), x / (1 - rate), 0)
+    keep = keep_mask(module.make_rng("dropout"), shape, rate)
+    exact = at_least_float32(x.dtype)  # 1 / (1 - rate) is not a number of bfloat16
+    return (x.astype(exact) * jnp.where(keep, jnp.asarray(1 / (1 - rate), exact), 0)).astype(x.dtype)
 
 
 class Embedding(nn.Module):
@@ -309,7 +312,8 @@ class Embedding(nn.Module):
         self.table = self.param("table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
 
     def __call__(self, ids: Array) -> Array:
-        return self.table.astype(self.dtype)[ids] * jnp.asarray(self.scale, self.dtype)
+        # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.
+        return self.table[ids].astype(self.dtype) * jnp.asarray(self.scale, self.dtype)
 
     def logits(self, x: Array) -> Array:
         table = self.table.astype(self.dtype)
@@ -397,6 +401,12 @@ class Dense(nn.Module):
         y = x @ self.kernel.astype(self.dtype)
         return y if self.offset is None else y + self.offset.astype(self.dtype)
 
+    def in_parts(self, x: Array, parts: int) -> list[Array]:
+        """The outputs in so many equal parts, a product each: it costs less to cut the kernel than the outputs."""
+        cut = lambda array: jnp.split(array.astype(self.dtype), parts, axis=-1)
+        kernels, offsets = cut(self.kernel), [None] * parts if self.offset is None else cut(self.offset)
+        return [x @ kernel if offset is None else x @ kernel + offset for kernel, offset in zip(kernels, offsets)]
+
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))
         return y if self.offset is None else y + self.offset
@@ -458,4 +468,4 @@ class LayerNorm(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (self.width,))
 
     def __call__(self, x: Array) -> Array:
-        return layer_norm(x, self.scale, self.bias).astype(self.dtype)
+        return layer_norm(x.astype(self.dtype), self.scale, self.bias)

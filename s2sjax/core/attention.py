@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core import device, fused
+from s2sjax.core import device, fused, short
 
 Weights = Mapping[str, Array]
 
@@ -181,15 +181,18 @@ def fused_multi_head(
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
         return multi_head(queries, keys, values, mask, bias)
-    attended = jax.nn.dot_product_attention(
+    # With a bias, cuDNN's gradient does not support odd lengths.
+    kernel = device.attention_kernel(queries, keys) if bias is None else "xla"
+    if kernel == "short":
+        return short.attend(queries, keys, values, lengths, short.Static(causal))
+    # An empty row must stay finite: it attends to one position, whose value is zero. XLA sets it where values are made.
+    values = jnp.where((lengths > 0)[:, None, None, None], values, 0)
+    return jax.nn.dot_product_attention(
         queries, keys, values, bias,
         is_causal=causal,
-        # An empty row must stay finite: it attends to one position and is set to zero below.
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
-        # With a bias, cuDNN's gradient does not support odd lengths.
-        implementation=device.attention_kernel(queries) if bias is None else "xla",
+        implementation=kernel,
     )  # fmt: skip
-    return jnp.where((lengths > 0)[:, None, None, None], attended, 0)
 
 
 def same_segment(queries: Array, keys: Array) -> Array:

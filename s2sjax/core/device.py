@@ -14,6 +14,8 @@ from jax import Array
 
 FEW_ROWS = 128
 """rows of a product that count as few: those of a search"""
+SHORT = 128
+"""queries, and keys, whose scores fit on a GPU's chip: then s2sjax/core/short.py computes their attention"""
 ATTENTION = "S2SJAX_ATTENTION"
 """a variable of the environment: xla or cudnn, to use that attention whatever the device"""
 
@@ -47,11 +49,24 @@ def reads_table_as_stored(rows: int) -> bool:
     return on_cpu() and rows <= FEW_ROWS
 
 
-def attention_kernel(queries: Array) -> Literal["cudnn", "xla"]:
-    """cuDNN's flash attention where the device and the shapes allow it, XLA's elsewhere: queries [..., D]."""
-    half = queries.dtype in (jnp.bfloat16, jnp.float16)
-    width = queries.shape[-1]
-    return "cudnn" if half and width % 8 == 0 and width <= 128 and runs_flash_attention(jax.devices()[0]) else "xla"
+def reduces_together() -> bool:
+    """Whether several sums over one array are best computed in one pass; a CPU's loops then lose their vectors."""
+    return not on_cpu()
+
+
+def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "xla"]:
+    """What computes an attention without a bias: queries [B, T, N, D], keys [B, S, N, D].
+
+    The kernels of s2sjax/core/short.py, else cuDNN's flash attention, where the device and the shapes allow them; XLA's
+    elsewhere.
+    """
+    forced, first = os.environ.get(ATTENTION), jax.devices()[0]
+    width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])
+    if queries.dtype not in (jnp.bfloat16, jnp.float16):
+        return "xla"
+    if not forced and runs_triton(first) and longest <= SHORT and width in (16, 32, 64, 128):
+        return "short"
+    return "cudnn" if width % 8 == 0 and width <= 128 and runs_flash_attention(first) else "xla"
 
 
 def runs_flash_attention(device: jax.Device) -> bool:
@@ -61,7 +76,7 @@ def runs_flash_attention(device: jax.Device) -> bool:
 
 
 def runs_triton(device: jax.Device) -> bool:
-    """Whether s2sjax/core/fused.py runs: on NVIDIA's GPUs from Ampere on; elsewhere XLA's own kernels do."""
+    """Whether s2sjax/core/fused.py and short.py run: on NVIDIA's GPUs from Ampere on; elsewhere XLA's kernels do."""
     return _compute_capability(device) >= 8
 
 

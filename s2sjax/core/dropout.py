@@ -16,14 +16,15 @@ def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """uint32, a hash of (key, index): two rounds, each with 32 bits of the key.
+    """uint32, a hash of (key, index): Murmur3's finalizer (Appleby 2011), half of the key before it and half within.
 
-    The first round is a bijection that scatters the indices; without the second, two keys would give permutations of
-    the same bits. The multipliers and shifts of each round are those of Murmur3's finalizer (Appleby 2011).
+    Without the second half, two keys would give permutations of the same bits.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
-    bits = _scatter(index_of(shape) ^ first)
-    return _scatter(bits ^ second)
+    bits = index_of(shape) ^ first
+    bits = (bits ^ bits >> 16) * jnp.uint32(0x85EBCA6B) ^ second
+    bits = (bits ^ bits >> 13) * jnp.uint32(0xC2B2AE35)
+    return bits ^ bits >> 16
 
 
 def index_of(shape: tuple[int, ...]) -> Array:
@@ -33,10 +34,3 @@ def index_of(shape: tuple[int, ...]) -> Array:
         index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride % 2**32)
         stride *= shape[axis]
     return index
-
-
-def _scatter(bits: Array) -> Array:
-    """A bijection of 32-bit numbers in which each bit of the input flips half of the bits of the output."""
-    bits = (bits ^ bits >> 16) * jnp.uint32(0x85EBCA6B)
-    bits = (bits ^ bits >> 13) * jnp.uint32(0xC2B2AE35)
-    return bits ^ bits >> 16

@@ -32,7 +32,7 @@ def fits(heads: Array) -> bool:
     return device.runs_triton(jax.devices()[0]) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
 
 
-def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
+def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
     """A function whose last argument, `interpret`, is static, on many devices: each has its own b and n of the rule."""
 
     def decorate(function: Callable) -> Callable:
@@ -54,7 +54,7 @@ def _by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
 # ------------------------------------------------------------------- a memory that all prefixes share
 
 
-@_by_sentence_and_head("b k n d, b n s d, b n s d, b k s -> b k n d")
+@by_sentence_and_head("b k n d, b n s d, b n s d, b k s -> b k n d")
 def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: bool = False) -> Array:
     """What queries [B, K, N, D] take from keys and values [B, N, S, D] where mask [B, K, S] holds: [B, K, N, D].
 
@@ -112,7 +112,7 @@ def attend_and_write(
     return attended, (keys.reshape(cache[0].shape), values.reshape(cache[1].shape))
 
 
-@_by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
+@by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
 def _attend_and_write(
     qkv: Array, keys: Array, values: Array, beam_index: Array, position: Array, interpret: bool
 ) -> list[Array]:

@@ -1,8 +1,12 @@
 """Losses as (sum, weight) pairs: added over micro-batches and devices, divided once."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+
+from s2sjax.core import device
 
 Total = tuple[Array, Array]
 """(sum over real tokens, their number)"""
@@ -13,13 +17,53 @@ def cross_entropy(logits: Array, labels: Array, mask: Array, smoothing: float = 
 
     logits [..., V] float32, labels [...], mask [...].
     """
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    # An iota compared with the labels fuses into the sum; a gather along V does not, and costs more on every backend.
-    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
-    loss = normaliser - (1 - smoothing) * jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
-    if smoothing:
-        loss -= smoothing * jnp.mean(logits, axis=-1)
+    loss = _cross_entropies(logits, labels, smoothing)
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(mask).astype(loss.dtype)
+
+
+# The logits are the largest array of a step, so what counts is how often they are read: here once for the loss, and
+# once for its gradient, p_v - q_v. JAX's own derivative reads them for each sum, and once more for the labels.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _cross_entropies(logits: Array, labels: Array, smoothing: float) -> Array:
+    """Of each token: [..., V], [...] -> [...]."""
+    return _forward(logits, labels, smoothing)[0]
+
+
+def _forward(logits: Array, labels: Array, smoothing: float):
+    normaliser, mean = _normaliser_and_mean(logits)
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    loss = normaliser - (1 - smoothing) * of_label
+    return loss - smoothing * mean if smoothing else loss, (logits, labels, normaliser)
+
+
+def _backward(smoothing: float, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, None]:
+    logits, labels, normaliser = saved
+    words = logits.shape[-1]
+    # An iota compared with the labels is computed where it is used; a scatter would write all logits.
+    is_label = jnp.arange(words) == labels[..., None]
+    q = jnp.where(is_label, 1 - smoothing + smoothing / words, smoothing / words).astype(logits.dtype)
+    return (jnp.exp(logits - normaliser[..., None]) - q) * gradient[..., None], None
+
+
+_cross_entropies.defvjp(_forward, _backward)
+
+
+def _normaliser_and_mean(logits: Array) -> tuple[Array, Array]:
+    """log sum_v exp(logits_v), and the mean of the logits: [..., V] -> [...] each."""
+    if not device.reduces_together():
+        return jax.nn.logsumexp(logits, axis=-1), jnp.mean(logits, axis=-1)
+
+    def join(one, other):  # the highest so far, the sum of exp(logit - highest), and the sum of the logits
+        lower = jnp.exp(-jnp.abs(one[0] - other[0]))  # what the lower of the two is multiplied with; the other stays
+        total = jnp.where(one[0] > other[0], one[1] + other[1] * lower, one[1] * lower + other[1])
+        return jnp.maximum(one[0], other[0]), total, one[2] + other[2]
+
+    zero, lowest = jnp.zeros((), logits.dtype), jnp.finfo(logits.dtype).min.astype(logits.dtype)
+    each = logits, jnp.ones_like(logits), logits
+    highest, total, plain = lax.reduce(each, (lowest, zero, zero), join, (logits.ndim - 1,))
+    return highest + jnp.log(total), plain / logits.shape[-1]
 
 
 def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:

@@ -1,22 +1,62 @@
-"""Layer norm as a pure function. Letters: G gates, H state width. Leading axes are free."""
+"""Layer norm as a pure function. Letters: D width, G gates, H state width. Leading axes are free."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from s2sjax.core.attention import at_least_float32
 
 
-def layer_norm(x: Array, scale: Array | float = 1.0, bias: Array | float = 0.0) -> Array:
+@jax.custom_vjp
+def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
     """(x - mean) / sqrt(var + 1e-6) * scale + bias over the last axis, in float32 at the least (Ba et al. 2016).
 
-    [1, 3] has mean 2 and variance 1 -> [-1, 1].
+    [..., D], scale and bias [D] -> [..., D] in x's own type. [1, 3] has mean 2 and variance 1 -> [-1, 1].
     """
+    return _forward(x, scale, bias)[0]
+
+
+def _forward(x: Array, scale: Array, bias: Array):
+    n, mean, inverse = standardise(x)
+    return (n * scale + bias).astype(x.dtype), (x, scale, mean, inverse)
+
+
+# With n = (x - mean) * inverse and g = dy * scale:  dx = (g - mean(g) - n mean(g n)) * inverse.
+#
+# Saved are x and two numbers of each row, and n is computed again wherever it is used: JAX's own derivative keeps
+# arrays of the size of x in float32 between several passes.
+
+
+def _backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, Array]:
+    x, scale, mean, inverse = saved
+
+    def again(x: Array, gradient: Array) -> tuple[Array, Array]:
+        return (x.astype(mean.dtype) - mean) * inverse, gradient.astype(mean.dtype)
+
+    n, dy = again(x, gradient)
+    g = dy * scale
+    dx = (g - g.mean(-1, keepdims=True) - n * jnp.mean(g * n, axis=-1, keepdims=True)) * inverse
+    # The barrier: without it XLA would store n dy, in float32, for these two sums.
+    n, dy = again(*lax.optimization_barrier((x, gradient)))
+    zero = jnp.zeros((), mean.dtype)
+    add = lambda one, other: (one[0] + other[0], one[1] + other[1])
+    d_scale, d_bias = lax.reduce((n * dy, dy), (zero, zero), add, range(x.ndim - 1))
+    return dx.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(scale.dtype)
+
+
+layer_norm.defvjp(_forward, _backward)
+
+
+def standardise(x: Array) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(var + 1e-6) over the last axis, the mean and the factor, in float32 at the least."""
     x = x.astype(at_least_float32(x.dtype))
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6) * scale + bias
+    mean = x.mean(-1, keepdims=True)
+    centred = x - mean
+    inverse = lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
+    return centred * inverse, mean, inverse
 
 
 def norm_by_gate(x: Array, scale: Array, bias: Array | float = 0.0, *, width: int) -> Array:
     """Each block of `width` normalised by itself: [..., G*H], scale and bias [G*H] -> [..., G*H]."""
     blocks = x.reshape(*x.shape[:-1], -1, width)
-    return layer_norm(blocks).reshape(x.shape) * scale + bias
+    return standardise(blocks)[0].reshape(x.shape) * scale + bias

@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
     def keys_values(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
         """Keys and values of [..., W]: two of [..., N, D]. position [...]: of self-attention's keys."""
-        keys, values = jnp.split(self.key_value(memory), 2, axis=-1)
+        keys, values = self.key_value.in_parts(memory, 2)
         return self._rotate(self._heads(keys), position), self._heads(values)
 
     def __call__(self, x: Array, keys: Array, values: Array, lengths: Array) -> Array:

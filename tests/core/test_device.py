@@ -14,32 +14,36 @@ def gpu(capability):
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "width", "kernel"),
+    ("capability", "dtype", "width", "length", "kernel"),
     [
-        ("9.0", "bfloat16", 64, "cudnn"),
-        ("8.0", "float16", 128, "cudnn"),
-        ("12.0", "bfloat16", 8, "cudnn"),
-        ("9.0", "float32", 64, "xla"),
-        ("9.0", "bfloat16", 36, "xla"),
-        ("9.0", "bfloat16", 256, "xla"),
-        ("7.5", "bfloat16", 64, "xla"),  # a T4
-        ("gfx942", "bfloat16", 64, "xla"),  # ROCm
+        ("9.0", "bfloat16", 64, 128, "short"),
+        ("8.0", "float16", 128, 1, "short"),
+        ("9.0", "bfloat16", 64, 129, "cudnn"),
+        ("8.0", "float16", 128, 200, "cudnn"),
+        ("12.0", "bfloat16", 8, 1, "cudnn"),
+        ("9.0", "float32", 64, 1, "xla"),
+        ("9.0", "bfloat16", 36, 1, "xla"),
+        ("9.0", "bfloat16", 256, 1, "xla"),
+        ("7.5", "bfloat16", 64, 1, "xla"),  # a T4
+        ("gfx942", "bfloat16", 64, 1, "xla"),  # ROCm
     ],
 )
-def test_flash_attention_only_where_it_runs(monkeypatch, capability, dtype, width, kernel):
+def test_each_attention_only_where_it_runs(monkeypatch, capability, dtype, width, length, kernel):
     monkeypatch.setattr(jax, "devices", lambda *_: gpu(capability))
-    assert device.attention_kernel(jnp.zeros((1, 1, 1, width), dtype)) == kernel
+    one, many = jnp.zeros((1, 1, 1, width), dtype), jnp.zeros((1, length, 1, width), dtype)
+    assert device.attention_kernel(one, many) == device.attention_kernel(many, one) == kernel
 
 
 def test_the_environment_goes_first(monkeypatch):
     queries = jnp.zeros((1, 1, 1, 64), jnp.bfloat16)
     monkeypatch.setattr(jax, "devices", lambda *_: gpu("9.0"))
-    monkeypatch.setenv(device.ATTENTION, "xla")
-    assert device.attention_kernel(queries) == "xla"
+    for kernel in ("xla", "cudnn"):
+        monkeypatch.setenv(device.ATTENTION, kernel)
+        assert device.attention_kernel(queries, queries) == kernel
     monkeypatch.setattr(jax, "devices", lambda *_: gpu("7.5"))
-    monkeypatch.setenv(device.ATTENTION, "cudnn")
-    assert device.attention_kernel(queries) == "cudnn"
-    assert device.attention_kernel(queries.astype(jnp.float32)) == "xla"
+    assert device.attention_kernel(queries, queries) == "cudnn"
+    exact = queries.astype(jnp.float32)
+    assert device.attention_kernel(exact, exact) == "xla"
 
 
 @pytest.mark.parametrize("capability", ["7.5", "gfx942"])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from s2sjax.core import losses
+from s2sjax.core import device, losses
 
 ROWS, TIME, VOCABULARY = 4, 5, 7
 
@@ -35,6 +35,23 @@ def test_cross_entropy_is_its_formula(smoothing):
     total, weight = cross_entropy(logits, labels, mask, smoothing)
     np.testing.assert_allclose(total, -(q * log_softmax(logits)).sum(-1)[mask].sum(), rtol=1e-6)
     assert weight == mask.sum() == 9
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["as on a CPU", "as on a GPU"])
+@every_smoothing
+def test_the_gradient_of_a_logit_is_p_minus_q(monkeypatch, smoothing, together):
+    """And a loss of one pass is that of several: with one word impossible, and with logits that overflow exp."""
+    logits, labels, mask = example()
+    logits[:, 1, (labels[:, 1] + 1) % VOCABULARY] = -200
+    logits[:, 2] += 1000
+    q = (1 - smoothing) * np.eye(VOCABULARY)[labels] + smoothing / VOCABULARY
+    top = logits.max(-1, keepdims=True)
+    log_p = logits - top - np.log(np.exp((logits - top).astype(np.float64)).sum(-1, keepdims=True))
+    monkeypatch.setattr(device, "reduces_together", lambda: together)
+    find = jax.jit(jax.value_and_grad(lambda logits: losses.cross_entropy(logits, labels, mask, smoothing)[0]))
+    total, gradient = find(logits)
+    np.testing.assert_allclose(total, -(q * log_p).sum(-1)[mask].sum(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, (np.exp(log_p) - q) * mask[..., None], atol=1e-4)
 
 
 @every_smoothing
