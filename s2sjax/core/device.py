@@ -66,7 +66,9 @@ def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "
         return "xla"
     if not forced and runs_triton(first) and longest <= SHORT and width in (16, 32, 64, 128):
         return "short"
-    return "cudnn" if width % 8 == 0 and width <= 128 and runs_flash_attention(first) else "xla"
+    # cuDNN's gradient requires even lengths.
+    even = queries.shape[1] % 2 == keys.shape[1] % 2 == 0
+    return "cudnn" if even and width % 8 == 0 and width <= 128 and runs_flash_attention(first) else "xla"
 
 
 def runs_flash_attention(device: jax.Device) -> bool:

@@ -13,11 +13,14 @@ inside the functions, since other devices never need it.
 """
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 
 from s2sjax.core import device
@@ -33,20 +36,40 @@ def fits(heads: Array) -> bool:
 
 
 def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
-    """A function whose last argument, `interpret`, is static, on many devices: each has its own b and n of the rule."""
+    """A kernel for arrays that begin with the sentences b; its last argument is static.
+
+    On many devices, each has its own b and n of the rule. Under `vmap`, the arrays of all its calls are one batch.
+    """
 
     def decorate(function: Callable) -> Callable:
         arrays = rule.partition("->")[0].count(",") + 1
 
-        def partition(interpret, mesh, arguments, results):
+        def partition(static, mesh, arguments, results):
             sharding = lambda shape: shape.sharding
-            here = lambda *shards: function(*shards, interpret)
+            here = lambda *shards: function(*shards, static)
             return mesh, here, jax.tree.map(sharding, results), jax.tree.map(sharding, arguments)
 
         spread = custom_partitioning(function, static_argnums=(arrays,))
         whole = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # as they come, says Shardy
         spread.def_partition(partition, sharding_rule=rule, need_replication_factors=whole)
-        return spread
+
+        @wraps(function)
+        def kernel(*arguments, **keywords):
+            given = signature(function).bind(*arguments, **keywords)
+            given.apply_defaults()
+            *operands, static = given.args
+            one = custom_vmap(lambda *operands: spread(*operands, static))
+
+            @one.def_vmap
+            def many(size, mapped, *operands):
+                each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(operands, mapped))
+                found = kernel(*(x.reshape(-1, *x.shape[2:]) for x in each), static)
+                found = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
+                return found, jax.tree.map(lambda x: True, found)
+
+            return one(*operands)
+
+        return kernel
 
     return decorate
 

@@ -165,6 +165,15 @@ def _backward(step, reverse, remat_policy, residuals, gradients):
 _late_scan.defvjp(_forward, _backward)
 
 
+@jax.custom_vjp
+def _plus_zero(product: Array, zero: Array) -> Array:
+    """product + zero, without reading the zero: what counts is its gradient."""
+    return product
+
+
+_plus_zero.defvjp(lambda product, zero: (product, None), lambda _, gradient: (gradient, gradient))
+
+
 class _Tapped:
     """A matrix that records what it is multiplied with and adds a zero to the product."""
 
@@ -177,4 +186,4 @@ class _Tapped:
         assert self.number not in self.taps, "a step of a scan multiplies twice by the same matrix"
         self.taps[self.number] = x
         product = x @ self.matrix
-        return product if self.zero is None else product + self.zero
+        return product if self.zero is None else _plus_zero(product, self.zero)

@@ -18,9 +18,10 @@ def gpu(capability):
     [
         ("9.0", "bfloat16", 64, 128, "short"),
         ("8.0", "float16", 128, 1, "short"),
-        ("9.0", "bfloat16", 64, 129, "cudnn"),
+        ("9.0", "bfloat16", 64, 130, "cudnn"),
+        ("9.0", "bfloat16", 64, 131, "xla"),  # an odd length
         ("8.0", "float16", 128, 200, "cudnn"),
-        ("12.0", "bfloat16", 8, 1, "cudnn"),
+        ("12.0", "bfloat16", 8, 2, "cudnn"),
         ("9.0", "float32", 64, 1, "xla"),
         ("9.0", "bfloat16", 36, 1, "xla"),
         ("9.0", "bfloat16", 256, 1, "xla"),
@@ -30,12 +31,12 @@ def gpu(capability):
 )
 def test_each_attention_only_where_it_runs(monkeypatch, capability, dtype, width, length, kernel):
     monkeypatch.setattr(jax, "devices", lambda *_: gpu(capability))
-    one, many = jnp.zeros((1, 1, 1, width), dtype), jnp.zeros((1, length, 1, width), dtype)
+    one, many = jnp.zeros((1, 2, 1, width), dtype), jnp.zeros((1, length, 1, width), dtype)
     assert device.attention_kernel(one, many) == device.attention_kernel(many, one) == kernel
 
 
 def test_the_environment_goes_first(monkeypatch):
-    queries = jnp.zeros((1, 1, 1, 64), jnp.bfloat16)
+    queries = jnp.zeros((1, 2, 1, 64), jnp.bfloat16)
     monkeypatch.setattr(jax, "devices", lambda *_: gpu("9.0"))
     for kernel in ("xla", "cudnn"):
         monkeypatch.setenv(device.ATTENTION, kernel)

@@ -56,6 +56,16 @@ def test_half_precision():
     np.testing.assert_allclose(found.astype(jnp.float32), attention.multi_head(*arrays, seen), atol=0.02)
 
 
+def test_under_vmap_the_calls_are_one_batch():
+    """As the blocks of a stack are initialised, and ensembles run."""
+    static = short.Static(True, interpret=True)
+    heads, gradient = [drawn(3, 2, 6, 2, 16, seed=seed) for seed in range(3)], drawn(3, 2, 6, 2, 16, seed=3)
+    lengths = jnp.array([6, 2])
+    one = lambda gradient, *heads: both_ways(lambda *heads: short.attend(*heads, lengths, static), gradient, *heads)
+    for found, expected in zip(jax.vmap(one)(gradient, *heads), jax.lax.map(lambda x: one(*x), (gradient, *heads))):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_each_device_serves_its_own_sentences_and_heads():
     """On a mesh of 4 x 2, batch and heads split: the same values and gradients, and nothing is gathered."""
     mesh = meshes.make_mesh(config.Mesh(tensor=2))
