@@ -29,6 +29,15 @@ def scan_unroll() -> int:
     return 1 if on_cpu() else 8
 
 
+def scan_remat(policy: str) -> str:
+    """What each step of a scan saves, see s2sjax/core/remat.py, where all may be saved.
+
+    An accelerator waits for memory, and JAX saves a step's products with their factors: fewer arrays, computed again,
+    take less time. On a CPU it makes no difference.
+    """
+    return "products" if policy == "none" and not on_cpu() else policy
+
+
 def block_unroll(depth: int) -> int:
     """Blocks of a stack that are compiled as one: accelerators run all of them unrolled."""
     return 1 if on_cpu() else depth

@@ -137,7 +137,8 @@ def _forward(step, reverse, remat_policy, weights, carry, xs, shared):
         return carry, (y, taps)
 
     def tapped_scan(vectors, shared, carry, xs, zeros):
-        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, remat_policy)
+        policy = device.scan_remat(remat_policy)
+        carry, (ys, taps) = plain_scan(tapped_step, vectors, carry, (xs, zeros), shared, reverse, policy)
         return (carry, ys), taps
 
     first = jax.tree.map(lambda leaf: leaf[0], xs)
