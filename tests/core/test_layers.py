@@ -292,3 +292,34 @@ def test_a_new_non_local_block_changes_nothing():
     np.testing.assert_array_equal(run(variables), x)
     slope = jax.jit(jax.grad(lambda variables: jnp.sum(module.apply(variables, x) ** 2)))(variables)
     assert np.abs(slope["params"]["output"]["kernel"]).max() > 0.01
+
+
+# -------------------------------------------------------------------------------- half precision
+
+
+def test_the_gradients_of_a_frequent_word_are_added_in_float32():
+    """In bfloat16 a sum of ones stays at 256."""
+    module = layers.Embedding(3, 4, jnp.bfloat16)
+    variables = module.init(jax.random.key(0), jnp.zeros(1, int))
+    total = lambda variables: module.apply(variables, jnp.ones(1000, int)).astype(jnp.float32).sum()
+    np.testing.assert_array_equal(jax.grad(total)(variables)["params"]["table"][1], np.full(4, 1000))
+
+
+def test_dropout_in_half_precision_keeps_the_mean():
+    """1 / (1 - rate) would be 0.15% too small in bfloat16; so each kept element is rounded once, after it."""
+
+    class Dropped(nn.Module):
+        def __call__(self, x):
+            return layers.dropout(self, x, 0.1, train=True)
+
+    x = jnp.full((64, 64), 9, jnp.bfloat16)
+    y = Dropped().apply({}, x, rngs={"dropout": jax.random.key(0)})
+    assert y.dtype == jnp.bfloat16 and set(np.unique(np.asarray(y, np.float32))) == {0.0, 10.0}
+
+
+def test_a_dense_layer_in_parts_is_the_layer_cut():
+    module = layers.Dense(INPUTS, 2 * WIDTH)
+    x = draw(0, ROWS, INPUTS)
+    variables = variables_of(module, x)
+    parts = module.apply(variables, x, 2, method="in_parts")
+    np.testing.assert_allclose(jnp.concatenate(parts, -1), module.apply(variables, x), rtol=1e-6)
