@@ -22,7 +22,11 @@ from s2sjax.lines import chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
-BENCHMARKS = ("train", "decode", "data")
+BENCHMARKS = ("layers", "train", "decode", "data")
+OF_LAYERS = (
+    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
+    "out",
+)  # fmt: skip
 
 
 def train(options: argparse.Namespace, fields: list[str]) -> None:
@@ -209,7 +213,14 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
         raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
     if options.rounds < 1:
         raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
+    others = [name for name in OF_LAYERS if getattr(options, name) and options.subject != "layers"]
+    if others:
+        raise UserError(f"--{others[0].replace('_', '-')} is an option of bench layers: leave it out")
     start_jax()
+    if options.subject == "layers":
+        from s2sjax.bench import layers
+
+        return layers.bench(layers.settings(options))
     from s2sjax.bench import data as feeding
     from s2sjax.bench import decode as decoding
     from s2sjax.bench import train as training

@@ -51,12 +51,12 @@ def _aligned(columns: Sequence[Column], texts: Sequence[str]) -> str:
     return "".join([first, *others]).rstrip()
 
 
-def si(value: float) -> str:
-    """Three digits and a prefix: 62_180_000_000 -> 62.2G."""
+def si(value: float, unit: str = "") -> str:
+    """Three digits and a prefix: 62_180_000_000 -> 62.2G, or with a unit 62.2 GFLOP/s."""
     prefixes = ["", "k", "M", "G", "T", "P"]
     while abs(value) >= 999.5 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]
-    return f"{_digits(value)}{prefixes[0]}"
+    return f"{_digits(value)}{' ' if unit else ''}{prefixes[0]}{unit}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -100,10 +100,14 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine(found: Mapping[str, Any]) -> str:
+    """Of an environment: the accelerator, or the cores of a CPU."""
+    return f"{found['cores']} cores, {found['machine']}" if found["backend"] == "cpu" else found["device"]
+
+
 def describe(found: Mapping[str, Any]) -> str:
     """The environment in one line."""
-    where = f"{found['cores']} cores, {found['machine']}" if found["backend"] == "cpu" else found["device"]
-    return f"on {where}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"on {machine(found)}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
 
 
 def open_folder(folder: Path) -> None:

@@ -36,6 +36,10 @@ def test_numbers_have_three_digits(value, shown):
     assert records.si(value) == shown
 
 
+def test_a_number_with_its_unit():
+    assert records.si(62.18e9, "FLOP/s") == "62.2 GFLOP/s"
+
+
 def test_files_hold_all_rows_and_where_they_come_from(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["s2sjax", "bench", "layers", "--out", "my runs"])
     found = records.environment()
