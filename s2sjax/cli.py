@@ -281,7 +281,7 @@ def _add_layer_options(bench: _Parser) -> None:
     group.add_argument(
         "--heads", metavar="N", type=_count, help="heads of attention (default: as many as have width 64)"
     )
-    about = "what the recurrence saves for its backward pass: none (saves all), products, layers (default: none)"
+    about = "how the recurrence saves memory for its backward pass: none, products, layers (default: none)"
     group.add_argument("--remat", metavar="NAMES", type=_names, help=about)
     about = "(default: float32 on a CPU, else bfloat16)"
     group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help=about)

@@ -28,6 +28,8 @@ from s2sjax.training import memory
 OUT = Path("runs/bench/layers")
 PASSES = ("forward", "+backward")
 """the second is forward and backward together"""
+Builders = Callable[[Point, bool], dict[str, Callable[[], timing.Once]]]
+"""(point, backward) -> for each peer, what builds the same layer"""
 
 
 class Settings(NamedTuple):
@@ -74,10 +76,8 @@ def bench(s: Settings) -> None:
     environment = records.environment()
     print(records.describe(environment), flush=True)
     ceilings = timing.measure_ceilings(jnp.dtype(s.dtype))
-    flops, moved = records.si(ceilings.flops, "FLOP/s"), records.si(ceilings.bytes, "B/s")
-    print(f"ceilings: {flops} ({s.dtype} matrix product), {moved} (copy); %: of them", flush=True)
+    print(f"ceilings: {_describe_ceilings(ceilings)}; %: of them")
     print("+backward: forward and backward together; seq.: operations that must follow each other")
-    said: set[str] = set()
     builders, why = _peers(s)
     if why:
         print(f"PyTorch is left out: {why}")
@@ -87,6 +87,24 @@ def bench(s: Settings) -> None:
         facts = {"settings": s._asdict() | {"out": str(s.out)}, "ceilings": ceilings._asdict()}
         return records.write(s.out, "layers", rows, environment=environment, **facts, exponents=scaling.exponents(rows))
 
+    for row in _rows(s, ceilings, builders):
+        rows.append(row)
+        save()  # what is measured is not lost
+    if not rows:
+        raise UserError("nothing was measured: choose smaller --lengths, --widths or --batch")
+    for line in summary(rows):
+        print(line)
+    ceilings = _higher(ceilings, timing.measure_ceilings(jnp.dtype(s.dtype)))
+    rows = [row | _of_ceilings(row, ceilings) for row in rows]
+    from s2sjax.bench import layer_figures  # imports Matplotlib, which is slow
+
+    written = [*save(), *layer_figures.draw(s.out, rows, ceilings, f"{records.machine(environment)}, {s.dtype}")]
+    print("wrote " + ", ".join(map(str, written)))
+
+
+def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterator[dict[str, Any]]:
+    """Measures and prints one row after the other."""
+    said: set[str] = set()
     for batch, width in itertools.product(s.batch, s.widths):
         points = list(_points(s, batch, width))
         columns = _widened(COLUMNS, [{"name": label(point)} for point, _ in points])
@@ -99,21 +117,24 @@ def bench(s: Settings) -> None:
             except _TooLarge as error:
                 print(f"{label(point)}, n {point.length}, {PASSES[backward]}: left out: {error}", flush=True)
                 continue
-            rows.append(row)
             print(records.line(columns, row), flush=True)
             for reason in (f"{peer} is left out: {reason}" for peer, reason in reasons.items()):
                 if reason not in said:  # mostly the same for all sizes
                     print(f"  {reason}", flush=True)
                     said.add(reason)
-            save()  # as often as there is something to lose
-    if not rows:
-        raise UserError("nothing was measured: choose smaller --lengths, --widths or --batch")
-    for line in summary(rows):
-        print(line)
-    from s2sjax.bench import layer_figures  # imports Matplotlib, which is slow
+            yield row
 
-    written = [*save(), *layer_figures.draw(s.out, rows, ceilings, f"{records.machine(environment)}, {s.dtype}")]
-    print("wrote " + ", ".join(map(str, written)))
+
+def _describe_ceilings(ceilings: timing.Ceilings) -> str:
+    return f"{records.si(ceilings.flops, 'FLOP/s')} (matrix product), {records.si(ceilings.bytes, 'B/s')} (copy)"
+
+
+def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
+    """The higher of two measurements. They differ where other work shares the device."""
+    higher = timing.Ceilings(*map(max, first, last))
+    if any(high > 1.1 * min(one, other) for high, one, other in zip(higher, first, last)):
+        print(f"\nat the end: {_describe_ceilings(last)}: the device was not quiet; the files have the higher ceilings")
+    return higher
 
 
 # ------------------------------------------------------------------------------------ the points
@@ -185,7 +206,7 @@ def _measure(
     row |= {"seconds": mine.median, "fastest": mine.low, "slowest": mine.high, "spread": mine.spread}
     row |= {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
     row |= {"flops_per_second": flops / mine.median, "bytes_per_second": moved / mine.median}
-    row |= {"of_product": flops / mine.median / ceilings.flops, "of_copy": moved / mine.median / ceilings.bytes}
+    row |= _of_ceilings(row, ceilings)
     row |= {
         "compile_seconds": compiling,
         "memory_bytes": size,
@@ -196,16 +217,24 @@ def _measure(
     return row, reasons
 
 
+def _of_ceilings(row: records.Row, ceilings: timing.Ceilings) -> dict[str, float]:
+    return {
+        "of_product": row["flops_per_second"] / ceilings.flops,
+        "of_copy": row["bytes_per_second"] / ceilings.bytes,
+    }
+
+
 def build(point: Point, backward: bool) -> tuple[timing.Once, float, int | None]:
     """Our layer, compiled; the seconds that took; and the bytes that it needs."""
     dtype = jnp.dtype(point.dtype)
     weights = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in TYPES[point.layer].shapes(point).items()}
     xs = jax.ShapeDtypeStruct((point.batch, point.length, point.width), dtype)
     shapes = weights, xs, jax.ShapeDtypeStruct((point.batch,), jnp.int32), xs
+    free = _free_memory()
+    _check_memory(2 * point.tokens * point.width * dtype.itemsize, free)  # before XLA sees sizes that no machine has
     program, compiling = timing.compile(jax.jit(function(point, backward)), *shapes[: 4 if backward else 3])
-    size, free = timing.peak_memory(program), _free_memory()
-    if size is not None and free is not None and size > free:
-        raise _TooLarge(f"it needs {memory.readable(size)} of memory, and {memory.readable(free)} are free")
+    size = timing.peak_memory(program)
+    _check_memory(size, free)
     inputs = jax.random.normal(jax.random.key(0), xs.shape, dtype)
     lengths = jnp.full(point.batch, point.length, jnp.int32)
     arguments = jax.device_put(layer_types.draw_weights(point)), inputs, lengths, inputs
@@ -226,6 +255,11 @@ def function(point: Point, backward: bool) -> Callable[..., Any]:
     return both if backward else forward
 
 
+def _check_memory(size: int | None, free: int | None) -> None:
+    if size is not None and free is not None and size > free:
+        raise _TooLarge(f"it needs {memory.readable(size)} of memory, and {memory.readable(free)} are free")
+
+
 def _free_memory() -> int | None:
     """Bytes; None where neither the device nor the system says."""
     first = jax.devices()[0]
@@ -238,7 +272,7 @@ def _free_memory() -> int | None:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _peers(s: Settings) -> tuple[Callable[[Point, bool], dict[str, Callable[[], timing.Once]]], str]:
+def _peers(s: Settings) -> tuple[Builders, str]:
     """PyTorch's builders for a point, and why there are none, if so."""
     if importlib.util.find_spec("torch") is None:
         return lambda point, backward: {}, "it is not installed"

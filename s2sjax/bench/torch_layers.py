@@ -8,6 +8,7 @@ mask, since PyTorch has no other.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -17,6 +18,9 @@ from torch.nn import functional
 from s2sjax.bench import timing
 from s2sjax.bench.layer_types import Point, reach
 from s2sjax.bench.peers import torch_device
+
+# On kernels that it does not have for a type, with a trace of C++: what it does instead is what is measured.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b")
 
 
 class Recurrent(nn.Module):
@@ -92,7 +96,7 @@ def build(point: Point, backward: bool, compiled: bool) -> timing.Once:
     device, dtype = torch_device(), getattr(torch, point.dtype)
     if device == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, as XLA multiplies
-    layer = (COMPILED if compiled else EAGER)[point.layer](point).to(device, dtype)
+    layer = (COMPILED if compiled else EAGER)[point.layer](point).to(device, dtype).train(backward)
     run = torch.compile(layer, dynamic=False) if compiled else layer
     shape = point.batch, point.length, point.width
     if point.layer == "convolution":

@@ -43,6 +43,16 @@ BACKWARD["restricted"] = BACKWARD["attention"]
 
 
 @pytest.mark.parametrize("name", TYPES)
+def test_every_layer_keeps_the_shape_and_the_type(name):
+    point = TINY[name]._replace(dtype="bfloat16")
+    weights = layer_types.draw_weights(point)
+    xs, lengths = jnp.zeros((2, 3, 4), jnp.bfloat16), jnp.full(2, 3)
+    ys, (d_weights, d_xs) = jax.eval_shape(layers.function(point, backward=True), weights, xs, lengths, xs)
+    described = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+    assert described([ys, d_xs]) == described([xs, xs]) and described(d_weights) == described(weights)
+
+
+@pytest.mark.parametrize("name", TYPES)
 def test_costs_counted_by_hand(name):
     assert layer_types.flops(TINY[name], backward=False) == FLOPS[name]
     assert layer_types.flops(TINY[name], backward=True) == 3 * FLOPS[name]
