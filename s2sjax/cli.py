@@ -238,9 +238,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)
     about = "measure s2sjax against other installed libraries (layers, train, decode), or the input pipeline (data)"
     bench = command("bench", commands.bench, about, "NAME", "layers, train, decode, or data")
-    bench.add_argument(
-        "--size", choices=["small", "base"], default="small", help="for decode; base needs a GPU (default: small)"
-    )
+    about = "of the models of train and decode (default: small on a CPU, base on an accelerator)"
+    bench.add_argument("--size", choices=["small", "base"], help=about)
+    about = "measure only models (train) or searches (decode) with NAME in their name; can be repeated"
+    bench.add_argument("--only", metavar="NAME", action="append", default=[], help=about)
+    about = "the folder for results as CSV and JSON, and figures (default: runs/bench/NAME)"
+    bench.add_argument("--out", metavar="DIR", help=about)
     bench.add_argument("--rounds", type=int, default=5, help="number of measurements (default: 5)")
     _add_layer_options(bench)
     command("doctor", commands.doctor, "print versions, devices, and how to install what is missing")
@@ -287,8 +290,6 @@ def _add_layer_options(bench: _Parser) -> None:
     group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help=about)
     about = "also measure torch.compile, which takes minutes, and compare with the faster one"
     group.add_argument("--compile-torch", action="store_true", default=None, help=about)
-    about = "the folder for the table and the figures (default: runs/bench/layers)"
-    group.add_argument("--out", metavar="DIR", help=about)
 
 
 def _names_subject(parser: _Parser, arguments: list[str]) -> bool:

@@ -23,10 +23,13 @@ from s2sjax.startup import ends_at_sigterm, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
 BENCHMARKS = ("layers", "train", "decode", "data")
-OF_LAYERS = (
+_OF_LAYERS = (
     "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
-    "out",
 )  # fmt: skip
+OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
+    "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
+}  # fmt: skip
+"""of `bench`: the benchmarks that each belongs to"""
 
 
 def train(options: argparse.Namespace, fields: list[str]) -> None:
@@ -213,10 +216,11 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
         raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
     if options.rounds < 1:
         raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
-    others = [name for name in OF_LAYERS if getattr(options, name) and options.subject != "layers"]
-    if others:
-        raise UserError(f"--{others[0].replace('_', '-')} is an option of bench layers: leave it out")
-    start_jax()
+    for name, owners in OPTIONS.items():
+        if getattr(options, name) and options.subject not in owners:
+            owner = " and ".join(owners)
+            raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
+    start_jax(shares_device=True)
     if options.subject == "layers":
         from s2sjax.bench import layers
 
@@ -225,9 +229,11 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax.bench import decode as decoding
     from s2sjax.bench import train as training
 
-    if options.subject == "decode":
-        return decoding.bench(options.size, options.rounds)
-    return {"train": training, "data": feeding}[options.subject].bench(options.rounds)
+    if options.subject == "data":
+        return feeding.bench(options.rounds)
+    measured = {"train": training, "decode": decoding}[options.subject]
+    out = Path(options.out or f"runs/bench/{options.subject}")
+    return measured.bench(options.size, options.rounds, options.only, out)
 
 
 def doctor(options: argparse.Namespace, fields: list[str]) -> None:

@@ -88,14 +88,14 @@ def compile(function: Any, *arguments: Any) -> tuple[Any, float]:
 
     arguments: arrays or their shapes.
     """
-    with _without_cache():
+    with without_cache():
         begin = time.perf_counter()
         program = device.compile_with(function.lower(*arguments), device.compiler_options())
         return program, time.perf_counter() - begin
 
 
 @contextlib.contextmanager
-def _without_cache() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """JAX reads only once whether there is a cache, and again after a reset."""
     options: Any = jax.config
     enabled = options.jax_enable_compilation_cache
