@@ -9,7 +9,6 @@ import argparse
 import importlib.util
 import itertools
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,7 @@ class Settings(NamedTuple):
 
 
 ON_CPU = Settings((32, 128, 512), (64, 256), (8,), (3,), (16,), "float32")
-ON_ACCELERATOR = Settings((128, 512, 2048, 8192), (512, 1024), (16,), (3,), (64,), "bfloat16")
+ON_ACCELERATOR = Settings((128, 1024, 8192), (512, 1024), (16,), (3,), (64,), "bfloat16")
 
 
 def settings(options: argparse.Namespace) -> Settings:
@@ -192,10 +191,8 @@ def _measure(
     except (jax.errors.JaxRuntimeError, MemoryError) as error:  # mostly: no memory left
         raise _TooLarge(peers.reason(error)) from None
     finally:
-        if "torch" in sys.modules and builders:
-            from s2sjax.bench import torch_layers
-
-            torch_layers.release()
+        if builders:
+            peers.free()
     ours = spans.pop("s2sjax")
     mine = timing.Timing.of(ours)
     flops, moved = layer_types.flops(point, backward), layer_types.bytes_moved(point, backward)
@@ -207,13 +204,10 @@ def _measure(
     row |= {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
     row |= {"flops_per_second": flops / mine.median, "bytes_per_second": moved / mine.median}
     row |= _of_ceilings(row, ceilings)
-    row |= {
-        "compile_seconds": compiling,
-        "memory_bytes": size,
-        "sequential": TYPES[point.layer].sequential(point.length),
-    }
+    row |= {"compile_seconds": compiling, "memory_bytes": size}
+    row["sequential"] = TYPES[point.layer].sequential(point.length)
     row |= {"peer": best, "peer_seconds": statistics.median(spans[best]) if best else None}
-    row["peer_ratio"] = statistics.median(b / a for a, b in zip(ours, spans[best])) if best else None
+    row["peer_ratio"] = peers.ratio(spans[best], ours) if best else None
     return row, reasons
 
 

@@ -7,7 +7,6 @@ Compiled, the restricted attention is FlexAttention, which skips what is outside
 mask, since PyTorch has no other.
 """
 
-import sys
 import warnings
 from collections.abc import Callable
 
@@ -114,11 +113,3 @@ def build(point: Point, backward: bool, compiled: bool) -> timing.Once:
 
     wait = (lambda _: torch.cuda.synchronize()) if device == "cuda" else (lambda _: None)
     return timing.repeated(both if backward else forward, wait)
-
-
-def release() -> None:
-    """Gives back the memory of the last layer: JAX shares the device."""
-    if "torch._dynamo" in sys.modules:  # which takes seconds to import, so not only to be reset
-        torch.compiler.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
