@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
-.PHONY: run test test-ci test-all lint format clean
+.PHONY: run test test-ci test-all bench bench-gpu lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -19,6 +19,27 @@ test-ci: .venv/dev
 
 test-all: .venv/dev
 	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
+
+# Each benchmark one after the other, with its output, CSV and JSON in one folder. See docs/benchmarks.md.
+bench: .venv/run
+	@$(call benchmarks,small,runs/bench/cpu)
+
+bench-gpu: .venv/gpu
+	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() == "cpu")' || \
+	  { echo "JAX finds no accelerator here: s2sjax doctor says what to install; make bench measures the CPU"; exit 2; }
+	@$(call benchmarks,base,runs/bench/gpu)
+
+OTHERS := torch transformers ctranslate2
+define benchmarks
+$(BIN)/python -c 'import $(firstword $(OTHERS))' 2> /dev/null || \
+  echo "to compare with other libraries: $(BIN)/pip install $(OTHERS)"; \
+mkdir -p $(2) && set -o pipefail && \
+$(BIN)/s2sjax bench layers --out $(2)/layers 2>&1 | tee $(2)/layers.txt && \
+$(BIN)/s2sjax bench train --size $(1) --out $(2)/train 2>&1 | tee $(2)/train.txt && \
+$(BIN)/s2sjax bench decode --size $(1) --out $(2)/decode 2>&1 | tee $(2)/decode.txt && \
+$(BIN)/s2sjax bench data 2>&1 | tee $(2)/data.txt
+endef
+bench bench-gpu: SHELL := /bin/bash
 
 lint: .venv/dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -39,6 +60,11 @@ clean:
 .venv/run: .venv/python pyproject.toml constraints.txt
 	@echo "installing s2sjax into .venv: a minute or two, once"
 	@$(PIP) install -c constraints.txt -e ".[g2p]"
+	@touch $@
+
+.venv/gpu: .venv/run
+	@echo "installing JAX for NVIDIA GPUs into .venv: a few minutes, once"
+	@$(PIP) install -c constraints.txt -e ".[g2p,gpu]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml constraints.txt

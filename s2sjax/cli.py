@@ -236,12 +236,16 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary; with both sizes, no data is read"
         plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)
-    about = "measure s2sjax against other installed libraries (train, decode), or the input pipeline (data)"
-    bench = command("bench", commands.bench, about, "NAME", "train, decode, or data")
-    bench.add_argument(
-        "--size", choices=["small", "base"], default="small", help="for decode; base needs a GPU (default: small)"
-    )
+    about = "measure s2sjax against other installed libraries (layers, train, decode), or the input pipeline (data)"
+    bench = command("bench", commands.bench, about, "NAME", "layers, train, decode, or data")
+    about = "of the models of train and decode (default: small on a CPU, base on an accelerator)"
+    bench.add_argument("--size", choices=["small", "base"], help=about)
+    about = "measure only models (train) or searches (decode) with NAME in their name; can be repeated"
+    bench.add_argument("--only", metavar="NAME", action="append", default=[], help=about)
+    about = "the folder for results as CSV and JSON, and figures (default: runs/bench/NAME)"
+    bench.add_argument("--out", metavar="DIR", help=about)
     bench.add_argument("--rounds", type=int, default=5, help="number of measurements (default: 5)")
+    _add_layer_options(bench)
     command("doctor", commands.doctor, "print versions, devices, and how to install what is missing")
 
     names = list(subparsers.choices)
@@ -263,6 +267,31 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return known, rest
 
 
+def _add_layer_options(bench: _Parser) -> None:
+    """Of `bench layers`: None where the device decides."""
+    group = bench.add_argument_group("bench layers (several values are separated by commas; defaults suit the device)")
+    about = "recurrent, parallel, convolution, attention, restricted (default: all)"
+    group.add_argument("--layers", metavar="NAMES", type=_names, help=about)
+    for name, about in (
+        ("lengths", "sequence lengths n"),
+        ("widths", "widths d"),
+        ("batch", "sequences in a batch"),
+        ("kernel", "positions that a convolution sees"),
+        ("radius", "positions that restricted attention sees to either side"),
+        ("unroll", "time steps of the recurrence that are compiled as one"),
+    ):
+        group.add_argument(f"--{name}", metavar="N,N", type=_counts, help=about)
+    group.add_argument(
+        "--heads", metavar="N", type=_count, help="heads of attention (default: as many as have width 64)"
+    )
+    about = "how the recurrence saves memory for its backward pass: none, products, layers (default: none)"
+    group.add_argument("--remat", metavar="NAMES", type=_names, help=about)
+    about = "(default: float32 on a CPU, else bfloat16)"
+    group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help=about)
+    about = "also measure torch.compile, which takes minutes, and compare with the faster one"
+    group.add_argument("--compile-torch", action="store_true", default=None, help=about)
+
+
 def _names_subject(parser: _Parser, arguments: list[str]) -> bool:
     try:
         return parser.parse_known_args(arguments)[0].subject is not None
@@ -274,6 +303,14 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least 1")
     return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from s2sjax.lines import chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
-BENCHMARKS = ("train", "decode", "data")
+BENCHMARKS = ("layers", "train", "decode", "data")
+_OF_LAYERS = (
+    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
+)  # fmt: skip
+OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
+    "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
+}  # fmt: skip
+"""of `bench`: the benchmarks that each belongs to"""
 
 
 def train(options: argparse.Namespace, fields: list[str]) -> None:
@@ -209,14 +216,24 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
         raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
     if options.rounds < 1:
         raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
-    start_jax()
+    for name, owners in OPTIONS.items():
+        if getattr(options, name) and options.subject not in owners:
+            owner = " and ".join(owners)
+            raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
+    start_jax(shares_device=True)
+    if options.subject == "layers":
+        from s2sjax.bench import layers
+
+        return layers.bench(layers.settings(options))
     from s2sjax.bench import data as feeding
     from s2sjax.bench import decode as decoding
     from s2sjax.bench import train as training
 
-    if options.subject == "decode":
-        return decoding.bench(options.size, options.rounds)
-    return {"train": training, "data": feeding}[options.subject].bench(options.rounds)
+    if options.subject == "data":
+        return feeding.bench(options.rounds)
+    measured = {"train": training, "decode": decoding}[options.subject]
+    out = Path(options.out or f"runs/bench/{options.subject}")
+    return measured.bench(options.size, options.rounds, options.only, out)
 
 
 def doctor(options: argparse.Namespace, fields: list[str]) -> None:

@@ -34,11 +34,13 @@ def ends_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def start_jax(distributed: bool = False) -> Path:
+def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
     """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing.
 
-    Of several processes, only the first speaks.
+    Of several processes, only the first speaks. shares_device: with other libraries of this process, as in benchmarks.
     """
+    if shares_device:  # JAX would reserve three quarters of a GPU's memory
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
     from s2sjax.core.device import ATTENTION

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from s2sjax import config
-from s2sjax.bench import train
+from s2sjax.bench import timing, train
 from s2sjax.core.tokens import PAD
 from s2sjax.data import batches, columns, pairs, prepare
 
@@ -50,11 +50,10 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
             if name == "raw":
                 plain = batch
     base = model or config.Transformer()
-    begin = time.perf_counter()
-    step = train.build_step(base, WORDS, plain["source"], plain["target"])
-    print(f"the step was compiled and run in {time.perf_counter() - begin:.1f} s", flush=True)
+    step = train.Trainer(base, WORDS, plain["source"], plain["target"], config.Train())
+    print(f"the step was compiled in {step.compile_seconds:.1f} s", flush=True)
     tokens = sum(int((plain[side] != PAD).sum()) for side in ("source", "target"))
-    consumed = tokens / train.fastest(step, rounds)
+    consumed = tokens / timing.measure(step.run, rounds).low
     size = f"Transformer {base.width}" if isinstance(base, config.Transformer) else type(base).__name__
     print(f"{f'step of {size}':24}{len(plain['source']) * consumed / tokens:12,.1f}{consumed:14,.1f}")
     ratio = min(rates) / consumed

@@ -1,45 +1,114 @@
-"""The same models written in PyTorch, for comparison in `s2sjax bench train`.
+"""The same models written in PyTorch, and their training step, for comparison in `s2sjax bench train`.
 
-Letters: B batch, S source positions, T target positions, E embedding, H width, V vocabulary.
+Shapes, dropout, label smoothing, clipping and Adam are those of s2sjax. Where the two must differ, PyTorch gets the
+cheaper work: its recurrent encoders read padding like words, which costs cuDNN less than packed sequences would.
+
+Letters: B batch, S source positions, T target positions, E embedding, H width, N heads, D width of a head.
 """
 
-from typing import Any
+import contextlib
+import math
+import os
+import platform
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from s2sjax import config
+from s2sjax.core.tokens import PAD, SOS
+
+# Such as: this CPU has no bfloat16; the weights of an RNN are copies (which cuDNN gathers in a tenth of a millisecond).
+warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b|s2sjax\.bench\.torch_peers")
 
 
-class Luong(nn.Module):
-    """Bidirectional LSTM encoder, LSTM decoder, general attention over all steps at once (no input feeding)."""
+class Peer(nn.Module):
+    compiled: tuple[str, ...] = ("loss",)
+    """the methods that torch.compile gets; cuDNN's layers stay as they are"""
+    dropout: float
+
+    def drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.dropout) if self.dropout else x
+
+    def loss(self, source: Tensor, inputs: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        return cross_entropy(self(source, inputs), target, smoothing)
+
+
+def cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    flat = logits.flatten(0, 1).float()
+    return functional.cross_entropy(flat, target.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+
+
+# ---------------------------------------------------------------------------------- recurrent
+
+
+@torch.compiler.disable
+def recurrent(layers: nn.RNNBase, xs: Tensor, carry: Any = None) -> Any:
+    """layers(xs, carry) in the type of autocast, which by itself would run cuDNN's recurrent layers in float16."""
+    device = xs.device.type
+    if not torch.is_autocast_enabled(device):
+        return layers(xs, carry)
+    dtype = torch.get_autocast_dtype(device)
+    if carry is None:
+        rows = layers.num_layers * (2 if layers.bidirectional else 1), len(xs), layers.hidden_size
+        zero = xs.new_zeros(rows, dtype=dtype)
+        carry = (zero, zero) if isinstance(layers, nn.LSTM) else zero
+    carry = tuple(part.to(dtype) for part in carry) if isinstance(carry, tuple) else carry.to(dtype)
+    weights = [weight.to(dtype) for weight in layers.parameters()]
+    options = True, layers.num_layers, layers.dropout, layers.training, layers.bidirectional, True
+    with torch.autocast(device, enabled=False):
+        if isinstance(layers, nn.LSTM):
+            states, hidden, cell = torch.lstm(xs.to(dtype), carry, weights, *options)  # type: ignore[attr-defined]
+            return states, (hidden, cell)
+        return torch.gru(xs.to(dtype), carry, weights, *options)  # type: ignore[attr-defined]
+
+
+class Luong(Peer):
+    """LSTM encoder and decoder, general attention over all steps at once (no input feeding)."""
 
     def __init__(self, c: config.Luong, vocabulary: int):
         super().__init__()
-        half = c.width // 2
+        self.dropout, self.both_ways = c.dropout, c.bidirectional
+        between: dict[str, Any] = {"batch_first": True, "dropout": c.dropout if c.layers > 1 else 0.0}
         self.source = nn.Embedding(vocabulary, c.embedding)
         self.target = nn.Embedding(vocabulary, c.embedding)
-        self.encoder = nn.LSTM(c.embedding, half, c.layers, batch_first=True, bidirectional=True)
-        self.decoder = nn.LSTM(c.embedding, c.width, c.layers, batch_first=True)
+        width = c.width // 2 if c.bidirectional else c.width
+        self.encoder = nn.LSTM(c.embedding, width, c.layers, bidirectional=c.bidirectional, **between)
+        self.decoder = nn.LSTM(c.embedding, c.width, c.layers, **between)
         self.general = nn.Linear(c.width, c.width, bias=False)
         self.combine = nn.Linear(2 * c.width, c.width, bias=False)
         self.output = nn.Linear(c.width, vocabulary)
 
     def forward(self, source: Tensor, inputs: Tensor) -> Tensor:
-        states, final = self.encoder(self.source(source))
-        carry = tuple(torch.cat([part[0::2], part[1::2]], dim=-1) for part in final)
-        queries, _ = self.decoder(self.target(inputs), carry)
+        states, final = recurrent(self.encoder, self.drop(self.source(source)))
+        if self.both_ways:
+            final = tuple(torch.cat([part[0::2], part[1::2]], dim=-1) for part in final)
+        states = self.drop(states)
+        queries = self.drop(recurrent(self.decoder, self.drop(self.target(inputs)), final)[0])
         scores = queries @ self.general(states).transpose(1, 2)  # [B, T, S]
-        context = scores.masked_fill(source[:, None] == 0, -1e9).softmax(-1) @ states
-        return self.output(torch.tanh(self.combine(torch.cat([context, queries], dim=-1))))
+        alpha = scores.float().masked_fill(source[:, None] == PAD, -1e9).softmax(-1)
+        context = alpha.to(states.dtype) @ states
+        return self.output(self.drop(torch.tanh(self.combine(torch.cat([context, queries], dim=-1)))))
 
 
-class RNNsearch(nn.Module):
-    """Bidirectional GRU encoder; at each step additive attention, then a GRU cell; maxout readout."""
+class RNNsearch(Peer):
+    """Bidirectional GRU encoder; at each step additive attention, then a GRU cell; maxout readout.
+
+    torch.compile gets one step and what follows the loop. All steps as one program take minutes to compile.
+    """
+
+    compiled = ("step", "read_out")
 
     def __init__(self, c: config.RNNsearch, vocabulary: int):
         super().__init__()
+        self.dropout = c.dropout
         self.source = nn.Embedding(vocabulary, c.embedding)
         self.target = nn.Embedding(vocabulary, c.embedding)
         self.encoder = nn.GRU(c.embedding, c.width, batch_first=True, bidirectional=True)
@@ -51,63 +120,221 @@ class RNNsearch(nn.Module):
         self.readout = nn.Linear(3 * c.width + c.embedding, 2 * c.embedding)
         self.output = nn.Linear(c.embedding, vocabulary)
 
-    def forward(self, source: Tensor, inputs: Tensor) -> Tensor:
-        states, final = self.encoder(self.source(source))
-        keys, padded = self.memory(states), source == 0
-        state, embedded, seen = torch.tanh(self.bridge(final[1])), self.target(inputs), []
+    def step(self, states: Tensor, keys: Tensor, padded: Tensor, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.vector(torch.tanh(keys + self.query(state)[:, None]))[..., 0].float()  # [B, S]
+        alpha = scores.masked_fill(padded, -1e9).softmax(-1)
+        context = (alpha[:, None].to(states.dtype) @ states)[:, 0]
+        return self.cell(torch.cat([x, context], dim=-1), state), context
+
+    def read_out(self, seen: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        hidden = self.drop(torch.maximum(*self.readout(seen).chunk(2, dim=-1)))
+        return cross_entropy(self.output(hidden), target, smoothing)
+
+    def loss(self, source: Tensor, inputs: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        states, final = recurrent(self.encoder, self.drop(self.source(source)))
+        states, padded, state = self.drop(states), source == PAD, torch.tanh(self.bridge(final[1]))
+        keys, embedded, new, contexts = self.memory(states), self.drop(self.target(inputs)).to(states.dtype), [], []
         for t in range(inputs.shape[1]):
-            scores = self.vector(torch.tanh(keys + self.query(state)[:, None]))[..., 0]
-            alpha = scores.masked_fill(padded, -1e9).softmax(-1)
-            context = (alpha[:, None] @ states)[:, 0]
-            state = self.cell(torch.cat([embedded[:, t], context], dim=-1), state)
-            seen.append(torch.cat([state, embedded[:, t], context], dim=-1))
-        hidden = self.readout(torch.stack(seen, dim=1))
-        return self.output(torch.maximum(*hidden.chunk(2, dim=-1)))
+            state, context = self.step(states, keys, padded, embedded[:, t], state)
+            new.append(state)
+            contexts.append(context)
+        seen = torch.cat([torch.stack(new, dim=1), embedded, torch.stack(contexts, dim=1)], dim=-1)
+        return self.read_out(seen, target, smoothing)
 
 
-class Transformer(nn.Module):
-    """The Transformer layers of PyTorch, with tied output embeddings."""
+# -------------------------------------------------------------------------------- Transformer
 
+
+class Attention(nn.Module):
+    """Scaled dot-product attention by PyTorch's fused kernels. Self-attention has one product for all of q, k, v."""
+
+    def __init__(self, c: config.Transformer, cross: bool):
+        super().__init__()
+        self.heads, self.cross = c.heads, cross
+        self.query = nn.Linear(c.width, c.width if cross else 3 * c.width)
+        self.key_value = nn.Linear(c.width, 2 * c.width) if cross else None
+        self.output = nn.Linear(c.width, c.width)
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """[B, T, parts * W] -> parts of [B, N, T, D]."""
+        return x.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None, causal: bool = False):
+        if self.key_value is None or memory is None:
+            heads = self._split(self.query(x), 3)
+        else:
+            heads = *self._split(self.query(x), 1), *self._split(self.key_value(memory), 2)
+        attended = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=causal)
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Self-attention, in a decoder cross attention, and the feed-forward layer, each in its residual connection."""
+
+    def __init__(self, c: config.Transformer, decoder: bool):
+        super().__init__()
+        self.dropout, self.pre = c.dropout, c.norm == "pre"
+        self.attention = Attention(c, cross=False)
+        self.cross = Attention(c, cross=True) if decoder else None
+        self.inner = nn.Linear(c.width, c.feedforward)
+        self.outer = nn.Linear(c.feedforward, c.width)
+        self.norms = nn.ModuleList(nn.LayerNorm(c.width, eps=1e-6) for _ in range(3 if decoder else 2))
+
+    def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+        """mask [B, 1, 1, S]: the real positions of the source. A decoder sees all of its own that are not later."""
+        drop = lambda x: functional.dropout(x, self.dropout) if self.dropout else x
+        cross = self.cross
+        if cross is None:
+            parts = [lambda h: self.attention(h, mask=mask)]
+        else:
+            parts = [lambda h: self.attention(h, causal=True), lambda h: cross(h, memory, mask)]
+        parts.append(lambda h: self.outer(drop(functional.relu(self.inner(h)))))
+        for part, norm in zip(parts, self.norms, strict=True):
+            # Autocast leaves norms in float32. The residual stream stays in the type of the products, as in s2sjax.
+            x = x + drop(part(norm(x))) if self.pre else norm(x + drop(part(x))).to(x.dtype)
+        return x
+
+
+class Transformer(Peer):
     def __init__(self, c: config.Transformer, vocabulary: int):
         super().__init__()
-        options: dict[str, Any] = {"dropout": c.dropout, "batch_first": True, "norm_first": c.norm == "pre"}
+        self.dropout, self.scale = c.dropout, c.width**0.5
         self.source = nn.Embedding(vocabulary, c.width)
-        self.target = nn.Embedding(vocabulary, c.width)
-        encoder = nn.TransformerEncoderLayer(c.width, c.heads, c.feedforward, **options)
-        decoder = nn.TransformerDecoderLayer(c.width, c.heads, c.feedforward, **options)
-        self.encoder = nn.TransformerEncoder(encoder, c.encoder_layers, enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoder(decoder, c.decoder_layers)
-        self.positions = nn.Parameter(torch.zeros(1024, c.width), requires_grad=False)
+        self.target = nn.Embedding(vocabulary, c.width)  # and the output layer
+        for table in (self.source, self.target):
+            nn.init.normal_(table.weight, std=c.width**-0.5)
+        self.encoder = nn.ModuleList(Block(c, decoder=False) for _ in range(c.encoder_layers))
+        self.decoder = nn.ModuleList(Block(c, decoder=True) for _ in range(c.decoder_layers))
+        last = lambda: nn.LayerNorm(c.width, eps=1e-6) if c.norm == "pre" else nn.Identity()
+        self.encoder_norm, self.decoder_norm = last(), last()
+        angles = torch.arange(1024)[:, None] * 10000.0 ** (-torch.arange(0, c.width, 2) / c.width)
+        self.register_buffer("positions", torch.cat([angles.sin(), angles.cos()], dim=-1))
+
+    def _embed(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+        x = table(ids) * self.scale + self.positions[: ids.shape[1]]
+        device = x.device.type
+        return self.drop(x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x)
 
     def forward(self, source: Tensor, inputs: Tensor) -> Tensor:
-        padded = source == 0
-        memory = self.encoder(self.source(source) + self.positions[: source.shape[1]], src_key_padding_mask=padded)
-        length = inputs.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=inputs.device).triu(1)
-        x = self.target(inputs) + self.positions[:length]
-        x = self.decoder(x, memory, tgt_mask=causal, memory_key_padding_mask=padded, tgt_is_causal=True)
-        return functional.linear(x, self.target.weight)
+        mask = (source != PAD)[:, None, None]
+        memory = self._embed(self.source, source)
+        for block in self.encoder:
+            memory = block(memory, mask)
+        memory, x = self.encoder_norm(memory), self._embed(self.target, inputs)
+        for block in self.decoder:
+            x = block(x, mask, memory)
+        return functional.linear(self.decoder_norm(x), self.target.weight)
 
 
-PEERS = {config.Luong: Luong, config.RNNsearch: RNNsearch, config.Transformer: Transformer}
+PEERS: dict[type, type[Peer]] = {
+    config.Luong: Luong,
+    config.RNNsearch: RNNsearch,
+    config.Transformer: Transformer,
+}
+
+
+# ------------------------------------------------------------------------------------ training
+
+
+class Mode(NamedTuple):
+    """A way to run the step."""
+
+    compiled: bool = False
+    """by torch.compile"""
+    graph: bool = False
+    """replayed as one CUDA graph: forward and backward pass, clipping and update"""
+    onednn: bool = True
+    """with oneDNN's kernels on a CPU: on some, PyTorch is faster without them"""
+
+
+ARM = platform.machine() in ("aarch64", "arm64")
+"""where PyTorch is faster without oneDNN; compilation takes long, so only the better way is compiled"""
+MODES = {
+    "cuda": {
+        "PyTorch eager": Mode(),
+        "PyTorch eager, CUDA graph": Mode(graph=True),
+        "PyTorch compiled": Mode(compiled=True),
+        "PyTorch compiled, CUDA graph": Mode(compiled=True, graph=True),
+    },
+    "cpu": {
+        "PyTorch eager": Mode(),
+        "PyTorch eager, no oneDNN": Mode(onednn=False),
+        f"PyTorch compiled{', no oneDNN' * ARM}": Mode(compiled=True, onednn=not ARM),
+    },
+}
 
 
 class Trainer:
-    """One Adam step per call, like the s2sjax training step: forward, loss, backward, clip, update."""
+    """Adam steps on one batch, like those of s2sjax: forward, loss, backward, clip, update.
 
-    def __init__(self, c: config.ModelConfig, vocabulary: int, source, target, device: str, compiled: bool):
-        self.model = PEERS[type(c)](c, vocabulary).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), 1e-3)
+    `compile_seconds` is the time of the first step if it is compiled; `memory` the peak in bytes, on a GPU.
+    """
+
+    def __init__(
+        self,
+        model: config.ModelConfig,
+        vocabulary: int,
+        source: np.ndarray,
+        target: np.ndarray,
+        train: config.Train,
+        device: str,
+        mode: Mode,
+    ):
+        self.train, self.device, self.mode = train, device, mode
+        torch.manual_seed(0)
+        if device == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, as XLA
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        self.model = PEERS[type(model)](model, vocabulary).to(device).train()
+        fused: dict[str, Any] = {"fused": True, "capturable": device == "cuda"}
+        self.optimizer = torch.optim.Adam(self.model.parameters(), train.learning_rate, (0.9, 0.98), 1e-9, **fused)
         self.source = torch.as_tensor(source, device=device).long()
         self.target = torch.as_tensor(target, device=device).long()
-        self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=1)
-        self.forward = torch.compile(self.model) if compiled else self.model
+        self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=SOS)
+        if mode.compiled:
+            for name in self.model.compiled:
+                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
+        begin = time.perf_counter()
+        self.advance = self.step
+        self.run(1)
+        self.compile_seconds = time.perf_counter() - begin if mode.compiled else None
+        if mode.graph:
+            self._capture()
+        self.run(1)
+        self.memory = torch.cuda.max_memory_allocated() - before if device == "cuda" else None
 
-    def step(self) -> float:
+    def run(self, steps: int) -> None:
+        """Reads the loss, and so waits for the device, after the last step only."""
+        with torch.backends.mkldnn.flags(enabled=self.mode.onednn):
+            for _ in range(steps):
+                self.advance()
+        loss = self.loss.item()
+        if not math.isfinite(loss):
+            raise ArithmeticError(f"its loss is {loss}")
+
+    def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        logits = self.forward(self.source, self.inputs)
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), self.target.flatten(), ignore_index=0)
+        half = self.train.dtype == "bfloat16"
+        with torch.autocast(self.device, torch.bfloat16) if half else contextlib.nullcontext():
+            loss = self.model.loss(self.source, self.inputs, self.target, self.train.label_smoothing)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if self.train.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
-        return loss.item()
+        self.loss = loss.detach()
+
+    def _capture(self) -> None:
+        """Records a step once; to advance is to replay it. Two steps on a side stream first, as CUDA graphs require."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Threads of JAX may use the GPU meanwhile: only what this one does must be fit to record.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.step()
+        self.advance = graph.replay

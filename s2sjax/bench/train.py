@@ -1,99 +1,254 @@
-"""A training step of s2sjax and of the same model in PyTorch, alternating in one run."""
+"""Training steps of s2sjax and of the same models in PyTorch, alternating in one run, on the device that JAX uses.
 
-import statistics
-import time
-from collections.abc import Callable
+Each library does the same work: one batch, dropout, label smoothing, clipping and Adam, in the same type. PyTorch runs
+in every mode of torch_peers.py, and the best one is what s2sjax is compared with.
+
+FLOPs are those of the products, counted in the jaxpr of the step (plan/work.py), padding included; utilisation is
+their rate against that of a large product, measured in the same run. Tokens are those of source and target without
+padding.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench.peers import Once, alternate, torch_device
+from s2sjax.bench import peers, records, timing
+from s2sjax.core.device import compiler_options, on_cpu
+from s2sjax.core.tokens import PAD
 from s2sjax.models import objectives
+from s2sjax.plan import work
+from s2sjax.training import mesh as meshes
+from s2sjax.training.loop import Programs
+from s2sjax.training.memory import readable
+from s2sjax.training.progress import Log
 from s2sjax.training.schedules import optimizer
 from s2sjax.training.state import create, make_train_step
 
-# name -> (model, vocabulary, rows, length)
-SIZES: dict[str, tuple[config.ModelConfig, int, int, int]] = {
-    "g2p (RNNsearch 128)": (config.RNNsearch(width=128, embedding=64, dropout=0.0), 43, 64, 10),
-    "Luong 256": (
-        config.Luong(width=256, embedding=256, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
-        8000, 64, 32,
+
+class Case(NamedTuple):
+    model: config.ModelConfig
+    vocabulary: int
+    rows: int
+    length: int
+
+
+class Size(NamedTuple):
+    train: config.Train
+    cases: dict[str, Case]
+
+
+_TRANSFORMER = config.Transformer(dropout=0.1)
+SIZES = {
+    "small": Size(
+        config.Train(optimizer="adam"),
+        {
+            "g2p (RNNsearch 128)": Case(config.RNNsearch(width=128, embedding=64, dropout=0.0), 43, 64, 10),
+            "Luong 256": Case(
+                config.Luong(width=256, embedding=256, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
+                8000, 64, 32,
+            ),
+            "RNNsearch 256": Case(config.RNNsearch(width=256, embedding=256, dropout=0.0), 8000, 64, 32),
+            "Transformer 256, 3+3": Case(
+                config.Transformer(
+                    width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0
+                ),
+                8000, 64, 32,
+            ),
+        },
     ),
-    "RNNsearch 256": (config.RNNsearch(width=256, embedding=256, dropout=0.0), 8000, 64, 32),
-    "Transformer 256, 3+3": (
-        config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0),
-        8000, 64, 32,
+    "base": Size(
+        config.Train(optimizer="adam", dtype="bfloat16", label_smoothing=0.1),
+        {
+            "Transformer-base 384 x 64": Case(_TRANSFORMER, 32_000, 384, 64),
+            "Transformer-base 96 x 256": Case(_TRANSFORMER, 32_000, 96, 256),
+            "Transformer-big 128 x 128": Case(
+                config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.1), 32_000, 128, 128
+            ),
+            "Luong 4 x 1024, 256 x 64": Case(
+                config.Luong(width=1024, embedding=1024, layers=4, input_feeding=False, dropout=0.2), 32_000, 256, 64
+            ),
+            "RNNsearch 1024, 256 x 64": Case(
+                config.RNNsearch(width=1024, embedding=512, dropout=0.1), 32_000, 256, 64
+            ),
+        },
     ),
 }  # fmt: skip
 
-
-def bench(rounds: int = 5) -> None:
-    """Prints one line per model: milliseconds of both, and the median ratio of all rounds."""
-    print(f"on {jax.devices()[0].device_kind}")
-    said: set[str] = set()
-    print(f"{'training step':24}{'s2sjax ms':>10}{'compile s':>11}{'PyTorch ms':>12}{'s2sjax is faster by':>21}")
-    for name, (model, vocabulary, rows, length) in SIZES.items():
-        source, target = _batch(vocabulary, rows, length)
-        begin = time.perf_counter()
-        ours = build_step(model, vocabulary, source, target)
-        compiling = time.perf_counter() - begin
-        peer = partial(_torch_step, model, vocabulary, source, target)
-        spans, reasons = alternate(ours, {"PyTorch": peer}, rounds, fastest)
-        mine, theirs = spans["s2sjax"], spans.get("PyTorch")
-        columns = f"{name:24}{1e3 * statistics.median(mine):10.1f}{compiling:11.1f}"
-        if theirs:
-            ratio = statistics.median(b / a for a, b in zip(mine, theirs))
-            columns += f"{1e3 * statistics.median(theirs):12.1f}{ratio:20.2f}x"
-        print(columns, flush=True)
-        for why in set(reasons.values()) - said:  # mostly the same for all models
-            print(f"  PyTorch is left out: {why}", flush=True)
-        said |= set(reasons.values())
+ROUND = 0.3
+"""seconds of steps in each round, before which and after which the device is idle"""
+COLUMNS = (
+    records.Column("library", "", 32, "  {}".format),
+    records.Column("seconds", "ms/step", 10, records.milliseconds),
+    records.Column("spread", "spread", 8, records.percent),
+    records.Column("tokens_per_second", "tokens/s", 10, records.si),
+    records.Column("utilisation", "MFU", 7, records.percent),
+    records.Column("memory", "memory", 10, readable),
+    records.Column("compile_seconds", "compile s", 11, "{:.1f}".format),
+    records.Column("ratio", "s2sjax is faster by", 21, records.ratio),
+)
 
 
-def _torch_step(model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray) -> Once:
-    from s2sjax.bench.torch_peers import Trainer
+def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
+    """Prints the rows of each model and writes train.csv and train.json. Without a size: that of the device."""
+    size = size or default_size()
+    s = SIZES[size]
+    cases = peers.select(s.cases, only)
+    environment = records.environment()
+    if out:
+        records.open_folder(out)
+    print(f"{size}: training steps in {s.train.dtype}, {records.describe(environment)}", flush=True)
+    ceilings = timing.measure_ceilings(s.train.dtype)
+    print(f"a large matrix product reaches {records.si(ceilings.flops, 'FLOP/s')}: MFU is relative to that", flush=True)
+    if why := _missing():
+        print(f"PyTorch is left out: {why}")
+    print(records.heading(COLUMNS), flush=True)
+    rows: list[dict[str, Any]] = []
+    for name, case in cases.items():
+        print(f"{name}, {case.rows} x {case.length} tokens", flush=True)
+        found, reasons = _measure(case, s.train, rounds, ceilings.flops, {} if why else _pytorch())
+        peers.free()
+        rows += [{"size": size, "model": name, **row} for row in found]
+        for row in found:
+            print(records.line(COLUMNS, row), flush=True)
+        for library, reason in reasons.items():
+            print(f"  {library} is left out: {reason}", flush=True)
+        if len(found) > 1:
+            best = min(found[1:], key=lambda row: row["seconds"])
+            print(f"  {best['ratio']:.2f} times as fast as the best of them, {best['library']}", flush=True)
+        if out:  # after each model: a run that is cut short leaves what it has measured
+            written = records.write(out, "train", rows, environment=environment, ceilings=ceilings._asdict())
+    if out:
+        print("wrote " + ", ".join(map(str, written)))
 
-    return Trainer(model, vocabulary, source, target, torch_device(), compiled=False).step
+
+def default_size() -> str:
+    return "small" if on_cpu() else "base"
 
 
-def _batch(vocabulary: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random ids. Each row ends at a random position of its last third."""
+Builder = Callable[[Case, config.Train, np.ndarray, np.ndarray], Any]
+"""makes a trainer: an object with run(steps), seconds of compilation or None, and bytes of memory or None"""
+
+
+def _missing() -> str:
+    """Why PyTorch cannot run here, in one line."""
+    try:
+        from s2sjax.bench import torch_peers  # noqa: F401
+
+        peers.torch_device()
+    except Exception as error:
+        return peers.reason(error)
+    return ""
+
+
+def _pytorch() -> dict[str, Builder]:
+    """The modes of PyTorch on this device."""
+    from s2sjax.bench import torch_peers
+
+    device = peers.torch_device()
+
+    def build(mode: Any, case: Case, train: config.Train, source: np.ndarray, target: np.ndarray) -> Any:
+        return torch_peers.Trainer(case.model, case.vocabulary, source, target, train, device, mode)
+
+    return {name: partial(build, mode) for name, mode in torch_peers.MODES[device].items()}
+
+
+def _measure(
+    case: Case, train: config.Train, rounds: int, ceiling: float, others: Mapping[str, Builder]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each library, ours first, and why others were left out."""
+    source, target = make_batch(case)
+    ours = Trainer(case.model, case.vocabulary, source, target, train)
+    trainers: dict[str, Any] = {"s2sjax": ours}
+
+    def build(name: str, builder: Builder) -> peers.Once:
+        trainers[name] = builder(case, train, source, target)
+        return trainers[name].run
+
+    steps = max(1, min(50, round(ROUND / timing.seconds(ours.run))))
+    builders = {name: partial(build, name, builder) for name, builder in others.items()}
+    spans, reasons = peers.alternate(ours.run, builders, rounds, lambda run: peers.seconds(partial(run, steps)) / steps)
+    tokens, flops = int((source != PAD).sum() + (target != PAD).sum()), count_flops(case, train)
+    rows = []
+    for name, each in spans.items():
+        timed = timing.Timing.of(each)
+        rows.append({
+            "library": name, "rows": case.rows, "length": case.length, "dtype": train.dtype,
+            "seconds": timed.median, "fastest": timed.low, "slowest": timed.high, "spread": timed.spread,
+            "tokens_per_second": tokens / timed.median, "flops": flops, "utilisation": flops / timed.median / ceiling,
+            "memory": trainers[name].memory, "compile_seconds": trainers[name].compile_seconds,
+            "ratio": None if name == "s2sjax" else peers.ratio(each, spans["s2sjax"]),
+        })  # fmt: skip
+    return rows, reasons
+
+
+def make_batch(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Random ids. Each row ends at a random position of its second half."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(4, vocabulary, (2, rows, length)).astype(np.int32)
-    ends = rng.integers(2 * length // 3, length + 1, (2, rows))
-    ids[np.arange(length) >= ends[..., None]] = 0
+    ids = rng.integers(4, case.vocabulary, (2, case.rows, case.length)).astype(np.int32)
+    ends = rng.integers(case.length // 2, case.length + 1, (2, case.rows))
+    ids[np.arange(case.length) >= ends[..., None]] = PAD
     return ids[0], ids[1]
 
 
-def build_step(
-    model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray
-) -> Callable[[], None]:
-    """A function that runs one step and waits for its result. It is already compiled."""
-    train = config.Train()
-    module = models.build(model, vocabulary, vocabulary)
-    init = lambda key: create(module.init(key, source[:1], target[:1])["params"], optimizer(train))
-    state = jax.jit(init)(jax.random.key(0))
-    step = make_train_step(partial(objectives.loss, module, 0.0), optimizer(train), train, seed=0)
-    batch = {"source": jnp.asarray(source), "target": jnp.asarray(target)}
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-
-    def once() -> None:
-        nonlocal state
-        state, _ = compiled(state, batch)
-        jax.block_until_ready(state)
-
-    once()
-    return once
+# ----------------------------------------------------------------------------------------- ours
 
 
-def fastest(function: Callable[[], object], times: int = 3) -> float:
-    """The time of the fastest of a few calls, which other jobs on the machine disturb least."""
-    spans = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        function()
-        spans.append(time.perf_counter() - begin)
-    return min(spans)
+class Trainer:
+    """The program that `s2sjax train` runs, on the first device, with its state and one batch."""
+
+    def __init__(
+        self,
+        model: config.ModelConfig,
+        vocabulary: int,
+        source: np.ndarray,
+        target: np.ndarray,
+        train: config.Train,
+    ):
+        init, step = _functions(model, vocabulary, train)
+        mesh = meshes.make_mesh(config.Mesh(), jax.devices()[:1])
+        key = jax.random.key(0)
+        self._state = meshes.init_sharded(init, mesh, (), key)
+        self._programs = Programs(step, meshes.abstract_state(init, mesh, (), key), mesh, compiler_options())
+        self._batch = meshes.global_batch({"source": source, "target": target}, mesh)
+        self._log = _Silent(None, 1, 1)
+        with timing.without_cache():
+            self.run(1)
+        self.compile_seconds = sum(self._programs.seconds.values())
+        self.memory = max((memory.total for memory in self._programs.memory.values()), default=None)
+
+    def run(self, steps: int = 1) -> None:
+        """Waits for the device after the last step only."""
+        for _ in range(steps):
+            self._state, _ = self._programs(self._state, self._batch, self._log)
+        jax.block_until_ready(self._state)
+
+
+class _Silent(Log):
+    def print(self, text: str) -> None:
+        """Compilation has its own column."""
+
+
+def _functions(model: config.ModelConfig, vocabulary: int, train: config.Train) -> tuple[Callable, Callable]:
+    """init(key) -> state, and the train step."""
+    module = models.build(model, vocabulary, vocabulary, train.dtype, remat_policy=train.remat)
+    update, one = optimizer(train), np.ones((1, 1), np.int32)
+    init = lambda key: create(module.init(key, one, one)["params"], update)
+    return init, make_train_step(objectives.choose(module, train), update, train, seed=0)
+
+
+def count_flops(case: Case, train: config.Train) -> float:
+    """Of the products of one step.
+
+    They are counted in float32, where attention is made of products; in bfloat16 on a GPU it is a call of cuDNN, which
+    shows none.
+    """
+    init, step = _functions(case.model, case.vocabulary, config.replace(train, dtype="float32"))
+    ids = jax.ShapeDtypeStruct((case.rows, case.length), np.int32)
+    state = jax.eval_shape(init, jax.random.key(0))
+    program = jax.make_jaxpr(step)(state, {"source": ids, "target": ids})
+    return work.count(program, [None] * len(program.jaxpr.invars)).products

@@ -3,9 +3,11 @@
 The results are the same whatever is decided; only the time differs.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import jax
@@ -24,9 +26,22 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
+_forced_unroll: ContextVar[int | None] = ContextVar("forced_unroll", default=None)
+
+
 def scan_unroll() -> int:
     """Time steps of a recurrence that are compiled as one: accelerators gain from 8, a CPU only compiles longer."""
-    return 1 if on_cpu() else 8
+    return _forced_unroll.get() or (1 if on_cpu() else 8)
+
+
+@contextlib.contextmanager
+def force_scan_unroll(steps: int | None) -> Iterator[None]:
+    """What is traced inside unrolls this many time steps, whatever the device; None: as the device prefers."""
+    token = _forced_unroll.set(steps)
+    try:
+        yield
+    finally:
+        _forced_unroll.reset(token)
 
 
 def scan_remat(policy: str) -> str:

@@ -47,9 +47,9 @@ MAX_BUCKETS = 4  # search.max_source, in lengths of the longest bucket
 class WordConstraints(NamedTuple):
     """The words of the search options, as tokens."""
 
-    prefix: tuple[int, ...]
-    without: tuple[tuple[int, ...], ...]
-    containing: tuple[tuple[int, ...], ...]
+    prefix: tuple[int, ...] = ()
+    without: tuple[tuple[int, ...], ...] = ()
+    containing: tuple[tuple[int, ...], ...] = ()
 
 
 class Translator:
@@ -91,7 +91,7 @@ class Translator:
         # The rows are split over the devices, and every process gets all results.
         replicated = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
         compiled = partial(jax.jit, out_shardings=replicated)
-        in_slots = partial(_search, modules, options, self._constraints)
+        in_slots = partial(search_batch, modules, options, self._constraints)
         self._search = compiled(in_slots, static_argnames=("slots", "record"))
         self._attention = compiled(partial(_attention, modules, options.ensemble))
         self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
@@ -350,7 +350,7 @@ class Sentences(NamedTuple):
     numbers: Array  # [N] line numbers
 
 
-def _search(
+def search_batch(
     modules: Sequence[nn.Module],
     o: config.Search,
     words: WordConstraints,

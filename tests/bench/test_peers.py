@@ -1,13 +1,18 @@
-"""A library that cannot run is left out of a benchmark with its reason, and ours is measured all the same."""
+"""Ours beside other libraries: one that cannot run is left out with its reason, and ours is measured all the same."""
 
+import os
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from s2sjax import config
-from s2sjax.bench import decode, peers, train
+from s2sjax import cli
+from s2sjax.bench import peers
+from s2sjax.errors import UserError
+from s2sjax.startup import start_jax
 
 
 def failing(message, error=RuntimeError, after=0):
@@ -46,40 +51,19 @@ def test_whatever_goes_wrong_in_a_peer():
         peers.alternate(failing("ours"), {}, 1, lambda once: 1.0)
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    model = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, dropout=0.0)
-    monkeypatch.setattr(decode, "SIZES", {"small": decode.Size(model, 12, 4, 3, ((2, 2), (1, 3)), "float32")})
-    monkeypatch.setattr(train, "SIZES", {"Transformer 8": (model, 12, 2, 6), "again": (model, 12, 2, 6)})
-    monkeypatch.setattr(decode, "_ours", lambda *_: lambda: None)
-    monkeypatch.setattr(train, "build_step", lambda *_: lambda: None)
+def test_the_ratio_is_the_median_over_the_rounds():
+    assert peers.ratio([2.0, 9.0, 4.0], [1.0, 3.0, 4.0]) == 2.0
 
 
-def test_decoding_is_measured_without_the_others(tiny, monkeypatch, capsys):
-    monkeypatch.setattr(decode, "_transformers", lambda *_: missing())
-    broken = failing("Library libcublas.so.12 is not found or cannot be loaded")
-    monkeypatch.setattr(decode, "_ctranslate2", lambda *_, kind: broken)
-    decode.bench("small", rounds=1)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["small:", "tokens/s", *["beam", "s2sjax", *["transformers",
-        "ctranslate2", "ctranslate2"]] * 2]  # fmt: skip
-    assert "  transformers          left out: No module named 'torch'" in lines
-    assert "  ctranslate2 int8      left out: Library libcublas.so.12 is not found or cannot be loaded" in lines
-
-
-def test_training_is_measured_without_pytorch(tiny, monkeypatch, capsys):
-    monkeypatch.setattr(train, "_torch_step", lambda *_: missing())
-    train.bench(rounds=1)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["on", "training", "Transformer", "PyTorch", "again"]
-    assert lines[3] == "  PyTorch is left out: No module named 'torch'"
-
-
-def test_pytorch_beside_ours(tiny, monkeypatch, capsys):
-    monkeypatch.setattr(train, "_torch_step", lambda *_: lambda: None)
-    train.bench(rounds=2)
-    lines = capsys.readouterr().out.splitlines()
-    assert [len(line.split()) for line in lines[2:]] == [6, 5] and all(line.endswith("x") for line in lines[2:])
+def test_some_of_the_cases():
+    cases = {"Luong 256": 1, "RNNsearch 256": 2, "Transformer 256, 3+3": 3}
+    assert peers.select(cases, []) == cases
+    assert list(peers.select(cases, ["luong", "3+3"])) == ["Luong 256", "Transformer 256, 3+3"]
+    with pytest.raises(UserError) as caught:
+        peers.select(cases, ["luong", "lstm"])
+    assert str(caught.value) == (
+        "--only 'lstm' is in the name of no model: choose from Luong 256; RNNsearch 256; Transformer 256, 3+3"
+    )
 
 
 def test_pytorch_does_the_work_where_jax_does(monkeypatch):
@@ -91,3 +75,30 @@ def test_pytorch_does_the_work_where_jax_does(monkeypatch):
         peers.torch_device()
     torch.cuda.is_available = lambda: True
     assert peers.torch_device() == "cuda"
+
+
+def test_memory_is_left_to_pytorch_and_given_back_by_it(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    start_jax()
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in os.environ
+    start_jax(shares_device=True)
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    done = []
+    torch = SimpleNamespace(
+        compiler=SimpleNamespace(reset=lambda: done.append("reset")),
+        cuda=SimpleNamespace(empty_cache=lambda: done.append("empty")),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    peers.free()
+    assert done == ["reset", "empty"]
+
+
+def test_the_makefile_runs_every_benchmark_with_options_that_exist():
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"s2sjax (bench .*?) 2>&1", makefile)
+    assert len(commands) == 4
+    for size in ("small", "base"):
+        for command in commands:
+            known, rest = cli._parse(command.replace("$(1)", size).replace("$(2)", "runs/bench").split())
+            assert known.name == "bench" and not rest, rest

@@ -1,0 +1,111 @@
+"""The model of `s2sjax bench decode` in other libraries: MarianMT of `transformers`, and the same in CTranslate2.
+
+A peer is built by build(size, beam, source [B, S]) and decodes the batch once a call.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from s2sjax.bench.peers import Once, torch_device
+
+if TYPE_CHECKING:
+    from s2sjax.bench.decode import Size
+
+
+def _marian(s: "Size") -> Any:
+    """MarianMT of the same sizes with random weights. <pad> starts its decoder."""
+    os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(0)
+    c = s.model
+    settings = MarianConfig(
+        vocab_size=s.vocabulary, decoder_vocab_size=s.vocabulary, d_model=c.width,
+        encoder_layers=c.encoder_layers, decoder_layers=c.decoder_layers,
+        encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
+        encoder_ffn_dim=c.feedforward, decoder_ffn_dim=c.feedforward, activation_function="relu",
+        max_position_embeddings=512, pad_token_id=s.vocabulary - 1, eos_token_id=0, forced_eos_token_id=0,
+        decoder_start_token_id=s.vocabulary - 1, scale_embedding=True, dropout=0.0,
+    )  # fmt: skip
+    return MarianMTModel(settings).eval()
+
+
+class Transformers:
+    """`generate`, as it is or with a static cache and the compiled forward pass of one token.
+
+    mode: of torch.compile; "reduce-overhead" replays CUDA graphs.
+    """
+
+    def __init__(self, s: "Size", beam: int, source: np.ndarray, mode: str | None = None):
+        import torch
+
+        device = torch_device()
+        self._model = _marian(s).to(device, getattr(torch, s.dtype))
+        self._ids = torch.tensor(source, dtype=torch.long, device=device)
+        self._shape = len(source), s.tokens + 1
+        self._options: dict[str, Any] = {
+            "num_beams": beam, "min_new_tokens": s.tokens, "max_new_tokens": s.tokens, "do_sample": False,
+        }  # fmt: skip
+        if mode is not None:
+            self._compile(mode)
+
+    def _compile(self, mode: str) -> None:
+        from transformers import CompileConfig
+
+        settings = CompileConfig(mode=mode, fullgraph=False)
+        settings._compile_all_devices = True  # a CPU too
+        self._options |= {"cache_implementation": "static", "compile_config": settings}
+        begin = time.perf_counter()
+        self()
+        self.compile_seconds = time.perf_counter() - begin
+
+    def __call__(self) -> None:
+        import torch
+
+        with torch.inference_mode():
+            written = self._model.generate(self._ids, attention_mask=torch.ones_like(self._ids), **self._options)
+        assert tuple(written.cpu().shape) == self._shape
+
+
+def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) -> Once:
+    """The same MarianMT, converted. The vocabulary is <eos>, <unk>, and the ids as words."""
+    import ctranslate2
+    from ctranslate2.converters.transformers import MarianMTLoader
+
+    spec = MarianMTLoader().get_model_spec(_marian(s))
+    words = ["</s>", "<unk>", *map(str, range(2, s.vocabulary - 1))]  # the loader removes <pad>
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.eos_token, spec.config.unk_token, spec.config.decoder_start_token = "</s>", "<unk>", "</s>"
+    spec.validate()
+    spec.optimize(quantization=None)
+    kind = s.dtype if not int8 else "int8" if s.dtype == "float32" else f"int8_{s.dtype}"
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+        translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=os.cpu_count() or 1)
+    lines = [[str(token) for token in np.minimum(row, s.vocabulary - 2)] for row in source]
+    longest = {"min_decoding_length": s.tokens, "max_decoding_length": s.tokens}
+
+    def once() -> None:
+        found = translator.translate_batch(lines, beam_size=beam, max_batch_size=0, **longest)
+        assert all(len(each.hypotheses[0]) == s.tokens for each in found)
+
+    return once
+
+
+PEERS: dict[str, Callable[["Size", int, np.ndarray], Any]] = {
+    "transformers": Transformers,
+    "transformers compiled": partial(Transformers, mode="default"),
+    "transformers compiled, CUDA graphs": partial(Transformers, mode="reduce-overhead"),
+    "ctranslate2": ctranslate2,
+    "ctranslate2 int8": partial(ctranslate2, int8=True),
+}

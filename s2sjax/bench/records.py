@@ -1,0 +1,129 @@
+"""The rows of a benchmark: a line each on the terminal, and all of them as CSV and JSON, with what they depend on.
+
+A row is a dict of plain values, the same keys in every row of a benchmark. None means that there is no such value.
+"""
+
+import csv
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from s2sjax import __version__
+
+PACKAGES = ("jax", "jaxlib", "torch", "transformers", "ctranslate2")
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of the table on the terminal. The first one is aligned to the left."""
+
+    name: str
+    """the key of its values in a row"""
+    title: str
+    width: int
+    show: Callable[[Any], str] = str
+
+
+def heading(columns: Sequence[Column]) -> str:
+    return _aligned(columns, [column.title for column in columns])
+
+
+def line(columns: Sequence[Column], row: Row) -> str:
+    """One row; a dash where it has no value."""
+    values = [row.get(column.name) for column in columns]
+    return _aligned(columns, ["-" if value is None else column.show(value) for column, value in zip(columns, values)])
+
+
+def _aligned(columns: Sequence[Column], texts: Sequence[str]) -> str:
+    first, *others = (
+        f"{text:<{column.width}}" if place == 0 else f"{text:>{column.width}}"
+        for place, (column, text) in enumerate(zip(columns, texts))
+    )
+    return "".join([first, *others]).rstrip()
+
+
+def si(value: float, unit: str = "") -> str:
+    """Three digits and a prefix: 62_180_000_000 -> 62.2G, or with a unit 62.2 GFLOP/s."""
+    prefixes = ["", "k", "M", "G", "T", "P"]
+    while abs(value) >= 999.5 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    return f"{_digits(value)}{' ' if unit else ''}{prefixes[0]}{unit}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits: 0.0123456 -> 12.3."""
+    return _digits(1e3 * seconds)
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f}%"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _digits(value: float) -> str:
+    """At least three: 0.123, 1.23, 12.3, 123, 1,234."""
+    places = 3 if abs(value) < 0.9995 else 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{places}f}"
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def environment() -> dict[str, Any]:
+    """What a measurement depends on: date, command, device, and the versions of all libraries."""
+    versions = {"s2sjax": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["s2sjax", *sys.argv[1:]]),
+        "device": jax.devices()[0].device_kind,
+        "backend": jax.default_backend(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+    }
+
+
+def machine(found: Mapping[str, Any]) -> str:
+    """Of an environment: the accelerator, or the cores of a CPU."""
+    return f"{found['cores']} cores, {found['machine']}" if found["backend"] == "cpu" else found["device"]
+
+
+def describe(found: Mapping[str, Any]) -> str:
+    """The environment in one line."""
+    return f"on {machine(found)}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+
+
+def open_folder(folder: Path) -> None:
+    """Makes the folder, and fails now rather than after the measurements if nothing can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / ".probe"
+    probe.write_text("", encoding="utf-8")
+    probe.unlink()
+
+
+def write(folder: Path, name: str, rows: Sequence[Row], **facts: Any) -> list[Path]:
+    """NAME.csv with the rows, and NAME.json with the rows and all facts, such as the environment."""
+    table, whole = folder / f"{name}.csv", folder / f"{name}.json"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+    whole.write_text(json.dumps({**facts, "rows": list(rows)}, indent=2) + "\n", encoding="utf-8")
+    return [table, whole]
