@@ -52,10 +52,10 @@ from s2sjax.training.state import make_train_step
 
 ATTAINABLE = 0.8
 """of the peak: a bare bf16 product reaches 797 of 989 TFLOP/s on an H200 (measured)"""
-MOVED = 1.2
+MOVED = 0.85
 """bytes moved to or from memory per byte that an operation writes: reads add to it, fusion reduces it.
 
-The only calibrated figure: Transformer-base and -big on one H200, 34.4 and 52.3 ms (measured).
+The only calibrated figure: Transformer-base and -big on one H200, 27.4 and 48.3 ms (measured).
 """
 LAUNCH = 5e-6
 """minimum seconds of a product: a step of an LSTM, 512 wide and 16 rows, takes 4.3 us (measured on an H200)"""
