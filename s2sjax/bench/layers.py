@@ -132,7 +132,7 @@ def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
     """The higher of two measurements. They differ where other work shares the device."""
     higher = timing.Ceilings(*map(max, first, last))
     if any(high > 1.1 * min(one, other) for high, one, other in zip(higher, first, last)):
-        print(f"\nat the end: {_describe_ceilings(last)}: the device was not quiet; the files have the higher ceilings")
+        print(f"\nat the end: {_describe_ceilings(last)}: the device was not quiet (files: the higher ones)")
     return higher
 
 
