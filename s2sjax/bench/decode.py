@@ -101,7 +101,7 @@ def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str
 
     plain, int8 = OURS
     builders: dict[str, Callable[[], peers.Once]] = {int8: lambda: ours[int8]}
-    builders |= {name: partial(build, name, one) for name, one in decode_peers.PEERS.items()}
+    builders |= {name: partial(build, name, one) for name, one in decode_peers.find().items()}
     spans, reasons = peers.alternate(ours[plain], builders, rounds, peers.seconds)
     rows = []
     for name, each in spans.items():

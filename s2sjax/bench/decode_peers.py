@@ -39,10 +39,7 @@ def _marian(s: "Size") -> Any:
 
 
 class Transformers:
-    """`generate`, as it is or with a static cache and the compiled forward pass of one token.
-
-    mode: of torch.compile; "reduce-overhead" replays CUDA graphs.
-    """
+    """`generate`, as it is, or with a static cache and the forward pass of a token by torch.compile in some mode."""
 
     def __init__(self, s: "Size", beam: int, source: np.ndarray, mode: str | None = None):
         import torch
@@ -58,11 +55,20 @@ class Transformers:
             self._compile(mode)
 
     def _compile(self, mode: str) -> None:
-        from transformers import CompileConfig
+        import torch
 
-        settings = CompileConfig(mode=mode, fullgraph=False)
-        settings._compile_all_devices = True  # a CPU too
-        self._options |= {"cache_implementation": "static", "compile_config": settings}
+        plain, compiled = self._model.forward, torch.compile(self._model.forward, mode=mode, dynamic=False)
+
+        def forward(*arguments: Any, past_key_values: Any = None, **options: Any) -> Any:
+            # The first token fills the cache of the source: as in `generate` itself, only the others are compiled.
+            first = not any(past_key_values.is_updated.values())
+            if not first:
+                torch.compiler.cudagraph_mark_step_begin()
+            return (plain if first else compiled)(*arguments, past_key_values=past_key_values, **options)
+
+        self._model.forward = forward
+        # `generate` itself would compile for greedy search only.
+        self._options |= {"cache_implementation": "static", "disable_compile": True}
         begin = time.perf_counter()
         self()
         self.compile_seconds = time.perf_counter() - begin
@@ -104,8 +110,15 @@ def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) ->
 
 PEERS: dict[str, Callable[["Size", int, np.ndarray], Any]] = {
     "transformers": Transformers,
-    "transformers compiled": partial(Transformers, mode="default"),
-    "transformers compiled, CUDA graphs": partial(Transformers, mode="reduce-overhead"),
+    "transformers, compiled": partial(Transformers, mode="default"),
     "ctranslate2": ctranslate2,
     "ctranslate2 int8": partial(ctranslate2, int8=True),
 }
+ON_GPU: dict[str, Callable[["Size", int, np.ndarray], Any]] = {
+    "transformers, CUDA graphs": partial(Transformers, mode="reduce-overhead"),
+}
+
+
+def find() -> dict[str, Callable[["Size", int, np.ndarray], Any]]:
+    """Those for the device of JAX."""
+    return PEERS | (ON_GPU if jax.default_backend() == "gpu" else {})

@@ -12,6 +12,7 @@ import os
 import platform
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,7 +245,7 @@ class Mode(NamedTuple):
     graph: bool = False
     """replayed as one CUDA graph: forward and backward pass, clipping and update"""
     onednn: bool = True
-    """with oneDNN's kernels on a CPU: on some, PyTorch is faster without them"""
+    """with oneDNN's kernels on a CPU"""
 
 
 ARM = platform.machine() in ("aarch64", "arm64")
@@ -280,41 +281,34 @@ class Trainer:
         device: str,
         mode: Mode,
     ):
-        self.train, self.device, self.mode = train, device, mode
+        self.train, self.device, self.onednn = train, device, mode.onednn
         torch.manual_seed(0)
         if device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as XLA
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-        self.model = PEERS[type(model)](model, vocabulary).to(device).train()
-        fused: dict[str, Any] = {"fused": True, "capturable": device == "cuda"}
-        self.optimizer = torch.optim.Adam(self.model.parameters(), train.learning_rate, (0.9, 0.98), 1e-9, **fused)
-        self.source = torch.as_tensor(source, device=device).long()
-        self.target = torch.as_tensor(target, device=device).long()
-        self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=SOS)
-        if mode.compiled:
-            for name in self.model.compiled:
-                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
-        begin = time.perf_counter()
-        self.advance = self.step
-        self.run(1)
-        self.compile_seconds = time.perf_counter() - begin if mode.compiled else None
-        if mode.graph:
-            self._capture()
-        self.run(1)
-        self.memory = torch.cuda.max_memory_allocated() - before if device == "cuda" else None
+        with _peak_memory(device) as peak:
+            self.model = PEERS[type(model)](model, vocabulary).to(device).train()
+            fused: dict[str, Any] = {"fused": True, "capturable": device == "cuda"}
+            self.optimizer = torch.optim.Adam(self.model.parameters(), train.learning_rate, (0.9, 0.98), 1e-9, **fused)
+            self.source = torch.as_tensor(source, device=device).long()
+            self.target = torch.as_tensor(target, device=device).long()
+            self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=SOS)
+            if mode.compiled:
+                for name in self.model.compiled:
+                    setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
+            begin = time.perf_counter()
+            self.run(1)
+            self.compile_seconds = time.perf_counter() - begin if mode.compiled else None
+            self.run(1)
+        self.memory, self.held = peak.get("bytes"), peak.get("held", 0)
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int = 1) -> None:
         """Reads the loss, and so waits for the device, after the last step only."""
-        with torch.backends.mkldnn.flags(enabled=self.mode.onednn):
+        with contextlib.nullcontext() if self.onednn else torch.backends.mkldnn.flags(enabled=False):
             for _ in range(steps):
-                self.advance()
-        loss = self.loss.item()
-        if not math.isfinite(loss):
-            raise ArithmeticError(f"its loss is {loss}")
+                loss = self.step()
+        _check(loss)
 
-    def step(self) -> None:
+    def step(self) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         half = self.train.dtype == "bfloat16"
         with torch.autocast(self.device, torch.bfloat16) if half else contextlib.nullcontext():
@@ -323,18 +317,51 @@ class Trainer:
         if self.train.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
         self.optimizer.step()
-        self.loss = loss.detach()
+        return loss.detach()
 
-    def _capture(self) -> None:
-        """Records a step once; to advance is to replay it. Two steps on a side stream first, as CUDA graphs require."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # Threads of JAX may use the GPU meanwhile: only what this one does must be fit to record.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.step()
-        self.advance = graph.replay
+
+class Graph:
+    """The step of a trainer, recorded once and replayed: no kernel waits for Python."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.compile_seconds = trainer, trainer.compile_seconds
+        with _peak_memory("cuda") as peak:
+            side = torch.cuda.Stream()  # where PyTorch wants to be warmed up
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    trainer.step()
+            torch.cuda.current_stream().wait_stream(side)
+            self.graph = torch.cuda.CUDAGraph()
+            # Threads of JAX may use the GPU meanwhile: only what this one does must be fit to record.
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.loss = trainer.step()
+            self.run(1)
+        self.memory = trainer.held + peak["bytes"]
+
+    def run(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.graph.replay()
+        _check(self.loss)
+
+
+def _check(loss: Tensor) -> None:
+    if not math.isfinite(value := loss.item()):
+        raise ArithmeticError(f"its loss is {value}")
+
+
+@contextlib.contextmanager
+def _peak_memory(device: str) -> Iterator[dict[str, int]]:
+    """How many more bytes were allocated inside than before, on a GPU: "bytes" at most, "held" at the end."""
+    peak: dict[str, int] = {}
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    yield peak
+    if device == "cuda":
+        torch.cuda.synchronize()
+        peak |= {
+            "bytes": torch.cuda.max_memory_allocated() - before,
+            "held": torch.cuda.memory_allocated() - before,
+        }

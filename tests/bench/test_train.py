@@ -6,6 +6,7 @@ import re
 import sys
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from s2sjax import config
@@ -35,7 +36,7 @@ def test_ours_alone(tiny, call, tmp_path):
     assert re.split(" {2,}", heading.strip()) == [
         "ms/step", "spread", "tokens/s", "MFU", "memory", "compile s", "s2sjax is faster by",
     ]  # fmt: skip
-    assert case == "Luong 8, 2 x 4 tokens"
+    assert case == "Luong 8"
     assert row.split()[0] == "s2sjax" and row.endswith(" -")
     assert wrote == f"wrote {tmp_path / 'new' / 'train.csv'}, {tmp_path / 'new' / 'train.json'}"
     found = json.loads((tmp_path / "new" / "train.json").read_text())
@@ -60,6 +61,16 @@ def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path
     assert "invalid choice: 'huge'" in call("bench", "train", "--size", "huge")[2]
     assert "--only is an option of bench train and decode: leave it out" in call("bench", "data", "--only", "x")[2]
     assert "--rounds is 0: it must be at least 1" in call("bench", "train", "--rounds", 0)[2]
+
+
+def test_a_model_that_does_not_fit_is_left_out(tiny, monkeypatch, capsys):
+    def full(case, *_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes")
+
+    monkeypatch.setattr(train, "_measure", full)
+    train.bench("small")
+    left_out = "  s2sjax is left out: it does not fit in the memory of this device"
+    assert capsys.readouterr().out.splitlines()[4:] == ["Transformer 8", left_out, "Luong 8", left_out]
 
 
 class Clock:
@@ -113,16 +124,23 @@ def test_ratios_to_each_mode_of_pytorch_and_the_best_of_them(tiny, clock, monkey
 
 
 def test_each_mode_of_pytorch_gets_the_same_work(monkeypatch):
-    built = []
-    fake = SimpleNamespace(MODES={"cpu": {"eager": 1, "compiled": 2}}, Trainer=lambda *given: built.append(given))
+    """A CUDA graph is that of the trainer before it."""
+    mode = lambda compiled, graph: SimpleNamespace(compiled=compiled, graph=graph)
+    modes = {"eager": mode(0, 0), "graph": mode(0, 1), "compiled graph": mode(1, 1), "compiled": mode(1, 0)}
+    fake = SimpleNamespace(MODES={"cpu": modes}, Trainer=lambda *given: given, Graph=lambda trainer: ("graph", trainer))
     monkeypatch.setitem(sys.modules, "s2sjax.bench.torch_peers", fake)
-    monkeypatch.setattr(peers, "torch_device", lambda: "cpu")
     monkeypatch.setattr("s2sjax.bench.torch_peers", fake, raising=False)
+    monkeypatch.setattr(peers, "torch_device", lambda: "cpu")
     assert train._missing() == ""
     settings = config.Train()
-    for build in train._pytorch().values():
-        build(CASES["Luong 8"], settings, "source", "target")
-    assert built == [(LUONG, 12, "source", "target", settings, "cpu", mode) for mode in (1, 2)]
+    work = CASES["Luong 8"], settings, "source", "target"
+    builders = train._pytorch()
+    same = LUONG, 12, "source", "target", settings, "cpu"
+    assert builders["eager"](*work) == (*same, modes["eager"])
+    assert builders["graph"](*work) == ("graph", (*same, modes["eager"]))
+    with pytest.raises(RuntimeError, match="without its CUDA graph it does not run"):
+        builders["compiled graph"](*work)
+    assert builders["compiled"](*work) == (*same, modes["compiled"])
 
 
 def test_our_step_is_compiled_as_in_training(monkeypatch):
