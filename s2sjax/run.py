@@ -300,7 +300,7 @@ def train(
         log,
         mesh=mesh,
         compiler_options=compiler_options(),
-        shapes=[_shapes(columns, plan, bucket) for bucket in plan.used_buckets],
+        shapes=[_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
     )
     folder.keep_code(e, run.folder, file)
     return run, result

@@ -12,5 +12,6 @@ transfer      parameters of another run as the start of this one
 checkpoints   saved completely or not at all, and verified when read
 progress      the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
 preemption    SIGTERM and Ctrl-C
+programs      the train step, compiled for each batch shape in the background
 loop          fit: restore, evaluate, save, batch, step, log
 """
