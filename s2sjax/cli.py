@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.stdout.flush()
     except UserError as error:
-        _end(2, f"error: {error}")
+        _end(2, f"error: {error}", at_once=owns_process)  # a thread may still compile for a minute
     except BrokenPipeError:  # `s2sjax decode RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:

@@ -278,7 +278,7 @@ def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fi
     if not names and options.help:
         options.parser.print_help()
         sys.exit(0)
-    if not names:
+    if not names or not (fields or options.help):
         return opened
     values = {name: getattr(opened.experiment, name) for name in names}
     kinds = [(name, type(value)) for name, value in values.items()]

@@ -170,6 +170,7 @@ def _print_devices(devices: Sequence[Any]) -> None:
     if first.platform == "cpu" and Path("/dev/nvidiactl").exists():
         print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu, as above")
     print("attention:", _attention(first))
+    print("blocks of a Transformer:", _blocks())
 
 
 def _attention(first: Any) -> str:
@@ -184,3 +185,11 @@ def _attention(first: Any) -> str:
         return f"XLA's{forced}"
     capability = getattr(first, "compute_capability", "none")
     return f"XLA's: cuDNN's flash attention requires compute capability 8.0, this GPU has {capability}"
+
+
+def _blocks() -> str:
+    """How a stack of blocks is compiled."""
+    from s2sjax.core import device
+
+    forced = f" ({device.UNROLL} is set)" if os.environ.get(device.UNROLL) else ""
+    return ("compiled as a loop" if device.block_unroll(2) == 1 else "compiled unrolled") + forced

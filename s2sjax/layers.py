@@ -3,7 +3,9 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +26,26 @@ from s2sjax.core.products import product_in_float32
 from s2sjax.core.remat import POLICIES, remat
 
 Shapes = Mapping[str, tuple[int, ...]]
+_shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Parameters start at zero: what `init` returns has the right shapes, and is traced in a third of the time."""
+    token = _shapes_only.set(True)
+    try:
+        yield
+    finally:
+        _shapes_only.reset(token)
+
+
+def param(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Array:
+    """module.param(name, initial, shape). Flax would trace `initial` at every use, only to compare the shapes."""
+    if module.has_variable("params", name):
+        value: Any = module.get_variable("params", name)
+        if jnp.shape(value) == shape:
+            return value
+    return module.param(name, nn.initializers.zeros if _shapes_only.get() else initial, shape)
 
 
 def remat_block(policy: str, module: nn.Module, function: Callable, *arrays: Array) -> Any:
@@ -50,7 +72,7 @@ class Weights(nn.Module):
     """of the matrices from state to state"""
 
     def setup(self):
-        self.weights = {name: self.param(name, self._initial(name), shape) for name, shape in self.shapes.items()}
+        self.weights = {name: param(self, name, self._initial(name), shape) for name, shape in self.shapes.items()}
 
     def _initial(self, name: str):
         match name:
@@ -258,7 +280,9 @@ class Stacked(nn.Module):
     def setup(self):
         arrays = [jnp.zeros((1, 1, width), self.dtype) for width in self.widths]
         init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
-        self.stack = self.param("stack", lambda key: jax.vmap(init)(jax.random.split(key, self.depth)))
+        stacked = lambda key: jax.vmap(init)(jax.random.split(key, self.depth))
+        exists = self.has_variable("params", "stack")  # then Flax need not trace `init` again: see `param`
+        self.stack: Any = self.get_variable("params", "stack") if exists else self.param("stack", stacked)
 
     def __call__(self, x: Array, *arguments: Array, train: bool, **shared) -> Array:
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
@@ -309,7 +333,7 @@ class Embedding(nn.Module):
     """rows are drawn with standard deviation width^-1/2 and multiplied by this when they are read"""
 
     def setup(self):
-        self.table = self.param("table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
+        self.table = param(self, "table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
 
     def __call__(self, ids: Array) -> Array:
         # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.
@@ -395,7 +419,7 @@ class Dense(nn.Module):
 
     def setup(self):
         self.kernel = _kernel(self, (self.inputs, self.outputs))
-        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
+        self.offset = param(self, "bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
         y = x @ self.kernel.astype(self.dtype)
@@ -430,7 +454,7 @@ class Convolution(nn.Module):
 
     def setup(self):
         self.kernel = _kernel(self, (self.width, self.inputs, self.outputs))
-        self.offset = self.param("bias", nn.initializers.zeros, (self.outputs,))
+        self.offset = param(self, "bias", nn.initializers.zeros, (self.outputs,))
 
     def _weights(self) -> convolution.Weights:
         return {"kernel": self.kernel.astype(self.dtype), "bias": self.offset.astype(self.dtype)}
@@ -452,8 +476,8 @@ def _kernel(module, shape: tuple[int, ...]) -> Array:
     scaled = lambda gain: nn.initializers.variance_scaling(gain, "fan_in", "normal")
     initial = nn.initializers.glorot_uniform() if module.gain is None else scaled(module.gain)
     if not module.weight_norm:
-        return module.param("kernel", initial, shape)
-    direction = module.param("direction", initial, shape)
+        return param(module, "kernel", initial, shape)
+    direction = param(module, "direction", initial, shape)
     return convolution.weight_norm(direction, module.param("length", lambda key: convolution.length(direction)))
 
 
@@ -464,8 +488,8 @@ class LayerNorm(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        self.scale = self.param("scale", nn.initializers.ones, (self.width,))
-        self.bias = self.param("bias", nn.initializers.zeros, (self.width,))
+        self.scale = param(self, "scale", nn.initializers.ones, (self.width,))
+        self.bias = param(self, "bias", nn.initializers.zeros, (self.width,))
 
     def __call__(self, x: Array) -> Array:
         return layer_norm(x.astype(self.dtype), self.scale, self.bias)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import jax
 import numpy as np
 
-from s2sjax import config, evaluations, folder, lock
+from s2sjax import config, evaluations, folder, layers, lock
 from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
@@ -29,12 +29,11 @@ from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
-from s2sjax.training import hosts, schedules, transfer
+from s2sjax.training import hosts, transfer
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import Checkpoints
 from s2sjax.training.loop import Result, Scores, fit
 from s2sjax.training.progress import METRICS, Log
-from s2sjax.training.schedules import optimizer
 from s2sjax.training.state import TrainState, create, evaluation_params, make_train_step
 
 if TYPE_CHECKING:  # Matplotlib is slow to import
@@ -211,7 +210,9 @@ class Run:
         return self._params[average, mesh]
 
     def _restore(self, average: int, mesh: jax.sharding.Mesh | None) -> tuple[Any, int]:
-        template = jax.eval_shape(self.task.init, jax.random.key(0))
+        with layers.shapes_only():
+            # A key made outside would be computed, by a program that is compiled first.
+            template = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         if mesh:
             template = meshes.with_shardings(template, mesh, self.rules(mesh))
         checkpoints = self.checkpoints(read_only=True)
@@ -252,6 +253,8 @@ def train(
     file: the experiment file, of which the run folder keeps a copy. init: a run whose parameters a new run starts from;
     with `init_assets` it also takes the vocabularies, instead of learning new ones.
     """
+    from s2sjax.training.schedules import describe_change, optimizer  # imports Optax, which is slow
+
     experiment = config.resolve_paths(experiment, Path.cwd())
     e, task = experiment, task_of(experiment)
     optimizer(e.train)  # a wrong name or argument is refused before the data is read
@@ -284,7 +287,7 @@ def train(
     log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
-    for line in schedules.describe_change(schedule_before, experiment.train, e.train, step):
+    for line in describe_change(schedule_before, experiment.train, e.train, step):
         log.print(line)
     if init and other is None:
         log.print(f"--init {init} is not used: this run continues from its own checkpoint of step {step}")
@@ -300,7 +303,7 @@ def train(
         log,
         mesh=mesh,
         compiler_options=compiler_options(),
-        shapes=[_shapes(columns, plan, bucket) for bucket in plan.used_buckets],
+        shapes=[_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
     )
     folder.keep_code(e, run.folder, file)
     return run, result
@@ -327,6 +330,8 @@ def transferred_state(run: Run, mesh: jax.sharding.Mesh, other: Run, log: Log) -
     log.print("\n".join(found.describe(str(other.folder), step)))
 
     def init(key: jax.Array, others: Any) -> TrainState:
+        from s2sjax.training.schedules import optimizer
+
         train = run.experiment.train
         return create(transfer.merge(found, task.init(key), others), optimizer(train), ema=train.ema > 0)
 
@@ -352,6 +357,8 @@ def _initial_run(path: Path, init: str | Path | None, init_assets: bool) -> Run 
 
 def beginning(task: Task):
     """init(key), pure: the state of a task before its first step."""
+    from s2sjax.training.schedules import optimizer
+
     train = task.experiment.train
     return lambda key: create(task.init(key), optimizer(train), ema=train.ema > 0)
 

@@ -43,10 +43,11 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from s2sjax.core.device import ATTENTION
+    from s2sjax.core.device import ATTENTION, UNROLL
 
-    if (forced := os.environ.get(ATTENTION)) not in (None, "", "xla", "cudnn"):
-        raise UserError(f"{ATTENTION} is {forced!r} in the environment: set it to xla or cudnn, or unset it")
+    for name, one, other in ((ATTENTION, "xla", "cudnn"), (UNROLL, "1", "all")):
+        if (forced := os.environ.get(name)) not in (None, "", one, other):
+            raise UserError(f"{name} is {forced!r} in the environment: set it to {one} or {other}, or unset it")
     options: Any = jax.config
     if options.jax_num_cpu_devices > 0:
         # Such a device may stand in several collectives at once, and each takes a thread: when there is none left for

@@ -144,6 +144,21 @@ def test_which_attention_is_used(monkeypatch, capability, forced, said):
     assert doctor._attention(SimpleNamespace(platform="gpu", compute_capability=capability)) == said
 
 
+@pytest.mark.parametrize(
+    "forced, said, unroll", [(None, "as a loop", 1), ("1", "as a loop", 1), ("all", "unrolled", 6)]
+)
+def test_how_blocks_are_compiled(monkeypatch, forced, said, unroll):
+    if forced:
+        monkeypatch.setenv(device.UNROLL, forced)
+    assert device.block_unroll(6) == unroll
+    assert doctor._blocks() == f"compiled {said}" + (f" ({device.UNROLL} is set)" if forced else "")
+
+
+def test_an_unrolling_that_is_not_there(call, monkeypatch):
+    monkeypatch.setenv(device.UNROLL, "2")
+    assert call("doctor")[2] == ("error: S2SJAX_UNROLL is '2' in the environment: set it to 1 or all, or unset it\n")
+
+
 def test_an_attention_that_is_not_there(call, monkeypatch):
     monkeypatch.setenv(device.ATTENTION, "flash")
     assert call("doctor")[2] == (

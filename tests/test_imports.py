@@ -92,6 +92,7 @@ def test_a_command_starts_with_what_it_needs():
         "print(*sorted({'jax', 'numpy', 'tyro'} & sys.modules.keys()))\n"
         "import s2sjax.run\n"
         "slow = {'matplotlib', 'grain', 'tensorboardX', 'tensorflow_datasets', 'sacrebleu'}\n"
+        "slow |= {'optax', 'orbax.checkpoint'}\n"
         "print(*sorted(slow & sys.modules.keys()), *(name for name in sys.modules if 'pallas.triton' in name))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)

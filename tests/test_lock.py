@@ -12,11 +12,11 @@ from itertools import count
 
 import numpy as np
 import pytest
+from orbax.checkpoint import multihost
 
 from s2sjax import lock, run
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
-from s2sjax.training import hosts
 
 TIMES = count()
 ELSEWHERE = lock.Holder("elsewhere", 7, "ada", "2026-01-01 00:00:00 UTC")
@@ -153,7 +153,7 @@ def test_all_processes_learn_what_the_leader_found(tmp_path, monkeypatch):
     monkeypatch.setattr("jax.process_count", lambda: 2)
     monkeypatch.setattr("jax.process_index", lambda: 1)
     monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
-    monkeypatch.setattr(hosts.multihost, "get_barrier_sync_fn", lambda: lambda **barrier: waited.append(barrier["key"]))
+    monkeypatch.setattr(multihost, "get_barrier_sync_fn", lambda: lambda **barrier: waited.append(barrier["key"]))
     assert refused(tmp_path / "run") == refusal
     refusal = ""
     with lock.held(tmp_path / "run"):

@@ -257,6 +257,28 @@ def test_a_resumed_run_holds_as_many_bytes_as_a_fresh_one(tmp_path, monkeypatch)
     assert fresh == resumed > 0
 
 
+def test_only_the_buckets_that_a_run_will_meet_are_compiled_in_their_order(tmp_path, monkeypatch):
+    """From the step of its newest checkpoint to its last."""
+
+    class Announced(Exception):
+        pass
+
+    def fit(*_, shapes, **__):
+        raise Announced(*[shape["source"].shape[1] for shape in shapes])
+
+    def announced(steps):
+        data = config.replace(TINY.data, buckets=((3, 3), (4, 4), (6, 6)), tokens=12)
+        train = config.replace(TINY.train, steps=steps, evaluate_every=0)
+        with pytest.raises(Announced) as caught:
+            run.train(config.replace(TINY, data=data, train=train), tmp_path)
+        return list(caught.value.args)
+
+    monkeypatch.setattr(run, "fit", fit)
+    assert (announced(1), announced(2), announced(40)) == ([3], [3, 6], [3, 6, 4])
+    monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [5, 7])
+    assert (announced(7), announced(8)) == ([], [4])
+
+
 def test_config_json_is_a_page_a_person_can_read(tmp_path):
     start(tmp_path)
     page = json.loads((tmp_path / "config.json").read_text())

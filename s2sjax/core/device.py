@@ -20,6 +20,10 @@ SHORT = 128
 """queries, and keys, whose scores fit on a GPU's chip: then s2sjax/core/short.py computes their attention"""
 ATTENTION = "S2SJAX_ATTENTION"
 """a variable of the environment: xla or cudnn, to use that attention whatever the device"""
+UNROLL = "S2SJAX_UNROLL"
+"""a variable of the environment: 1 or all, to compile a stack of blocks as a loop or unrolled, whatever the device"""
+COMPILER_MEMORY = 6e9
+"""bytes of the host for each program that is compiled at once: a base-size step takes two or three"""
 
 
 def on_cpu() -> bool:
@@ -55,7 +59,16 @@ def scan_remat(policy: str) -> str:
 
 def block_unroll(depth: int) -> int:
     """Blocks of a stack that are compiled as one: accelerators run all of them unrolled."""
-    return 1 if on_cpu() else depth
+    forced = os.environ.get(UNROLL)
+    return 1 if (forced == "1" if forced else on_cpu()) else depth
+
+
+def compile_threads() -> int:
+    """Programs that are compiled at once, while others run. For a CPU one: its compiler takes all cores by itself."""
+    if on_cpu():
+        return 1
+    cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(4, cores, int(memory / COMPILER_MEMORY)))
 
 
 def tokens_per_check() -> int:

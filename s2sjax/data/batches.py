@@ -76,6 +76,22 @@ class Plan:
         """The buckets that contain rows: the shapes that a run will compile."""
         return sorted({self._of(group) for group, batches in enumerate(self._batches) if batches})
 
+    def first_uses(self, start: int, stop: int) -> list[int]:
+        """The buckets of the steps from `start` to before `stop`, in the order in which they are first used.
+
+        Looks into two epochs, which use all buckets; only in a mixture may there be one that is rarer.
+        """
+        found: list[int] = []
+        for _ in range(2):
+            if start >= stop or len(found) == len(self.used_buckets):
+                break
+            number, index = self._find(start)
+            groups = self._epoch(number).order[index : index + stop - start, 0]
+            buckets, places = np.unique(groups % len(self.buckets), return_index=True)
+            found += [int(bucket) for bucket in buckets[np.argsort(places)] if bucket not in found]
+            start += len(groups)
+        return found
+
     @property
     def idle(self) -> float:
         """The fraction of rows that are padding because devices and micro-batches do not divide a batch."""

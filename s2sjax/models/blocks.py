@@ -25,7 +25,7 @@ class Pooling(nn.Module):
     def setup(self):
         shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
         self.weights = layers.Weights(shapes, self.dtype)
-        self.learned = self.param("queries", nn.initializers.normal(1.0), (self.queries, self.width))
+        self.learned = layers.param(self, "queries", nn.initializers.normal(1.0), (self.queries, self.width))
 
     def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
         queries = self.learned.astype(self.dtype)

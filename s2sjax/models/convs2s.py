@@ -38,7 +38,7 @@ class PositionEmbedding(nn.Module):
 
     def setup(self):
         shape = (self.config.max_length, self.config.embedding)
-        self.table = self.param("table", nn.initializers.normal(0.1), shape)
+        self.table = layers.param(self, "table", nn.initializers.normal(0.1), shape)
 
     def everywhere(self, xs: Array, train: bool) -> Array:
         """All positions: xs [B, T, E]."""

@@ -59,7 +59,7 @@ class DenseDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        self.beyond = self.param("beyond", nn.initializers.normal(c.width**-0.5), (c.width,))
+        self.beyond = layers.param(self, "beyond", nn.initializers.normal(c.width**-0.5), (c.width,))
         self.inner = [layers.Dense(c.width, c.width, self.dtype) for _ in range(c.decoder_layers)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 

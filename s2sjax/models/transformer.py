@@ -138,10 +138,10 @@ class Positions(nn.Module):
     def setup(self):
         c = self.config
         if c.positions == "learned":
-            self.table = self.param("table", nn.initializers.normal(0.02), (c.max_length, c.width))
+            self.table = layers.param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
         if c.positions == "relative":
             shape = (positions.BUCKETS, c.heads)
-            self.relative = self.param("relative", nn.initializers.normal(c.width**-0.5), shape)
+            self.relative = layers.param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
         if c.join_positions == "concat":
             self.join = layers.Dense(2 * c.width, c.width, self.dtype)
 

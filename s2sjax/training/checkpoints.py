@@ -12,18 +12,20 @@ import json
 import os
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from s2sjax.errors import UserError
-from s2sjax.training import hosts
+from s2sjax.training import hosts, reading
 from s2sjax.training.damage import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
 from s2sjax.training.fingerprints import fingerprints, named_leaves
 from s2sjax.training.progress import replace_file
 from s2sjax.training.state import TrainState
+
+if TYPE_CHECKING:  # it is slow to import, and decoding mostly does without it
+    import orbax.checkpoint as ocp
 
 Tree = Any
 NOTES = "notes.json"
@@ -48,36 +50,46 @@ class Checkpoints:
         self._unscored: dict[int, Damaged] = {}
         self._damaged: set[int] = set()
         self._last, self._saving = 0, False
-        self._manager: Any = None
-        if self.folder.exists() or not read_only:
-            self._manager = self._open(keep)
+        self._manager: Any = None if read_only else self._open(keep)
+        self._found = self._list() if read_only else []
         self._changed_notes = self._read_changed_notes()
         for step in self.steps():
             self._read_score(step)
         self._damaged |= set() if read_only else set(self._unscored)
 
+    def _list(self) -> list[int]:
+        try:
+            return reading.steps_in(self.folder) if self.folder.exists() else []
+        except OSError as error:
+            raise self._inaccessible(error) from error
+
     def _open(self, keep: int) -> ocp.CheckpointManager:
         """Checks the permissions now, not at the first save."""
+        import orbax.checkpoint as ocp
+
         try:
             if self.folder.exists() and not self.folder.is_dir():
                 raise _os_error(errno.ENOTDIR, self.folder)
-            if self.folder.exists() and not self._read_only:
+            if self.folder.exists():
                 for path in (self.folder, *self.folder.glob("[0-9]*")):  # including those to be deleted later
                     if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
                         raise _os_error(errno.EACCES, path)
             with quiet():
                 return ocp.CheckpointManager(self.folder, options=self._options(keep))
         except OSError as error:
-            what = "read" if self._read_only else "write"
-            raise UserError(
-                f"cannot {what} checkpoints in {self.folder} ({reason(error)}): fix it, or choose another folder"
-            ) from error
+            raise self._inaccessible(error) from error
+
+    def _inaccessible(self, error: OSError) -> UserError:
+        what = "read" if self._read_only else "write"
+        return UserError(
+            f"cannot {what} checkpoints in {self.folder} ({reason(error)}): fix it, or choose another folder"
+        )
 
     def _options(self, keep: int) -> ocp.CheckpointManagerOptions:
+        import orbax.checkpoint as ocp
+
         return ocp.CheckpointManagerOptions(
-            cleanup_tmp_directories=not self._read_only,  # left by saves that were killed
-            read_only=self._read_only,
-            create=not self._read_only,
+            cleanup_tmp_directories=True,  # left by saves that were killed
             preservation_policy=_NewestAndBest(keep, self.best_step),
             lightweight_initialize=True,  # a damaged checkpoint must not hide the others
         )
@@ -89,6 +101,8 @@ class Checkpoints:
 
         If the same state is saved already, only its score and notes change.
         """
+        import orbax.checkpoint as ocp
+
         self.wait()
         self._last = step
         try:
@@ -169,7 +183,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
-        return [] if self._manager is None else sorted(self._manager.all_steps())
+        return self._found if self._manager is None else sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
         """The step with the best score; of equal ones the earliest."""
@@ -198,7 +212,7 @@ class Checkpoints:
         def read() -> dict:
             if not (self.folder / str(step) / "notes").is_dir():
                 raise Damaged("its notes are missing")
-            sealed = self._restore_item(step, "notes", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
+            sealed = reading.read_json(self.folder / str(step) / "notes") or self._restore_notes(step)
             header = unseal(sealed)
             if header["step"] != step:
                 raise Damaged(f"it is the checkpoint of step {header['step']}")
@@ -217,7 +231,7 @@ class Checkpoints:
 
     def _read_changed_notes(self) -> dict[str, dict]:
         path = self.folder / NOTES
-        if self._manager is None or not path.exists():
+        if not path.exists():
             return {}
         try:
             return unseal(json.loads(path.read_text(encoding="utf-8")))
@@ -295,9 +309,23 @@ class Checkpoints:
                 print(f"checkpoint of step {candidate} is damaged ({damage}): {then}", flush=True)
         return None
 
-    def _restore_item(self, step: int, name: str, handler: Any, args: Any) -> Any:
-        """One item. By its handler, not by the manager, which would wait for processes that have failed to read."""
-        return handler.restore(self._manager.directory / str(step) / name, args=args)
+    # By their handlers, not by the manager, which would wait for processes that have failed to read.
+
+    def _restore_notes(self, step: int) -> dict:
+        import orbax.checkpoint as ocp
+
+        return ocp.JsonCheckpointHandler().restore(self._path(step, "notes"), args=ocp.args.JsonRestore())
+
+    def _restore_arrays(self, step: int, name: str, template: Tree) -> Tree:
+        import orbax.checkpoint as ocp
+
+        handler = ocp.StandardCheckpointHandler()
+        return handler.restore(self._path(step, name), args=ocp.args.StandardRestore(template))
+
+    def _path(self, step: int, name: str) -> Any:
+        from etils import epath  # what Orbax's handlers take
+
+        return epath.Path(self.folder / str(step) / name)
 
     def _read(self, step: int, template: dict[str, Tree], params_only: bool) -> dict[str, Tree]:
         """The items of the template, compared with their fingerprints. With `params_only`, the average as `params`.
@@ -305,17 +333,20 @@ class Checkpoints:
         If one process finds damage, all raise Damaged, and go on to the same step.
         """
         with same_for_all(f"read the checkpoint of step {step}"):
-            found, wanted, names = self._read_local(step, template, params_only)
+            found, wanted, names, shardings = self._read_local(step, template, params_only)
         with same_for_all(f"verify the checkpoint of step {step}"):
             for path, leaf in fingerprints(found).items():
                 if leaf != wanted[path]:
                     raise Damaged(f"{path} does not match its fingerprint")
-        return {name: found[names[name]] for name in names}
+        placed = jax.device_put(found, shardings) if params_only else found
+        return {name: placed[names[name]] for name in names}
 
     def _read_local(
         self, step: int, template: dict[str, Tree], params_only: bool
-    ) -> tuple[dict[str, Tree], dict[str, list], dict[str, str]]:
-        """What this process reads: the items, their fingerprints, and the item that each name of the template means."""
+    ) -> tuple[dict[str, Tree], dict[str, list], dict[str, str], dict[str, Tree]]:
+        """What this process reads: the items, their fingerprints, the item that each name of the template means, and
+        the shardings of the items: what is read here may be NumPy arrays.
+        """
         saved = self._header(step)["leaves"]
         names = {name: name for name in template}
         if params_only and any(path.startswith("ema/") for path in saved):
@@ -323,13 +354,15 @@ class Checkpoints:
         wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in names.values()}
         trees = {names[name]: _nested(wanted, names[name]) if tree is None else tree for name, tree in template.items()}
         self._compare_shapes(step, wanted, dict(named_leaves(trees)))
-        args = {name: ocp.args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in trees.items()}
+        abstract = jax.tree.map(_abstract, trees)
+        alone = params_only and not hosts.is_multiprocess()  # then every array can be read whole
 
-        def read() -> dict[str, Tree]:
-            handler = ocp.StandardCheckpointHandler
-            return {name: self._restore_item(step, name, handler(), each) for name, each in args.items()}
+        def read_item(name: str, tree: Tree) -> Tree:
+            found = reading.read_arrays(self.folder / str(step) / name, tree) if alone else None
+            return self._restore_arrays(step, name, tree) if found is None else found
 
-        return attempt(read), wanted, names
+        read = lambda: {name: read_item(name, tree) for name, tree in abstract.items()}
+        return attempt(read), wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"

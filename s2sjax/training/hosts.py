@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from orbax.checkpoint import multihost
 
 from s2sjax.errors import UserError
 
@@ -72,6 +71,8 @@ def all_gather(rows: np.ndarray) -> np.ndarray:
 
 def wait_for_all(what: str) -> None:
     """A barrier that is not a collective of the devices: those time out after half a minute."""
+    from orbax.checkpoint import multihost  # slow to import
+
     key = f"{what} {next(_barriers)}"  # each barrier has a name of its own
     multihost.get_barrier_sync_fn()(key=key, timeout_ms=LEADER_TIMEOUT * 1000)
 

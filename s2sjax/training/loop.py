@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from s2sjax import config
-from s2sjax.core import device
 from s2sjax.errors import UserError
-from s2sjax.training import hosts, memory
+from s2sjax.training import hosts
 from s2sjax.training.checkpoints import Checkpoints
-from s2sjax.training.mesh import ROWS, global_batch, path_of
+from s2sjax.training.mesh import global_batch
 from s2sjax.training.preemption import Interrupted, Preemption
+from s2sjax.training.programs import Programs
 from s2sjax.training.progress import NOTHING, Log
 from s2sjax.training.state import TrainState, TrainStep
 
@@ -79,7 +77,7 @@ def fit(
     `template` has the shapes and shardings of init() (`mesh.abstract_state`). init is called only if there is nothing
     to restore, so that there is never more than one state in memory. The state of init() is donated.
     A Ctrl-C saves, then raises Interrupted, a KeyboardInterrupt.
-    `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket.
+    `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
     """
     log = log or Log(None, train.steps, train.log_every)
     state, step, best = _restore_or_init(template, init, checkpoints)
@@ -88,7 +86,7 @@ def fit(
     stream: Iterator[tuple[int, Batch]] | None = None
     pending: tuple[int, Batch, dict] | None = None
     log.start(step)
-    with contextlib.closing(log), Preemption() as preemption:
+    with contextlib.closing(log), contextlib.closing(programs), Preemption() as preemption:
         if step:
             log.print(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
         while True:
@@ -124,15 +122,14 @@ def fit(
 
             if stream is None:  # a finished run reads and compiles nothing
                 stream = batches(step)
-                with log.timed("compile"), preemption.interruptible() as compilation:
-                    programs.prepare(shapes, log)
-                if compilation.interrupted:
-                    continue
-                for line in programs.describe_memory():
-                    log.print(line)
+                programs.prepare(shapes, log)
             at, batch = next(stream)
             assert at == step, f"expected the batch of step {step}, got that of step {at}"
             on_device = batch if mesh is None else global_batch(batch, mesh)
+            with preemption.interruptible() as compilation:
+                programs.wait(on_device, log)
+            if compilation.interrupted:
+                continue
             state, metrics = programs(state, on_device, log)
             _flush(pending, train, log)
             step += 1
@@ -205,70 +202,3 @@ def _examples(batch: Batch) -> list[int]:
         return []
     numbers = hosts.all_gather(batch["example"])  # all processes get here: they see the same loss
     return [int(number) for number in numbers.ravel() if number >= 0]
-
-
-class Programs:
-    """The train step, compiled ahead of time once per batch shape; `seconds` counts the compilations."""
-
-    def __init__(
-        self,
-        train_step: TrainStep,
-        template: TrainState,
-        mesh: Mesh | None = None,
-        compiler_options: dict[str, Any] | None = None,
-    ):
-        self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._state)
-        self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
-        self._mesh, self._options = mesh, compiler_options
-        self._programs: dict[Any, Any] = {}
-        self.seconds: dict[Any, float] = {}
-        """compilation time of each program, by the shapes of its batch"""
-        self.memory: dict[Any, memory.Memory] = {}
-        """memory of each program, where the backend reports it"""
-
-    def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
-        if _shapes(batch) not in self._programs:
-            with log.timed("compile"):
-                self.prepare([batch], log)
-        return self._programs[_shapes(batch)](state, batch)
-
-    def prepare(self, batches: Iterable[Batch], log: Log) -> None:
-        """Compiles for these batches, two at a time: XLA releases the GIL."""
-        missing = {_shapes(b): b for b in batches if _shapes(b) not in self._programs}
-        if not missing:
-            return
-        pool = ThreadPoolExecutor(2)
-        try:
-            compiled = pool.map(lambda batch: self._compile(batch, log.print), missing.values())
-            for key, (program, seconds, needs) in zip(missing, compiled, strict=True):
-                self._programs[key], self.seconds[key] = program, seconds
-                self.memory |= {key: needs} if needs else {}
-                log.print(f"compiled the train step for batches of {_describe(missing[key])} in {seconds:.1f} s")
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, do not wait for XLA
-
-    def describe_memory(self) -> list[str]:
-        """The memory of the program that needs most, as lines of text."""
-        most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
-        return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
-
-    def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> tuple[Any, float, memory.Memory | None]:
-        begin = time.perf_counter()
-        sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
-        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
-        with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            program = device.compile_with(self._step.lower(self._state, abstract), self._options, note)
-        return program, time.perf_counter() - begin, memory.measure(self._state, abstract, program)
-
-
-def _shapes(batch: Batch) -> Any:
-    leaves, structure = jax.tree.flatten(batch)
-    return structure, tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves)
-
-
-def _describe(batch: Batch) -> str:
-    """The shapes of a batch: "source 64x16, target 64x16". Columns of one value per row are left out."""
-    shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(batch)}
-    wide = {name: shape for name, shape in shapes.items() if len(shape) > 1} or shapes
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}".strip() for name, shape in wide.items())

@@ -6,15 +6,16 @@ Letters: B rows of the global batch, m micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training.schedules import schedule
+
+if TYPE_CHECKING:  # it is slow to import, and decoding does not need it
+    import optax
 
 Tree = Any
 WeightedSums = dict[str, tuple[jax.Array, jax.Array]]
@@ -57,6 +58,10 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     A step whose loss or gradient is not finite changes only the counters.
     The metrics are the weighted sums of `loss` and the scalars grad_norm, learning_rate, skipped.
     """
+    import optax
+
+    from s2sjax.training.schedules import schedule
+
     rate = schedule(train)
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
@@ -130,4 +135,6 @@ def _split(leaf: jax.Array, parts: int) -> jax.Array:
 
 def _average(ema: Tree, params: Tree, step: jax.Array, decay: float) -> Tree:
     """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly."""
+    import optax
+
     return optax.incremental_update(params, ema, 1 - jnp.minimum(decay, (1.0 + step) / (10.0 + step)))

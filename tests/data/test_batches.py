@@ -142,6 +142,13 @@ def test_at_is_pure_in_whatever_order_it_is_asked(plan, steps):
         assert bucket == other_bucket and np.array_equal(rows, other_rows)
 
 
+@unhurried
+@given(plans, st.integers(0, 60), st.integers(0, 60))
+def test_buckets_in_the_order_of_their_first_use(plan, start, steps):
+    met = dict.fromkeys(plan.at(step)[0] for step in range(start, start + steps))
+    assert plan.first_uses(start, start + steps) == list(met)
+
+
 def test_rows_that_devices_leave_idle():
     assert Plan([(4, 4)], [(4, 4)], tokens=80, seed=0, multiple=1).idle == 0
     assert Plan([(4, 4)], [(4, 4)], tokens=80, seed=0, multiple=16).idle == 6 / 16  # 10 pairs in 16 rows

@@ -14,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training import mesh
+from s2sjax.training import mesh, reading
 from s2sjax.training.checkpoints import Checkpoints
-from s2sjax.training.fingerprints import fingerprint
+from s2sjax.training.fingerprints import fingerprint, fingerprint_on_host
 from s2sjax.training.state import TrainState, create
 
 
@@ -125,6 +125,39 @@ def test_a_fingerprint_sees_every_bit_and_every_place_but_not_the_devices():
         assert int(fingerprint(jnp.array(one))) != int(fingerprint(jnp.array(other)))
     for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_, jnp.int32):
         assert int(fingerprint(jnp.ones(3, dtype))) != int(fingerprint(jnp.zeros(3, dtype)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.int8, jnp.bool_, jnp.uint32, jnp.int16])
+def test_the_host_computes_the_same_fingerprint_block_by_block(dtype):
+    values = (np.random.default_rng(1).normal(size=(3, 5, 7)) * 3).astype(dtype)
+    for array in (values, values[1:, ::2], values[0, 0, 0], values[:0]):
+        assert fingerprint_on_host(np.asarray(array), block=8) == int(fingerprint(jnp.asarray(array)))
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_parameters_are_read_without_orbax_and_by_orbax_alike(open_folder, monkeypatch, ema):
+    checkpoints = open_folder()
+    checkpoints.save(state_at(5, ema=ema), 5)
+    checkpoints.wait()
+    four = mesh.make_mesh(config.Mesh(data=2, tensor=2), jax.devices()[:4])
+    template = jax.device_put(state_at(0), mesh.shardings(state_at(0), four, (("kernel", (None, "tensor")),))).params
+
+    def restored():
+        (params, step), (plain, _) = (open_folder(read_only=True).restore_params(tree) for tree in (template, None))
+        assert step == 5 and params["net"]["kernel"].sharding == template["net"]["kernel"].sharding
+        assert_same(params, plain)
+        return params
+
+    by_orbax = Checkpoints._restore_arrays, Checkpoints._restore_notes
+    for name in ("_restore_arrays", "_restore_notes", "_open"):
+        monkeypatch.setattr(Checkpoints, name, None)
+    quick = restored()
+    monkeypatch.setattr(Checkpoints, "_restore_arrays", by_orbax[0])
+    monkeypatch.setattr(Checkpoints, "_restore_notes", by_orbax[1])
+    for name in ("read_json", "read_arrays"):
+        monkeypatch.setattr(reading, name, lambda *_: None)
+    assert_same(restored(), quick)
+    assert_same(quick, state_at(5, ema=ema).ema if ema else state_at(5).params)
 
 
 # ------------------------------------------------------------------------------- another model

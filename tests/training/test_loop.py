@@ -363,7 +363,7 @@ def test_a_sigterm_cuts_an_evaluation_short_and_saves(lab):
 
 
 def test_a_sigterm_cuts_compiling_short(lab, monkeypatch):
-    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(loop.Programs, "wait", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     cut = lab.fit()
     assert cut.status == "interrupted" and int(cut.state.step) == 0
 
@@ -413,14 +413,14 @@ def test_a_ctrl_c_cuts_an_evaluation_and_compiling_short(lab, keyboard, monkeypa
     with pytest.raises(KeyboardInterrupt):
         lab.fit(train, evaluate=lambda state, step: os.kill(os.getpid(), signal.SIGINT))
     assert lab.checkpoints.steps() == [4]
-    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(loop.Programs, "wait", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         lab.fit(train, evaluate=scores(1.0))
     assert lab.checkpoints.steps() == [4] and "interrupted: saved step 4;" in capsys.readouterr().out
 
 
 def test_a_ctrl_c_before_the_first_step_promises_nothing(lab, keyboard, monkeypatch, capsys):
-    monkeypatch.setattr(loop.Programs, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(loop.Programs, "wait", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         lab.fit()
     assert capsys.readouterr().out == "interrupted: run the same command again to continue\n"

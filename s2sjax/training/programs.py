@@ -1,0 +1,145 @@
+"""The train step, compiled ahead of time once per batch shape.
+
+Compilation runs in background threads, for XLA releases the GIL: a run starts when the program of its first batch is
+ready, and a batch of another bucket waits only for its own program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from s2sjax.core import device
+from s2sjax.training import hosts, memory
+from s2sjax.training.mesh import ROWS, path_of
+from s2sjax.training.progress import Log
+from s2sjax.training.state import TrainState, TrainStep
+
+Batch = Any
+
+
+class Compiled(NamedTuple):
+    program: Any
+    seconds: float
+    memory: memory.Memory | None
+    """where the backend reports it"""
+
+
+class Programs:
+    """The compiled train steps; `seconds` counts the compilations.
+
+        programs.prepare(shapes, log)                   starts to compile, in this order
+        programs.wait(batch, log)                       until the program of this batch is ready; prints what is ready
+        state, metrics = programs(state, batch, log)    waits too, and runs it
+        programs.close()                                forgets what is not compiled yet
+
+    An error of a background compilation is raised where its program is needed, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        train_step: TrainStep,
+        template: TrainState,
+        mesh: Mesh | None = None,
+        compiler_options: dict[str, Any] | None = None,
+    ):
+        self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._state)
+        self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+        self._mesh, self._options = mesh, compiler_options
+        self._pool = ThreadPoolExecutor(device.compile_threads(), "compile")
+        self._programs: dict[Any, Any] = {}
+        self._compiling: dict[Any, tuple[Batch, Future[Compiled]]] = {}
+        self._printed: set[str] = set()
+        self._notes: list[str] = []
+        self.seconds: dict[Any, float] = {}
+        """compilation time of each program, by the shapes of its batch"""
+        self.memory: dict[Any, memory.Memory] = {}
+        """memory of each program, where the backend reports it"""
+
+    def prepare(self, batches: Iterable[Batch], log: Log) -> None:
+        """Starts to compile for these batches, or their shapes, first things first."""
+        missing = {_shapes(batch): batch for batch in batches}
+        for key, batch in missing.items():
+            if key not in self._programs and key not in self._compiling:
+                self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+        if hosts.is_multiprocess():
+            # All of them, before the first step: a process that is ready would wait in a collective for one that still
+            # compiles, and collectives time out; and where GPUs tune their kernels together, each waits for all.
+            for batch in missing.values():
+                self.wait(batch, log)
+
+    def wait(self, batch: Batch, log: Log) -> None:
+        """Waits until the program of this batch is ready. Prints a line for each that has become ready."""
+        key = _shapes(batch)
+        if key not in self._programs:
+            with log.timed("compile"):
+                self._finish(key, batch, log)
+        for other, (_, future) in list(self._compiling.items()):
+            if future.done() and not future.exception():
+                self._take(other, log)
+
+    def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
+        self.wait(batch, log)
+        return self._programs[_shapes(batch)](state, batch)
+
+    def close(self) -> None:
+        """Does not wait for what is being compiled: XLA cannot be interrupted."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _finish(self, key: Any, batch: Batch, log: Log) -> None:
+        if key not in self._compiling:  # no plan announced it
+            self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+        try:
+            self._compiling[key][1].result()
+        except jax.errors.JaxRuntimeError as error:
+            # Beside a running step an accelerator may have too little memory to try out kernels. Now none runs.
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            log.print(f"compiling the train step for batches of {_describe(batch)} failed ({reason}): trying once more")
+            self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+        self._take(key, log)
+
+    def _take(self, key: Any, log: Log) -> None:
+        batch, future = self._compiling[key]
+        self._programs[key], self.seconds[key], needs = future.result()
+        del self._compiling[key]
+        while self._notes:
+            log.print(self._notes.pop(0))
+        log.print(f"compiled the train step for batches of {_describe(batch)} in {self.seconds[key]:.1f} s")
+        if needs:
+            self.memory[key] = needs
+            for line in self.describe_memory():
+                if line not in self._printed:  # again only if this program needs more than those before
+                    log.print(line)
+                self._printed.add(line)
+
+    def describe_memory(self) -> list[str]:
+        """The memory of the program that needs most, as lines of text."""
+        most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
+        return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
+
+    def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> Compiled:
+        begin = time.perf_counter()
+        sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
+        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
+        with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            program = device.compile_with(self._step.lower(self._state, abstract), self._options, note)
+        return Compiled(program, time.perf_counter() - begin, memory.measure(self._state, abstract, program))
+
+
+def _shapes(batch: Batch) -> Any:
+    leaves, structure = jax.tree.flatten(batch)
+    return structure, tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves)
+
+
+def _describe(batch: Batch) -> str:
+    """The shapes of a batch: "source 64x16, target 64x16". Columns of one value per row are left out."""
+    shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(batch)}
+    wide = {name: shape for name, shape in shapes.items() if len(shape) > 1} or shapes
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}".strip() for name, shape in wide.items())

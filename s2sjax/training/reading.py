@@ -1,0 +1,58 @@
+"""Reads a checkpoint as Orbax wrote it, by TensorStore alone: to import Orbax takes longer than to read a small model.
+
+What is read is compared with its fingerprints (checkpoints.py). What cannot be read here is left to Orbax, which says
+what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from s2sjax.training.fingerprints import named_leaves
+
+Tree = Any
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps that have a checkpoint, oldest first. One that is being written has another name until it is whole."""
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+
+
+def read_json(item: Path) -> Any:
+    """A JSON item; None if it cannot be read."""
+    try:
+        return json.loads((item / "metadata").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def read_arrays(item: Path, template: Tree) -> Tree | None:
+    """An item of arrays in nested dicts, as NumPy arrays of the shapes of the template; None if it cannot be read."""
+    try:
+        import tensorstore
+
+        layout = json.loads((item / "_METADATA").read_text(encoding="utf-8"))
+        if not layout["use_ocdbt"]:
+            return None
+        base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{item}/"}}
+        context = tensorstore.Context()
+
+        def opened(path: str) -> Any:
+            place = {**base, "path": f"{path.replace('/', '.')}/"}
+            driver = "zarr3" if layout["use_zarr3"] else "zarr"
+            return tensorstore.open({"driver": driver, "kvstore": place}, open=True, context=context)
+
+        leaves = dict(named_leaves(template))
+        stores = [opened(path) for path in leaves]  # all at once, then read all at once
+        reads = [store.result().read() for store in stores]
+        found = [np.asarray(read.result()) for read in reads]
+    except Exception:  # TensorStore raises ValueError for most things, and the layout may be that of another version
+        return None
+    if any((a.shape, a.dtype) != (tuple(leaf.shape), leaf.dtype) for a, leaf in zip(found, leaves.values())):
+        return None
+    return jax.tree.unflatten(jax.tree.structure(template), found)
