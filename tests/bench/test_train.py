@@ -24,6 +24,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(train, "SIZES", {"small": size})
     monkeypatch.setattr(timing, "measure_ceilings", lambda dtype: timing.Ceilings(1e9, 1e9))
     monkeypatch.setattr(train, "_missing", lambda: "No module named 'torch'")
+    monkeypatch.setattr(peers, "remarks", lambda size: [])
 
 
 def test_ours_alone(tiny, call, tmp_path):
