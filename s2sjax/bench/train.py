@@ -129,7 +129,8 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
             best = min(found[1:], key=lambda row: row["seconds"])
             print(f"  {best['ratio']:.2f} times as fast as the best of them, {best['library']}", flush=True)
         if out:  # after each model: a run that is cut short leaves what it has measured
-            written = records.write(out, "train", rows, environment=environment, remarks=remarks, ceilings=ceilings._asdict())
+            facts = {"environment": environment, "remarks": remarks, "ceilings": ceilings._asdict()}
+            written = records.write(out, "train", rows, **facts)
     if out:
         print("wrote " + ", ".join(map(str, written)))
 
