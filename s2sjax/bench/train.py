@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
@@ -105,7 +106,7 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
     remarks = peers.remarks(size)
     for remark in remarks:
         print(remark)
-    ceilings = timing.measure_ceilings(s.train.dtype)
+    ceilings = timing.measure_ceilings(jnp.dtype(s.train.dtype))
     print(f"a large matrix product reaches {records.si(ceilings.flops, 'FLOP/s')}: MFU is relative to that", flush=True)
     if why := _missing():
         print(f"PyTorch is left out: {why}")
