@@ -218,7 +218,7 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
         raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
     for name, owners in OPTIONS.items():
         if getattr(options, name) and options.subject not in owners:
-            owner = " and ".join(owners)
+            owner = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
             raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
     start_jax(shares_device=True)
     if options.subject == "layers":

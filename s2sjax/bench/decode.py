@@ -66,6 +66,9 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
     c, shape = s.model, f"{s.source} -> {s.tokens} tokens, {s.dtype}"
     layers = f"{c.encoder_layers}+{c.decoder_layers}"
     print(f"{size}: Transformer {c.width}, {layers}, {s.vocabulary} words, {shape}, {records.describe(environment)}")
+    remarks = peers.remarks(size)
+    for remark in remarks:
+        print(remark)
     print(records.heading(COLUMNS), flush=True)
     rows: list[dict[str, Any]] = []
     for name, (beam, batch) in runs.items():
@@ -78,7 +81,7 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
         for library, reason in reasons.items():
             print(f"  {library} is left out: {reason}", flush=True)
         if out:  # after each search: a run that is cut short leaves what it has measured
-            written = records.write(out, "decode", rows, environment=environment)
+            written = records.write(out, "decode", rows, environment=environment, remarks=remarks)
     if out:
         print("wrote " + ", ".join(map(str, written)))
 

@@ -97,7 +97,9 @@ def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) ->
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
         device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-        translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=os.cpu_count() or 1)
+        # As many threads as XLA has: one for each core that this process may use.
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=threads)
     lines = [[str(token) for token in np.minimum(row, s.vocabulary - 2)] for row in source]
     longest = {"min_decoding_length": s.tokens, "max_decoding_length": s.tokens}
 

@@ -1,6 +1,7 @@
 """Ours beside other libraries, alternating in one run. A library that cannot run is left out, with its reason."""
 
 import gc
+import os
 import statistics
 import sys
 import time
@@ -70,6 +71,15 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
     Example: theirs 2, 9, 4 and ours 1, 3, 4 give 2.
     """
     return statistics.median(b / a for a, b in zip(ours, theirs))
+
+
+def remarks(size: str) -> list[str]:
+    """What the user of a CPU should know: other jobs slow some libraries more than others, and base takes long."""
+    if jax.default_backend() != "cpu":
+        return []
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    found = [f"the load of this machine is {load:.1f} on {cores} cores: measure again when it is idle"]
+    return found * (load > cores / 2) + ["base is for accelerators: on a CPU it takes very long"] * (size == "base")
 
 
 def free() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
@@ -102,7 +103,10 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
     if out:
         records.open_folder(out)
     print(f"{size}: training steps in {s.train.dtype}, {records.describe(environment)}", flush=True)
-    ceilings = timing.measure_ceilings(s.train.dtype)
+    remarks = peers.remarks(size)
+    for remark in remarks:
+        print(remark)
+    ceilings = timing.measure_ceilings(jnp.dtype(s.train.dtype))
     print(f"a large matrix product reaches {records.si(ceilings.flops, 'FLOP/s')}: MFU is relative to that", flush=True)
     if why := _missing():
         print(f"PyTorch is left out: {why}")
@@ -126,7 +130,8 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
             best = min(found[1:], key=lambda row: row["seconds"])
             print(f"  {best['ratio']:.2f} times as fast as the best of them, {best['library']}", flush=True)
         if out:  # after each model: a run that is cut short leaves what it has measured
-            written = records.write(out, "train", rows, environment=environment, ceilings=ceilings._asdict())
+            facts = {"environment": environment, "remarks": remarks, "ceilings": ceilings._asdict()}
+            written = records.write(out, "train", rows, **facts)
     if out:
         print("wrote " + ", ".join(map(str, written)))
 

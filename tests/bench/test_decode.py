@@ -16,6 +16,7 @@ SIZE = decode.Size(TINY, 12, 4, 3, {"beam 2, batch 2": (2, 2), "greedy, batch 3"
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setattr(decode, "SIZES", {"small": SIZE})
+    monkeypatch.setattr(peers, "remarks", lambda size: [])
 
 
 def missing(*_):

@@ -77,6 +77,17 @@ def test_pytorch_does_the_work_where_jax_does(monkeypatch):
     assert peers.torch_device() == "cuda"
 
 
+def test_what_the_user_of_a_cpu_should_know(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.9, 0.0, 0.0))
+    assert peers.remarks("small") == []
+    assert peers.remarks("base") == ["base is for accelerators: on a CPU it takes very long"]
+    monkeypatch.setattr(os, "getloadavg", lambda: (5.73, 0.0, 0.0))
+    assert peers.remarks("small") == ["the load of this machine is 5.7 on 2 cores: measure again when it is idle"]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert peers.remarks("base") == []
+
+
 def test_memory_is_left_to_pytorch_and_given_back_by_it(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")

@@ -24,6 +24,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(train, "SIZES", {"small": size})
     monkeypatch.setattr(timing, "measure_ceilings", lambda dtype: timing.Ceilings(1e9, 1e9))
     monkeypatch.setattr(train, "_missing", lambda: "No module named 'torch'")
+    monkeypatch.setattr(peers, "remarks", lambda size: [])
 
 
 def test_ours_alone(tiny, call, tmp_path):
@@ -59,7 +60,9 @@ def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path
     code, _, err = call("bench", "train", "--out", tmp_path / "file" / "below")
     assert code == 2 and err.startswith(f"error: {tmp_path / 'file' / 'below'}: ")
     assert "invalid choice: 'huge'" in call("bench", "train", "--size", "huge")[2]
-    assert "--only is an option of bench train and decode: leave it out" in call("bench", "data", "--only", "x")[2]
+    for option, owners in (("--only", "train and decode"), ("--out", "layers, train and decode")):
+        error = f"error: {option} is an option of bench {owners}: leave it out\n"
+        assert call("bench", "data", option, "x") == (2, "", error)
     assert "--rounds is 0: it must be at least 1" in call("bench", "train", "--rounds", 0)[2]
 
 
