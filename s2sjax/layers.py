@@ -22,7 +22,7 @@ from s2sjax.core import cells, convolution, device, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
-from s2sjax.core.products import product_in_float32
+from s2sjax.core.products import product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -340,13 +340,7 @@ class Embedding(nn.Module):
         return self.table[ids].astype(self.dtype) * jnp.asarray(self.scale, self.dtype)
 
     def logits(self, x: Array) -> Array:
-        table = self.table.astype(self.dtype)
-        rows = x.reshape(-1, self.width)
-        if not device.reads_table_as_stored(len(rows)):
-            return product_in_float32(x, table.T)
-        # The barrier keeps XLA from transposing the product back.
-        transposed = jax.lax.optimization_barrier(product_in_float32(table, rows.T))
-        return transposed.T.reshape(*x.shape[:-1], self.size)
+        return product_with_table(x, self.table.astype(self.dtype))
 
     def rows(self, ids: Array) -> tuple[Array, None]:
         """As an output layer: the weights [..., width] of these words, and no biases."""
@@ -418,11 +412,15 @@ class Dense(nn.Module):
     weight_norm: bool = False
 
     def setup(self):
-        self.kernel = _kernel(self, (self.inputs, self.outputs))
+        self.table: Any = self.get_variable("params", TABLE) if self.has_variable("params", TABLE) else None
+        self.kernel = _kernel(self, (self.inputs, self.outputs)) if self.table is None else self.table.T
         self.offset = param(self, "bias", nn.initializers.zeros, (self.outputs,)) if self.bias else None
 
     def __call__(self, x: Array) -> Array:
-        y = x @ self.kernel.astype(self.dtype)
+        if self.table is None:
+            y = x @ self.kernel.astype(self.dtype)
+        else:
+            y = product_with_table(x, self.table.astype(self.dtype)).astype(self.dtype)
         return y if self.offset is None else y + self.offset.astype(self.dtype)
 
     def in_parts(self, x: Array, parts: int) -> list[Array]:
@@ -439,6 +437,19 @@ class Dense(nn.Module):
         """As an output layer: the weights [..., inputs] and biases [...] of these words."""
         weights = jnp.moveaxis(jnp.take(self.kernel, ids, axis=1), 0, -1).astype(self.dtype)
         return weights, None if self.offset is None else self.offset[ids]
+
+
+TABLE = "kernel_table"
+
+
+def kernels_as_tables(params: Any) -> Any:
+    """Parameters for a few rows at a time: the kernels of `Dense` transposed on a CPU, see `product_with_table`."""
+    if not isinstance(params, Mapping) or not device.reads_table_as_stored(1):
+        return params
+    found = {name: kernels_as_tables(leaf) for name, leaf in params.items()}
+    if "kernel" in found and found["kernel"].ndim == 2:
+        found[TABLE] = found.pop("kernel").T
+    return found
 
 
 class Convolution(nn.Module):

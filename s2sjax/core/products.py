@@ -1,9 +1,10 @@
-"""Matrix products in two precisions: bfloat16 operands, float32 results."""
+"""Matrix products in two precisions: bfloat16 operands, float32 results; and those of a few rows."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core import device
 from s2sjax.core.attention import at_least_float32
 
 
@@ -14,6 +15,20 @@ def product_in_float32(x: Array, kernel: Array) -> Array:
     gradient with a bfloat16 matrix, which XLA computes in TF32, at a fraction of the speed.
     """
     return _dot(x, kernel) if x.dtype == at_least_float32(x.dtype) else _narrow_dot(x, kernel)
+
+
+def product_with_table(x: Array, table: Array) -> Array:
+    """x W^T in float32, W stored as a table [V, D]: [..., D] -> [..., V].
+
+    A CPU copies the second operand of a product into another layout. Of a few rows, that costs as much as the product:
+    there the table comes first, and is read as it is stored.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    if not device.reads_table_as_stored(len(rows)):
+        return product_in_float32(x, table.T)
+    # The barrier keeps XLA from transposing the product back.
+    transposed = jax.lax.optimization_barrier(product_in_float32(table, rows.T))
+    return transposed.T.reshape(*x.shape[:-1], len(table))
 
 
 def _dot(x: Array, kernel: Array) -> Array:

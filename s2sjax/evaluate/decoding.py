@@ -372,7 +372,8 @@ def search_batch(
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)
     memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
     sentences = Sentences(memories, source != PAD, limit, prefixes, numbers)
-    make = partial(_make_search, modules, params, o, words, length, record)
+    prepared = tuple(module.prepared(one) for module, one in zip(modules, params))
+    make = partial(_make_search, modules, params, prepared, o, words, length, record)
     if record:
         return search.run_loop(make(sentences))
     return continuous_batching.decode(make, sentences, slots), None
@@ -381,6 +382,7 @@ def search_batch(
 def _make_search(
     modules: Sequence[nn.Module],
     params: tuple,
+    prepared: tuple,
     o: config.Search,
     words: WordConstraints,
     length: int,
@@ -399,7 +401,7 @@ def _make_search(
         s.prefixes.shape[1] and constraints.beginning(s.prefixes),
     ]
     constraint = constraints.compose([rule for rule in rules if rule])
-    step, state = _start(modules, o.ensemble, params, s.memories, length)
+    step, state = _start(modules, o.ensemble, params, s.memories, length, prepared)
     score: dict[str, Any] = {"penalty": o.penalty, "alpha": o.alpha, "constraint": constraint}
     drawn = o.sampling
     if drawn.count:
@@ -414,9 +416,17 @@ def _make_search(
     )  # fmt: skip
 
 
-def _start(modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, memories: tuple, length: int):
+def _start(
+    modules: Sequence[nn.Module],
+    mean: ensemble.Mean,
+    params: tuple,
+    memories: tuple,
+    length: int,
+    prepared: Sequence[Any] | None = None,
+):
     """(step function, initial state) of the model or the ensemble."""
-    members = [module.beams(one, memory) for module, one, memory in zip(modules, params, memories)]
+    each = zip(modules, params, memories, prepared or [None] * len(modules))
+    members = [module.beams(*of) for module, *of in each]
     states = tuple(
         module.apply({"params": one}, memory, length, method="start")
         for module, one, memory in zip(modules, params, memories)

@@ -231,10 +231,16 @@ class EncoderDecoder(nn.Module):
         return self.decoder.step_beams(memory, prepared, state, token)
 
     @nn.nowrap
-    def beams(self, params: Any, memory: Any) -> Beams:
+    def prepared(self, params: Any) -> Any:
+        """What `beams` needs of the parameters: computed once, however often a slot of a search is filled again."""
+        has_own = hasattr(self.decoder_type, "step_beams")
+        return self.apply({"params": params}, method="prepare_beams") if has_own else None
+
+    @nn.nowrap
+    def beams(self, params: Any, memory: Any, prepared: Any = None) -> Beams:
         """What search sees of a model and its memory. What can be computed before the search is computed here."""
         apply: Any = partial(self.apply, {"params": params})
         if not hasattr(self.decoder_type, "step_beams"):
             return as_beams(partial(apply, memory, method="step"))
-        step = partial(apply, memory, apply(method="prepare_beams"), method="step_beams")
+        step = partial(apply, memory, prepared or self.prepared(params), method="step_beams")
         return Beams(self.decoder_type.tile, step, self.decoder_type.reorder)  # type: ignore[attr-defined]

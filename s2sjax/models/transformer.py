@@ -8,7 +8,7 @@ blocks. A `window` restricts the self-attentions. Cross attention knows of none 
 """
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -78,7 +78,8 @@ class Attention(nn.Module):
         self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
     ) -> tuple[Array, kv_cache.Cache]:
         """The same with a cache, see s2sjax/core/kv_cache.py. joined: of `join_query_key_value`."""
-        qkv = x @ joined["kernel"].astype(self.dtype) + joined["bias"].astype(self.dtype)
+        width = self.config.width
+        qkv: Any = layers.Dense(width, 3 * width, self.dtype, parent=None).apply({"params": joined}, x)
         qkv = qkv.reshape(*x.shape[:2], 3, self.config.heads, -1)
         if self.config.positions == "rotary":
             rotated = positions.rotate(qkv[:, :, :2], position[:, None, None, None])
@@ -358,7 +359,8 @@ class TransformerDecoder(nn.Module):
 
     def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
         """What every step needs of the parameters: of each block all, and those of `join_query_key_value`."""
-        return tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
 
     def step_beams(self, memory: DecoderMemory, blocks: tuple[tuple[dict, dict], ...], state: State, token: Array):
         """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""

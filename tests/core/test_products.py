@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from s2sjax.core.products import product_in_float32
+from s2sjax.core import device
+from s2sjax.core.products import product_in_float32, product_with_table
 
 
 def example(dtype):
@@ -46,3 +47,13 @@ def test_exact_types_are_left_alone(dtype):
         ):
             np.testing.assert_array_equal(one, other)
         jax.jvp(product_in_float32, (x, kernel), (x, kernel))  # forward mode too
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_product_with_a_table_is_that_with_its_transpose(monkeypatch, few, dtype):
+    monkeypatch.setattr(device, "reads_table_as_stored", lambda rows: few)
+    x, kernel, _ = example(dtype)
+    found = product_with_table(x, kernel.T)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, product_in_float32(x, kernel), rtol=1e-6, atol=1e-6)

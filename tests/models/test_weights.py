@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from s2sjax import config, models
+from s2sjax import config, layers, models
 from s2sjax.errors import UserError
 from s2sjax.models import NAMED
 
@@ -17,6 +17,19 @@ def shapes(model: config.ModelConfig, source_size: int, target_size: int) -> dic
 
 def count(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("model", [config.Transformer(positions="learned"), config.Luong()])
+def test_shapes_are_known_without_tracing_initial_values(model, monkeypatch):
+    plain = shapes(model, 50, 60)
+    drawn = lambda *_: pytest.fail("an initial value was traced")
+    with layers.shapes_only(), monkeypatch.context() as patched:
+        patched.setattr(jax.random, "normal", drawn)
+        patched.setattr(jax.random, "uniform", drawn)
+        found = shapes(model, 50, 60)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), found) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), plain
+    )
 
 
 def test_character_sequence_to_sequence():
