@@ -3,9 +3,7 @@
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,28 +22,9 @@ from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
 from s2sjax.core.products import product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
+from s2sjax.parameters import param
 
 Shapes = Mapping[str, tuple[int, ...]]
-_shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
-
-
-@contextlib.contextmanager
-def shapes_only() -> Iterator[None]:
-    """Parameters start at zero: what `init` returns has the right shapes, and is traced in a third of the time."""
-    token = _shapes_only.set(True)
-    try:
-        yield
-    finally:
-        _shapes_only.reset(token)
-
-
-def param(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Array:
-    """module.param(name, initial, shape). Flax would trace `initial` at every use, only to compare the shapes."""
-    if module.has_variable("params", name):
-        value: Any = module.get_variable("params", name)
-        if jnp.shape(value) == shape:
-            return value
-    return module.param(name, nn.initializers.zeros if _shapes_only.get() else initial, shape)
 
 
 def remat_block(policy: str, module: nn.Module, function: Callable, *arrays: Array) -> Any:

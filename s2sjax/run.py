@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import jax
 import numpy as np
 
-from s2sjax import config, evaluations, folder, layers, lock
+from s2sjax import config, evaluations, folder, lock
 from s2sjax.core.device import compiler_options
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
@@ -28,6 +28,7 @@ from s2sjax.evaluate.notes import Notes
 from s2sjax.evaluations import Evaluation, default_split, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
+from s2sjax.parameters import shapes_only
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
 from s2sjax.training import hosts, transfer
 from s2sjax.training import mesh as meshes
@@ -210,7 +211,7 @@ class Run:
         return self._params[average, mesh]
 
     def _restore(self, average: int, mesh: jax.sharding.Mesh | None) -> tuple[Any, int]:
-        with layers.shapes_only():
+        with shapes_only():
             # A key made outside would be computed, by a program that is compiled first.
             template = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         if mesh:

@@ -17,6 +17,7 @@ LAYERS = [
     "errors",
     "core",
     "config",
+    "parameters",
     "layers",
     "models",
     "data",

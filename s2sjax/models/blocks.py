@@ -9,6 +9,7 @@ from jax import Array
 
 from s2sjax import layers
 from s2sjax.core import attention
+from s2sjax.parameters import param
 
 
 class Pooling(nn.Module):
@@ -25,7 +26,7 @@ class Pooling(nn.Module):
     def setup(self):
         shapes = attention.SCORES[self.score].shapes(self.width, self.width, self.width)
         self.weights = layers.Weights(shapes, self.dtype)
-        self.learned = layers.param(self, "queries", nn.initializers.normal(1.0), (self.queries, self.width))
+        self.learned = param(self, "queries", nn.initializers.normal(1.0), (self.queries, self.width))
 
     def __call__(self, memory: Array, mask: Array) -> tuple[Array, Array]:
         queries = self.learned.astype(self.dtype)

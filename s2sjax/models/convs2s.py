@@ -16,6 +16,7 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, convolution
 from s2sjax.models.contract import Memory, Segments, check_positions
+from s2sjax.parameters import param
 
 DOT = attention.SCORES["dot"]
 
@@ -38,7 +39,7 @@ class PositionEmbedding(nn.Module):
 
     def setup(self):
         shape = (self.config.max_length, self.config.embedding)
-        self.table = layers.param(self, "table", nn.initializers.normal(0.1), shape)
+        self.table = param(self, "table", nn.initializers.normal(0.1), shape)
 
     def everywhere(self, xs: Array, train: bool) -> Array:
         """All positions: xs [B, T, E]."""

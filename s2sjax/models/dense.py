@@ -16,6 +16,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.parameters import param
 
 
 class WindowEncoder(nn.Module):
@@ -59,7 +60,7 @@ class DenseDecoder(nn.Module):
 
     def setup(self):
         c = self.config
-        self.beyond = layers.param(self, "beyond", nn.initializers.normal(c.width**-0.5), (c.width,))
+        self.beyond = param(self, "beyond", nn.initializers.normal(c.width**-0.5), (c.width,))
         self.inner = [layers.Dense(c.width, c.width, self.dtype) for _ in range(c.decoder_layers)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 

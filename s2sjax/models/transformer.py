@@ -19,6 +19,7 @@ from s2sjax import config, layers
 from s2sjax.core import attention, kv_cache, positions
 from s2sjax.core.windowed import offsets, windowed_multi_head
 from s2sjax.models.contract import Memory, Segments, check_positions, output_layer
+from s2sjax.parameters import param
 
 
 class Attention(nn.Module):
@@ -139,10 +140,10 @@ class Positions(nn.Module):
     def setup(self):
         c = self.config
         if c.positions == "learned":
-            self.table = layers.param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
+            self.table = param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
         if c.positions == "relative":
             shape = (positions.BUCKETS, c.heads)
-            self.relative = layers.param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
+            self.relative = param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
         if c.join_positions == "concat":
             self.join = layers.Dense(2 * c.width, c.width, self.dtype)
 

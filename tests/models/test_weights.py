@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from s2sjax import config, layers, models
+from s2sjax import config, models, parameters
 from s2sjax.errors import UserError
 from s2sjax.models import NAMED
 
@@ -23,7 +23,7 @@ def count(tree) -> int:
 def test_shapes_are_known_without_tracing_initial_values(model, monkeypatch):
     plain = shapes(model, 50, 60)
     drawn = lambda *_: pytest.fail("an initial value was traced")
-    with layers.shapes_only(), monkeypatch.context() as patched:
+    with parameters.shapes_only(), monkeypatch.context() as patched:
         patched.setattr(jax.random, "normal", drawn)
         patched.setattr(jax.random, "uniform", drawn)
         found = shapes(model, 50, 60)
