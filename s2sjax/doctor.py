@@ -179,7 +179,8 @@ def _attention(first: Any) -> str:
 
     forced = f" ({device.ATTENTION} is set)" if os.environ.get(device.ATTENTION) else ""
     if device.runs_flash_attention(first):
-        ours = "" if forced else f"one kernel of s2sjax up to {device.SHORT} tokens, then "
+        short = not forced and device.runs_short_attention(first)
+        ours = f"one kernel of s2sjax up to {device.SHORT} tokens, then " if short else ""
         return f"{ours}cuDNN's flash attention in bfloat16, XLA's in float32{forced}"
     if forced or first.platform != "gpu":
         return f"XLA's{forced}"

@@ -133,6 +133,7 @@ def test_it_runs_without_any_dependency(tmp_path):
             None,
             "one kernel of s2sjax up to 128 tokens, then cuDNN's flash attention in bfloat16, XLA's in float32",
         ),
+        ("8.6", None, "cuDNN's flash attention in bfloat16, XLA's in float32"),
         ("9.0", "xla", f"XLA's ({device.ATTENTION} is set)"),
         ("7.5", None, "XLA's: cuDNN's flash attention requires compute capability 8.0, this GPU has 7.5"),
         ("7.5", "cudnn", f"cuDNN's flash attention in bfloat16, XLA's in float32 ({device.ATTENTION} is set)"),

@@ -17,7 +17,7 @@ from jax import Array
 FEW_ROWS = 128
 """rows of a product that count as few: those of a search"""
 SHORT = 128
-"""queries, and keys, whose scores fit on a GPU's chip: then s2sjax/core/short.py computes their attention"""
+"""queries, and keys, whose scores fit on a GPU's chip: for s2sjax/core/short.py"""
 ATTENTION = "S2SJAX_ATTENTION"
 """a variable of the environment: xla or cudnn, to use that attention whatever the device"""
 UNROLL = "S2SJAX_UNROLL"
@@ -101,11 +101,16 @@ def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "
     width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])
     if queries.dtype not in (jnp.bfloat16, jnp.float16):
         return "xla"
-    if not forced and runs_triton(first) and longest <= SHORT and width in (16, 32, 64, 128):
+    if not forced and runs_short_attention(first) and longest <= SHORT and width in (16, 32, 64):
         return "short"
     # cuDNN's gradient requires even lengths.
     even = queries.shape[1] % 2 == keys.shape[1] % 2 == 0
     return "cudnn" if even and width % 8 == 0 and width <= 128 and runs_flash_attention(first) else "xla"
+
+
+def runs_short_attention(device: jax.Device) -> bool:
+    """Whether s2sjax/core/short.py runs: on Hopper, where it was measured. Other chips have less memory of their own."""
+    return int(_compute_capability(device)) == 9
 
 
 def runs_flash_attention(device: jax.Device) -> bool:
@@ -115,7 +120,7 @@ def runs_flash_attention(device: jax.Device) -> bool:
 
 
 def runs_triton(device: jax.Device) -> bool:
-    """Whether s2sjax/core/fused.py and short.py run: on NVIDIA's GPUs from Ampere on; elsewhere XLA's kernels do."""
+    """Whether s2sjax/core/fused.py runs: on NVIDIA's GPUs from Ampere on; elsewhere XLA's own kernels do."""
     return _compute_capability(device) >= 8
 
 

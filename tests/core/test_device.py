@@ -17,7 +17,9 @@ def gpu(capability):
     ("capability", "dtype", "width", "length", "kernel"),
     [
         ("9.0", "bfloat16", 64, 128, "short"),
-        ("8.0", "float16", 128, 1, "short"),
+        ("9.0", "float16", 16, 1, "short"),
+        ("9.0", "bfloat16", 128, 128, "cudnn"),
+        ("8.0", "bfloat16", 64, 128, "cudnn"),
         ("9.0", "bfloat16", 64, 130, "cudnn"),
         ("9.0", "bfloat16", 64, 131, "xla"),  # an odd length
         ("8.0", "float16", 128, 200, "cudnn"),
