@@ -109,7 +109,7 @@ def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "
 
 
 def runs_short_attention(device: jax.Device) -> bool:
-    """Whether s2sjax/core/short.py runs: on Hopper, where it was measured. Other chips have less memory of their own."""
+    """Whether s2sjax/core/short.py runs: on Hopper, where it was measured; other chips have less memory."""
     return int(_compute_capability(device)) == 9
 
 
