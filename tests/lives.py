@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint  # noqa: F401  here, while the files of Python can be read: the library imports it late
 
 from s2sjax import config
 from s2sjax.errors import UserError

@@ -348,7 +348,7 @@ def test_an_error_while_reading_is_not_damage(folder, monkeypatch, error):
     def restore(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(checkpoints, "_restore_item", restore)
+    monkeypatch.setattr(checkpoints, "_restore_arrays", restore)
     with pytest.raises(type(error)) as caught:
         checkpoints.restore(state_at(0))
     assert caught.value is error
