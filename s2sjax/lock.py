@@ -143,7 +143,7 @@ class _Lock:
         return False
 
     def _touched(self) -> int | None:
-        """When the file was last touched. Opened anew each time: NFS then asks the server."""
+        """When the file was last written. It is opened again each time, so that NFS asks its server."""
         try:
             with open(self.path, "rb") as file:
                 return os.fstat(file.fileno()).st_mtime_ns

@@ -181,7 +181,7 @@ def fused_multi_head(
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
         return multi_head(queries, keys, values, mask, bias)
-    # With a bias, cuDNN's gradient does not support odd lengths.
+    # XLA's is the only one that takes a bias here: cuDNN's gradient of one fails for odd lengths.
     kernel = device.attention_kernel(queries, keys) if bias is None else "xla"
     if kernel == "short":
         return short.attend(queries, keys, values, lengths, short.Static(causal))

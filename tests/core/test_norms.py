@@ -46,7 +46,7 @@ def test_sums_over_many_rows_are_in_float32():
     assert d_x.dtype == jnp.bfloat16
     for found, expected in zip(rest, exact[1:]):
         assert found.dtype == jnp.float32
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)  # they are up to 200
 
 
 def test_gates_are_normalised_one_by_one():

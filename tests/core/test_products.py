@@ -27,7 +27,8 @@ def test_the_gradient_in_half_precision_is_near_that_in_float32():
     exact = gradients(x.astype(jnp.float32), kernel.astype(jnp.float32), cotangent)
     for one, other in zip(half, exact):
         assert one.dtype == jnp.bfloat16 and one.shape == other.shape
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.03 * float(abs(other).max()))
+        # Half of the last of 8 bits is 0.002; the gradient is rounded before the product, and the result after it.
+        np.testing.assert_allclose(one.astype(jnp.float32), other, rtol=0, atol=0.005 * float(abs(other).max()))
 
 
 def test_no_product_of_the_backward_pass_reads_float32():

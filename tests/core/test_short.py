@@ -46,14 +46,14 @@ def test_what_is_beyond_a_length_is_never_read():
 
 
 def test_half_precision():
-    """Its products have operands of bfloat16, its softmax is of float32: as near to the definition as cuDNN's."""
-    arrays = drawn(2, 9, 2, 32), drawn(2, 9, 2, 32, seed=1), drawn(2, 9, 2, 32, seed=2)
-    narrow = [array.astype(jnp.bfloat16) for array in arrays]
+    """Its products have operands of bfloat16, its softmax is of float32: only weights and results are rounded."""
+    narrow = [drawn(2, 9, 2, 32, seed=seed).astype(jnp.bfloat16) for seed in range(3)]
     lengths = jnp.array([9, 4])
     seen = jnp.broadcast_to(jnp.arange(9) < lengths[:, None, None], (2, 9, 9))
     found = short.attend(*narrow, lengths, short.Static(False, interpret=True))
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), attention.multi_head(*arrays, seen), atol=0.02)
+    exact = attention.multi_head(*(array.astype(jnp.float32) for array in narrow), seen)
+    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=0, atol=0.005 * float(abs(exact).max()))
 
 
 def test_under_vmap_the_calls_are_one_batch():
