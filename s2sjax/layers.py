@@ -403,7 +403,7 @@ class Dense(nn.Module):
         return y if self.offset is None else y + self.offset.astype(self.dtype)
 
     def in_parts(self, x: Array, parts: int) -> list[Array]:
-        """The outputs as a list of equal parts, one product each: it is cheaper to slice the kernel than the outputs."""
+        """The outputs as a list of equal parts, one product each: slicing the kernel is cheaper than slicing them."""
         cut = lambda array: jnp.split(array.astype(self.dtype), parts, axis=-1)
         kernels, offsets = cut(self.kernel), [None] * parts if self.offset is None else cut(self.offset)
         return [x @ kernel if offset is None else x @ kernel + offset for kernel, offset in zip(kernels, offsets)]
