@@ -87,9 +87,9 @@ def restored(params: Tree) -> Tree:
 
 
 def _is_factor(path: tuple, leaf: Quantised) -> bool:
-    """Whether it is a matrix that layers only multiply with, or an embedding table. A stack of blocks has one more axis.
+    """Whether it is a matrix that layers only multiply with, or an embedding table; stacked blocks have one more axis.
 
-    The kernel of a convolution has three too.
+    The kernel of a convolution has three, too, and is no such matrix.
     """
     names = [str(getattr(key, "key", "")) for key in path]
     stacked = "blocks" in names and "stack" in names
