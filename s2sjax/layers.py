@@ -334,17 +334,18 @@ class Spelling:
     options: config.Spelling
 
 
-class SpelledEmbedding(nn.Module):
-    """A vector for each id, made of the characters of its word: [...] -> [..., width]. See s2sjax/core/spelling.py."""
+class CharacterNetwork(nn.Module):
+    """A word's vector from the numbers of its characters, 0: none: [..., C] -> [..., width]. See core/spelling.py."""
 
-    words: Spelling
+    options: config.Spelling
+    alphabet: int
     width: int
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        o = self.words.options
+        o = self.options
         features = o.filters * sum(o.kernels)
-        self.characters = Embedding(int(self.words.table.max()) + 1, o.width, self.dtype, o.width**0.5)
+        self.characters = Embedding(self.alphabet, o.width, self.dtype, o.width**0.5)
         self.kernels = [
             Weights({"kernel": (m, o.width, m * o.filters), "bias": (m * o.filters,)}, self.dtype) for m in o.kernels
         ]
@@ -352,12 +353,7 @@ class SpelledEmbedding(nn.Module):
         self.gates = [Dense(features, features, self.dtype) for _ in range(o.highways)]
         self.project = Dense(features, self.width, self.dtype)
 
-    @property
-    def size(self) -> int:
-        return len(self.words.table)
-
-    def __call__(self, ids: Array) -> Array:
-        spelt = jnp.asarray(self.words.table)[ids]  # [..., C]
+    def __call__(self, spelt: Array) -> Array:
         convolutions = [(weights["kernel"], weights["bias"]) for weights in (kernel() for kernel in self.kernels)]
         y = spelling.features(convolutions, self.characters(spelt), spelt > 0)
         for transform, gate in zip(self.transforms, self.gates):

@@ -9,6 +9,7 @@ text.py         text to ids and back
 columns.py      examples as named columns, ragged or dense
 batches.py      which rows form the batch at step t
 pairs.py        text pairs as columns, raw or prepared
+tagged.py       sentences with a tag for each word
 mixtures.py     batches drawn from several corpora
 packing.py      several short pairs in one row
 parts.py        a training set split into parts with few distinct target words

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
+from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket, with_longer
 from s2sjax.errors import UserError
 
 Tree = Any
@@ -18,19 +18,30 @@ Tree = Any
 class Batched:
     """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
 
-    With a mesh, the rows of a batch are split over all devices, and every process gets all results.
+    With a mesh, the rows of a batch are split over all devices, and every process gets all results. With `longer`, rows
+    that are longer than the last bucket are padded to a multiple of it, fewer of them at once; otherwise they are
+    refused.
     """
 
-    def __init__(self, function: Callable[[Tree, Batch], Tree], buckets: Buckets, rows: int, mesh: Mesh | None = None):
-        self.buckets, self.mesh = buckets, mesh if mesh is not None and mesh.size > 1 else None
-        devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        self.rows = -(-rows // devices) * devices
+    def __init__(
+        self,
+        function: Callable[[Tree, Batch], Tree],
+        buckets: Buckets,
+        rows: int,
+        mesh: Mesh | None = None,
+        longer: bool = False,
+    ):
+        self.buckets, self.longer = buckets, longer
+        self.mesh = mesh if mesh is not None and mesh.size > 1 else None
+        self.devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        self.rows = -(-rows // self.devices) * self.devices
         replicated = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
         self._compiled = jax.jit(function, out_shardings=replicated)
 
     def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
         """One result for each row of the columns, in order."""
-        bucket = first_bucket(columns.lengths, self.buckets)
+        buckets = with_longer(self.buckets, columns.lengths) if self.longer else self.buckets
+        bucket = first_bucket(columns.lengths, buckets)
         if np.any(bucket < 0):
             row = int(np.argmin(bucket))
             raise UserError(
@@ -38,11 +49,13 @@ class Batched:
                 f"data.buckets, {tuple(self.buckets[-1])}: shorten it"
             )
         found: list[Tree] = [None] * len(bucket)
-        for number, widths in enumerate(self.buckets):
+        for number, widths in enumerate(buckets):
             members = np.flatnonzero(bucket == number)
-            for first in range(0, len(members), self.rows):
-                chosen = members[first : first + self.rows]
-                rows = np.full(self.rows, -1)
+            beyond = max(0, number + 1 - len(self.buckets))  # times that the last bucket was doubled
+            many = max(self.rows >> beyond, self.devices) // self.devices * self.devices
+            for first in range(0, len(members), many):
+                chosen = members[first : first + many]
+                rows = np.full(many, -1)
                 rows[: len(chosen)] = chosen
                 batch = {name: self._place(array) for name, array in columns.batch(rows, widths).items()}
                 results = jax.device_get(self._compiled(params, batch))

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from s2sjax.evaluate.metrics import Result, Terms
 
-Metric = Literal["accuracy", "padded", "f1", "precision", "recall", "intent", "sentence"]
 Tags = Sequence[str]
 
 
@@ -43,7 +42,7 @@ def entities(tags: Tags) -> set[tuple[str, int, int]]:
     return found
 
 
-def score(metrics: Sequence[Metric], pairs: Sequence[Pair]) -> dict[str, Result]:
+def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
     """Each metric in percent, with the terms of each sentence."""
     return {name: _result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
 
@@ -112,8 +111,8 @@ class TagScore(NamedTuple):
     """How one tag fared."""
 
     tag: str
-    count: int
-    """words that should have it"""
+    words: int
+    """that should have it"""
     right: int
     mistaken_for: str
     """the tag that was predicted most often instead; "" if none was"""

@@ -1,6 +1,6 @@
 """The conditional random field against enumeration of all sequences, for every length and with padding."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ MASK = np.arange(S) < np.arange(S + 1)[:, None]
 def by_hand(emissions, tags) -> float:
     if not tags:
         return 0.0
-    moved = sum(WEIGHTS["transition"][a, b] for a, b in zip(tags, tags[1:]))
+    moved = sum(WEIGHTS["transition"][a, b] for a, b in pairwise(tags))
     return WEIGHTS["start"][tags[0]] + WEIGHTS["end"][tags[-1]] + moved + sum(e[y] for e, y in zip(emissions, tags))
 
 

@@ -17,8 +17,8 @@ import zoo
 
 import s2sjax
 from s2sjax import config, run
-from s2sjax.config import Data, Luong, Mesh, Search, Synthetic, Train
-from s2sjax.tasks import TASKS, Regression, Translation
+from s2sjax.config import Data, InMemory, Luong, Mesh, Search, Spelling, Synthetic, TagData, TaggerModel, Train
+from s2sjax.tasks import TASKS, Regression, Tagging, Translation
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
@@ -36,7 +36,24 @@ EXPERIMENTS = {
         SeriesModel(width=4, cell="gru", attention=True),
         TRAIN,
     ),
-}
+    "tagging": Tagging(
+        "tagging",
+        TagData(
+            InMemory(
+                train=[(" ".join("ab"[i >> j & 1] for j in range(1 + i % 4)), "X Y Z Y"[: 2 * (i % 4) + 1], "pq"[i % 2])
+                       for i in range(40)],
+                dev=[("a b", "X Y", "p"), ("c", "X", "q")],
+            ),
+            buckets=((4,),), tokens=32,
+        ),
+        TaggerModel(
+            Luong(width=8, embedding=6, layers=1, bidirectional=True, dropout=0.0),
+            Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
+            spelling_width=2, dropout=0.2, crf=True, intent=1.0,
+        ),
+        TRAIN,
+    ),
+}  # fmt: skip
 
 
 def changed(experiment, **train):
