@@ -49,7 +49,7 @@ def sentence(where: str, fields: Sequence[str], intents: bool = False) -> Senten
 
 
 def read_file(path: str, setting: str, origin: str, intents: bool) -> Iterator[Sentence]:
-    for row in tables.read_tsv(path, FORM, setting, origin, more="intent"):
+    for row in tables.read_tsv(path, FORM, setting, origin, more="the intent if any"):
         yield sentence(row.where, row.fields, intents)
 
 

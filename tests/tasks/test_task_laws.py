@@ -22,6 +22,7 @@ from s2sjax.tasks import TASKS, Regression, Tagging, Translation
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+TAGGED = [("a b b a"[: 2 * n + 1], "X Y Z Y"[: 2 * n + 1], "pq"[n % 2]) for n in range(4)] * 10
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
@@ -38,22 +39,18 @@ EXPERIMENTS = {
     ),
     "tagging": Tagging(
         "tagging",
-        TagData(
-            InMemory(
-                train=[(" ".join("ab"[i >> j & 1] for j in range(1 + i % 4)), "X Y Z Y"[: 2 * (i % 4) + 1], "pq"[i % 2])
-                       for i in range(40)],
-                dev=[("a b", "X Y", "p"), ("c", "X", "q")],
-            ),
-            buckets=((4,),), tokens=32,
-        ),
+        TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
         TaggerModel(
             Luong(width=8, embedding=6, layers=1, bidirectional=True, dropout=0.0),
             Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
-            spelling_width=2, dropout=0.2, crf=True, intent=1.0,
+            spelling_width=2,
+            dropout=0.2,
+            crf=True,
+            intent=1.0,
         ),
         TRAIN,
     ),
-}  # fmt: skip
+}
 
 
 def changed(experiment, **train):
