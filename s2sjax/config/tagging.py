@@ -16,16 +16,34 @@ TagMetric = Literal["accuracy", "padded", "f1", "precision", "recall", "intent",
 
 @settings
 class TaggedFiles(Corpus):
-    """TSV files, UTF-8, plain or .gz: words, a tab, equally many tags, and perhaps a tab and the intent."""
+    """TSV files, UTF-8, plain or .gz: words, a tab, equally many tags, and perhaps a tab and the intent.
 
-    train: FilePath = ""
+    A part of train can be held out, by a hash of the words, so that no sentence is in two parts.
+    """
+
+    folder: FilePath = ""
+    """of the files, relative to the experiment file"""
+    train: str = "train.tsv"
     """file of the training sentences"""
-    dev: FilePath = ""
+    dev: str = ""
     """file of the sentences evaluated during training"""
-    test: FilePath = ""
+    test: str = ""
     """file of the sentences evaluated at the end"""
+    dev_percent: float = 0.0
+    """percentage of the train file held out as dev, if there is no dev file"""
     origin: str = ""
-    """where the data set comes from, for whoever does not have the files"""
+    """where the data set comes from, for the error if a file is missing"""
+
+    def __post_init__(self):
+        require(self.train != "", "data.corpus.train is empty: name the file with the training sentences")
+        require(
+            0 <= self.dev_percent < 100,
+            f"data.corpus.dev_percent is {self.dev_percent}: it must be at least 0 and below 100",
+        )
+        require(
+            not (self.dev and self.dev_percent),
+            "data.corpus has both dev and dev_percent: name a file, or hold out a part of train",
+        )
 
 
 @settings

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.tokens import EOS, SOS, SPECIALS, UNK
-from s2sjax.data import sources, tables, text
+from s2sjax.data import Split, sources, split_of, tables, text
 from s2sjax.data.columns import Aligned, Columns, Ragged
 
 FORM = ("words", "equally many tags")
@@ -31,14 +32,14 @@ class Sentence(NamedTuple):
     intent: str = ""
 
 
-def split(line: str) -> tuple[str, ...]:
+def split_words(line: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split("[ \t]", line)))
 
 
 def sentence(where: str, fields: Sequence[str], intents: bool = False) -> Sentence:
     """Checked; `where` is for errors. With `intents`, there must be one."""
     require(len(fields) in (2, 3), f"{where} has {len(fields)} columns: write {', '.join(FORM)}, and perhaps an intent")
-    words, tags = split(fields[0]), split(fields[1])
+    words, tags = split_words(fields[0]), split_words(fields[1])
     require(len(words) > 0, f"{where} has no words: remove it")
     require(len(words) == len(tags), f"{where} has {len(words)} words and {len(tags)} tags: give each word one tag")
     intent = fields[2].strip() if len(fields) == 3 else ""
@@ -48,17 +49,28 @@ def sentence(where: str, fields: Sequence[str], intents: bool = False) -> Senten
     return Sentence(words, tags, intent)
 
 
-def read_file(path: str, setting: str, origin: str, intents: bool) -> Iterator[Sentence]:
-    for row in tables.read_tsv(path, FORM, setting, origin, more="the intent if any"):
-        yield sentence(row.where, row.fields, intents)
+def read(corpus: config.Corpus, split: Split, intents: bool) -> list[Sentence]:
+    """The sentences of a split; with `intents`, each must have one."""
+    if isinstance(corpus, config.TaggedFiles):
+        return _read_files(corpus, split, intents)
+    # Of any other corpus, an example's source has the words, its first target the tags, its second the intent.
+    name = type(corpus).__name__
+    named = ((f"{name}.{split}, example {n}", e) for n, e in enumerate(sources.load(corpus, split), start=1))
+    return [sentence(where, (example.source, *example.targets), intents) for where, example in named]
 
 
-def read_corpus(corpus: config.Corpus, split: str, intents: bool) -> Iterator[Sentence]:
-    """Of any other corpus: the source of an example has the words, its first target the tags, its second the intent."""
-    for number, example in enumerate(sources.load(corpus, split), start=1):  # type: ignore[arg-type]
-        yield sentence(
-            f"{type(corpus).__name__}.{split}, example {number}", (example.source, *example.targets), intents
-        )
+def _read_files(corpus: config.TaggedFiles, split: Split, intents: bool) -> list[Sentence]:
+    held_out = split == "dev" and corpus.dev_percent > 0
+    name = "train" if held_out else split
+    require(getattr(corpus, name) != "", f"data.corpus.{name} is empty: name a TSV file of words and tags")
+    path = Path(corpus.folder, getattr(corpus, name))
+    rows = tables.read_tsv(path, FORM, "data.corpus.folder", corpus.origin, more="the intent if any")
+    found = [sentence(row.where, row.fields, intents) for row in rows]
+    if split != "test" and corpus.dev_percent > 0:
+        part = lambda sentence: split_of(" ".join(sentence.words).lower(), corpus.dev_percent, 0)
+        found = [sentence for sentence in found if part(sentence) == split]
+        require(len(found) > 0, f"{path} has no sentence for {split}: change data.corpus.dev_percent")
+    return found
 
 
 def fingerprint(sentences: Iterable[Sentence]) -> str:

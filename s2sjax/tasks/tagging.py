@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config, models
-from s2sjax.config import TagData, TagEvaluate, TaggedFiles, TaggerModel, require, settings
+from s2sjax.config import TagData, TagEvaluate, TaggerModel, require, settings
 from s2sjax.core import losses
 from s2sjax.core.tokens import SPECIALS
 from s2sjax.data import memory, tagged, text
@@ -54,7 +54,10 @@ class Tagging(config.Experiment):
     seed: int = 0
     """of the initial parameters, the order of the examples, and dropout"""
 
-    free_fields: ClassVar = ("data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows")
+    # Where the data is stored may change: its fingerprint may not.
+    free_fields: ClassVar = (
+        "data.corpus.folder", "data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+    )  # fmt: skip
 
     def __post_init__(self):
         self.check_name()
@@ -115,15 +118,10 @@ class TaggingTask(Task):
         return self.examples("train")
 
     def examples(self, split: str) -> list[Sentence]:
-        corpus, intents = self.experiment.data.corpus, self.experiment.model.intent > 0
-        if not isinstance(corpus, TaggedFiles):
-            return list(tagged.read_corpus(corpus, split, intents))
-        path, setting = getattr(corpus, split), f"data.corpus.{split}"
-        require(path != "", f"{setting} is empty: name a TSV file of words and tags")
-        return list(tagged.read_file(path, setting, corpus.origin, intents))
+        return tagged.read(self.experiment.data.corpus, split, self.experiment.model.intent > 0)  # type: ignore[arg-type]
 
     def example_of(self, line: str, where: str) -> Sentence:
-        words = tagged.split(line)
+        words = tagged.split_words(line)
         self._check_length(words, where)
         return Sentence(words, ())
 
@@ -142,12 +140,12 @@ class TaggingTask(Task):
         with_intent = sum(sentence.intent != "" for sentence in data)
         if with_intent and not self.experiment.model.intent:
             found.append(f"{with_intent:,} sentences have an intent, which is not learned: set model.intent above 0")
-        if self.has("dev"):
-            new = {tag for sentence in self.examples("dev") for tag in sentence.tags}
-            new -= {tag for sentence in data for tag in sentence.tags}
+        learned = {tag for sentence in data for tag in sentence.tags}
+        for split in filter(self.has, ("dev", "test")):
+            new = sorted({tag for sentence in self.examples(split) for tag in sentence.tags} - learned)
             if new:
-                shown = ", ".join(sorted(new)[:5]) + (", ..." if len(new) > 5 else "")
-                found.append(f"tags of dev that training never sees, so that they count as wrong: {shown}")
+                shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
+                found.append(f"tags of {split} that training never sees, so that they count as wrong: {shown}")
         return found
 
     def save_data(self, folder: Path) -> None:
@@ -335,12 +333,13 @@ class TaggingTask(Task):
         return {"source": " ".join(example.words), "hypothesis": str(output), "references": [str(correct)]}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """How each tag fares on dev, as bars."""
-        if not self.has("dev"):
+        """How each tag fares on test, or on dev if there is no test, as bars."""
+        split = next(filter(self.has, ("test", "dev")), None)
+        if split is None:
             return []
         from s2sjax.evaluate.tag_figure import tag_bars  # imports Matplotlib, which is slow
 
-        examples = self.examples("dev")
+        examples = self.examples(split)
         outputs = self.predictor(mesh)(restore(), examples)
         path = folder / "tags.png"
         if hosts.is_leader():

@@ -23,6 +23,7 @@ from s2sjax.config import (
     Train,
     Transformer,
 )
+from s2sjax.data import tagged, text
 from s2sjax.errors import UserError
 from s2sjax.tasks import Tagging
 from s2sjax.tasks.tagging import Tagged
@@ -84,8 +85,6 @@ def test_columns_of_words_characters_tags_and_intents():
 
 
 def test_a_long_word_keeps_its_beginning_and_its_end():
-    from s2sjax.data import tagged, text
-
     alphabet = text.build(config.Text("characters"), ["internationalization"])
     row = tagged.spell(alphabet, ["internationalization", "on"], 7)
     assert [alphabet.decode(each[1:8]) for each in row] == ["inteion", "on"]
@@ -171,7 +170,7 @@ def test_another_run_gives_each_word_and_tag_its_own_row():
         ("a\tX\tp\n\n", "line 2 has 1 of 2 columns: write words, a tab, equally many tags, a tab, the intent if any"),
         ("a\tX\tp\tq\n", "line 1 has 4 columns: write words, equally many tags, and perhaps an intent"),
         ("a\tX\n", "line 1 has no intent: write one in the third column, or set model.intent to 0"),
-        ("", "is empty: put examples in it, or change data.corpus.train"),
+        ("", "is empty: put examples in it, or change data.corpus.folder"),
         (None, "(each line: words, a tab, equally many tags, a tab, the intent if any) of Somewhere 2026: correct "),
     ],
 )
@@ -180,11 +179,23 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_line(tmp_path, content, 
     if content is not None:
         path.write_text(content)
     experiment = tagging(intent=1.0)
-    corpus = TaggedFiles(train=str(path), origin="Somewhere 2026")
+    corpus = TaggedFiles(str(tmp_path), origin="Somewhere 2026")
     task = config.replace(experiment, data=config.replace(experiment.data, corpus=corpus)).task()
     with pytest.raises(UserError) as caught:
         task.read()
     assert "train.tsv" in str(caught.value) and message in str(caught.value)
+
+
+def test_a_part_of_train_is_held_out_by_its_words(tmp_path):
+    lines = [f"word{n % 40} x\tA B\n" for n in range(80)]  # each sentence twice
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    (tmp_path / "dev.tsv").write_text("y\tA\n")
+    experiment = tagging()
+    corpus = TaggedFiles(str(tmp_path), test="dev.tsv", dev_percent=20.0)
+    task = config.replace(experiment, data=config.replace(experiment.data, corpus=corpus)).task()
+    train, dev = task.read(), task.examples("dev")
+    assert len(train) + len(dev) == 80 and len(dev) >= 4 and not {s.words for s in train} & {s.words for s in dev}
+    assert [s.words for s in task.examples("test")] == [("y",)] and task.has("dev") and task.has("test")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +207,8 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_line(tmp_path, content, 
         (lambda: tagging(spelling_width=5), "gives 5 to its characters: at least 6 are needed"),
         (lambda: tagging(metrics=("intent",)), "evaluate.metrics has the intent, and model.intent 0 learns none"),
         (lambda: TagData(buckets=((8,), (4,))), "data.buckets is ((8,), (4,)): give lengths of at least 1, from short"),
+        (lambda: TaggedFiles(dev="dev.tsv", dev_percent=5.0), "data.corpus has both dev and dev_percent"),
+        (lambda: tagged.read(TaggedFiles(), "test", False), "data.corpus.test is empty: name a TSV file"),
         (lambda: TagEvaluate(()), "evaluate.metrics is empty"),
         (
             lambda: config.replace(tagging(crf=True), train=Train(label_smoothing=0.1)),
