@@ -3,6 +3,7 @@
 import pytest
 
 from s2sjax.evaluate.significance import bootstrap
+from s2sjax.evaluate.tag_figure import tag_bars
 from s2sjax.evaluate.tags import Pair, TagScore, by_tag, entities, score
 
 
@@ -72,3 +73,12 @@ def test_the_terms_of_the_sentences_give_the_score():
 def test_the_tags_one_by_one():
     found = by_tag([pair("A B A", "A A A"), pair("C C", "A B")])
     assert found == [TagScore("A", 4, 2, "B"), TagScore("B", 1, 0, "C")]
+
+
+def test_a_figure_has_a_bar_for_each_tag(tmp_path):
+    scores = [TagScore("NOUN", 40, 30, "$X$"), *(TagScore(f"B-{n}", 1, 1, "") for n in range(50))]
+    tag_bars(tmp_path / "tags.svg", scores)
+    drawn = (tmp_path / "tags.svg").read_text()
+    for words in ("NOUN", "75.0% of 40, wrong mostly as $X$", "100.0% of 1", "B-38", "11 rarer tags are not shown"):
+        assert words in drawn
+    assert "B-39" not in drawn
