@@ -17,11 +17,13 @@ import zoo
 
 import s2sjax
 from s2sjax import config, run
-from s2sjax.config import Data, Luong, Mesh, Search, Synthetic, Train
-from s2sjax.tasks import TASKS, Regression, Translation
+from s2sjax.config import Data, InMemory, Luong, Mesh, RNNsearch, Search, Synthetic, Train
+from s2sjax.tasks import TASKS, Classification, Regression, Translation
+from s2sjax.tasks.classification import LabelData, LabelModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
@@ -34,6 +36,12 @@ EXPERIMENTS = {
         "regression",
         Windows(Fibonacci(60), steps=4, tokens=32),
         SeriesModel(width=4, cell="gru", attention=True),
+        TRAIN,
+    ),
+    "classification": Classification(
+        "classification",
+        LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
+        LabelModel(RNNsearch(width=4, embedding=4, dropout=0.0), queries=2, dropout=0.2),
         TRAIN,
     ),
 }
