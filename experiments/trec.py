@@ -4,10 +4,9 @@ Command   s2sjax train experiments/trec.py
 Score     not measured yet
 """
 
-from s2sjax.config import LabelledText, Text, Train
+from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train
 from s2sjax.models.ngrams import NGrams
 from s2sjax.tasks import Classification
-from s2sjax.tasks.classification import LabelData, LabelModel
 
 experiment = Classification(
     name="trec",

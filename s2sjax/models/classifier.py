@@ -3,21 +3,20 @@
 Letters: B batch, S source positions, F features of a frame, H width of the states, K queries, L labels.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers, models
+from s2sjax.config.labels import Pooling
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.pooling import query_pool
 from s2sjax.core.tokens import SPECIALS, UNK
 from s2sjax.models.contract import Memory, masked_mean
 from s2sjax.models.frontends import Frames, Tokens, token_embedding
 from s2sjax.models.rctm import masked_max
-
-Pooling = Literal["final", "mean", "max", "attention"]
 
 
 class Labelling(NamedTuple):
@@ -41,6 +40,8 @@ class Classifier(nn.Module):
     """A of `core.pooling.query_pool`; 0: as wide as the states"""
     dropout: float = 0.0
     """of the pooled vector"""
+    initial: float = 1.0
+    """standard deviation of the embedding before training"""
     word_dropout: float = 0.0
     """share of the words that training replaces by <unk>"""
     size: int = 0
@@ -58,7 +59,7 @@ class Classifier(nn.Module):
         if self.features:
             self.frontend = Frames(self.features, family.embedding, self.dtype)
         else:
-            self.embedding = token_embedding(self.size, family.embedding, self.dtype, self.spelling)
+            self.embedding = token_embedding(self.size, family.embedding, self.dtype, self.spelling, self.initial)
             self.frontend = Tokens(self.embedding)
         self.encoder = models.build_encoder(family, self.frontend.width, self.dtype, self.remat_policy)
         width, A = states, self.attention_width or states

@@ -57,11 +57,16 @@ class Frames(nn.Module):
         return jnp.where(mask[..., None], xs, 0), mask
 
 
-def token_embedding(size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None) -> nn.Module:
-    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0."""
+def token_embedding(
+    size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0
+) -> nn.Module:
+    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0.
+
+    initial: the standard deviation of what is read of a table before training.
+    """
     if spelling is not None:
         return layers.SpelledEmbedding(spelling, width, dtype)
     if width == 0:
         return layers.OneHot(size, dtype)
     # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
-    return layers.Embedding(size, width, dtype, scale=width**0.5)
+    return layers.Embedding(size, width, dtype, scale=width**0.5, initial=initial)

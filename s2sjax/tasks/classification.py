@@ -6,10 +6,9 @@ The encoder of any family reads text or frames; its states are pooled into one v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config, models
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.tokens import PAD
 from s2sjax.data import labels, memory, text
@@ -29,7 +28,7 @@ from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.layers import Spelling
-from s2sjax.models.classifier import Classifier, Labelling, Pooling
+from s2sjax.models.classifier import Classifier, Labelling
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.training import hosts
 from s2sjax.training.mesh import Rules
@@ -40,94 +39,18 @@ from s2sjax.training.transfer import Rows
 
 
 @settings
-class LabelData:
-    corpus: config.Corpus = field(default_factory=config.InMemory)
-    """texts or frames with their labels"""
-    text: config.Text = config.Text("words")
-    """how texts become ids"""
-    buckets: tuple[tuple[int], ...] = ((16,), (32,), (64,))
-    """lengths in tokens, <eos> included, or in frames; an example goes to the first one that fits"""
-    tokens: int = 1024
-    """budget of a batch: rows x length of its bucket"""
-    prefetch: int = 4
-    """batches made ahead by Grain's threads"""
-
-    def __post_init__(self):
-        at_least(1, self, "data", "tokens")
-        at_least(0, self, "data", "prefetch")
-        good = len(self.buckets) > 0 and self.buckets[0][0] >= 1 and list(self.buckets) == sorted(self.buckets)
-        require(good, f"data.buckets is {self.buckets}: give lengths from short to long, such as 16 32 64")
-        require(
-            self.text.sampling == 0, f"data.text.sampling is {self.text.sampling}: classification has none: set it to 0"
-        )
-
-
-@settings
-class LabelModel:
-    """An encoder, how its states become one vector, and a dense layer."""
-
-    encoder: config.Family = field(default_factory=lambda: config.RNNsearch(width=64, embedding=128))
-    """family of the encoder; its decoder settings are not used"""
-    pooling: Pooling = "attention"
-    """last state of a recurrent encoder, mean or maximum of all states, or attention with learned queries"""
-    queries: int = 1
-    """of attention"""
-    attention_width: int = 0
-    """of attention's hidden layer; 0: as wide as the states"""
-    dropout: float = 0.3
-    """dropout rate of the pooled vector"""
-    word_dropout: float = 0.0
-    """share of the words that training replaces by <unk> (Iyyer et al. 2015)"""
-
-    def __post_init__(self):
-        at_least(1, self, "model", "queries")
-        at_least(0, self, "model", "attention_width")
-        for name in ("dropout", "word_dropout"):
-            rate = getattr(self, name)
-            require(0 <= rate < 1, f"model.{name} is {rate}: it must be in [0, 1)")
-        require(
-            self.pooling != "final" or self.encoder.encoder_spec.carries is not None,
-            f"model.pooling final takes the last state of a recurrent encoder, and {type(self.encoder).__name__} has "
-            "none: set mean, max or attention",
-        )
-        require(
-            self.pooling == "attention" or (self.queries, self.attention_width) == (1, 0),
-            f"model.queries and model.attention_width are of pooling attention, not {self.pooling}: leave them out",
-        )
-
-
-@settings
-class LabelEvaluate:
-    metrics: tuple[Literal["accuracy", "macro_f1"], ...] = ("accuracy", "macro_f1")
-    """share of correct labels, and mean F1 of the labels; the first one decides which checkpoint is best"""
-    lines: int = 5000
-    """dev examples predicted at each evaluation during training"""
-    samples: int = 3
-    """dev examples shown at each evaluation"""
-    rows: int = 64
-    """examples predicted at once"""
-    figure: int = 10
-    """dev examples drawn with their attention after training"""
-
-    def __post_init__(self):
-        at_least(1, self, "evaluate", "rows", "lines")
-        at_least(0, self, "evaluate", "samples", "figure")
-        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
-
-
-@settings
 class Classification(config.Experiment):
     """An experiment that gives each sequence one of a set of labels."""
 
     name: str
     """the run goes to runs/NAME"""
-    data: LabelData = LabelData()
+    data: config.LabelData = config.LabelData()
     """what to learn from"""
-    model: LabelModel = LabelModel()
+    model: config.LabelModel = config.LabelModel()
     """what learns"""
     train: config.Train = config.Train()
     """how it learns"""
-    evaluate: LabelEvaluate = LabelEvaluate()
+    evaluate: config.LabelEvaluate = config.LabelEvaluate()
     """how it is judged"""
     seed: int = 0
     """of the initial parameters, the order of the examples, and dropout"""
@@ -309,7 +232,7 @@ class ClassificationTask(Task):
         m, options = e.model, e.data.text.spelling
         spelled = vocabulary if options.on and isinstance(vocabulary, text.Vocabulary) else None
         return Classifier(
-            m.encoder, len(self.assets["labels"].names), m.pooling, m.queries, m.attention_width, m.dropout,
+            m.encoder, len(self.assets["labels"].names), m.pooling, m.queries, m.attention_width, m.dropout, m.initial,
             m.word_dropout, vocabulary.size if vocabulary else 0, self._features, jnp.dtype(e.train.dtype),
             e.train.remat, Spelling(spelled.spelling(options.length), options) if spelled else None,
         )  # fmt: skip
@@ -422,32 +345,29 @@ class ClassificationTask(Task):
         table = scores.confusion([o.label for o in outputs], [example.label for example in dev], names)
         written = [folder / "confusion.png"]
         few = self.experiment.evaluate.figure if self.experiment.model.pooling == "attention" else 0
-        shaded = (
-            [_shaded(self.assets["text"], *pair) for pair in zip(dev[:few], outputs)] if "text" in self.assets else []
-        )
+        shaded = [self._shaded(*pair) for pair in zip(dev[:few], outputs)] if "text" in self.assets else []
         if hosts.is_leader():
             label_figures.confusion_matrix(written[0], table, names, f"dev, {len(dev):,} {self.noun}s")
             if shaded:
                 label_figures.shaded_texts(folder / "attention.png", shaded)
         return [*written, folder / "attention.png"] if shaded else written
 
+    def _shaded(self, example: Labelled, output: Prediction) -> Any:
+        """A text with its attention, for a figure: words as they are written, of other units the pieces."""
+        from s2sjax.evaluate.label_figures import ShadedText
+
+        assert output.attention is not None
+        source, vocabulary = str(example.source), self.assets["text"]
+        words = source.split() if vocabulary.unit == "words" else vocabulary.pieces(vocabulary.encode(source))
+        right = output.label == example.label
+        caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
+        return ShadedText([*words, "<eos>"], output.attention, caption, right)
+
 
 def _prediction(names: Sequence[str], probabilities: np.ndarray, attention: np.ndarray | None) -> Prediction:
     best = int(np.argmax(probabilities))
     each = {name: float(value) for name, value in zip(names, probabilities)}
     return Prediction(names[best], float(probabilities[best]), each, attention)
-
-
-def _shaded(vocabulary: text.AnyVocabulary, example: Labelled, output: Prediction) -> Any:
-    from s2sjax.evaluate.label_figures import ShadedText
-
-    assert output.attention is not None
-    source = str(example.source)
-    # Words as they are written, unknown ones too; of other units, the pieces.
-    words = source.split() if vocabulary.unit == "words" else vocabulary.pieces(vocabulary.encode(source))
-    right = output.label == example.label
-    caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
-    return ShadedText([*words, "<eos>"], output.attention, caption, right)
 
 
 def _short(source: str | np.ndarray) -> str:

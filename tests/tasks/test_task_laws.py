@@ -17,9 +17,9 @@ import zoo
 
 import s2sjax
 from s2sjax import config, run
-from s2sjax.config import Data, InMemory, Luong, Mesh, RNNsearch, Search, Synthetic, Train
+from s2sjax.config import Data, InMemory, LabelData, LabelModel, Luong, Mesh, Search, Synthetic, Train
+from s2sjax.models.ngrams import NGrams
 from s2sjax.tasks import TASKS, Classification, Regression, Translation
-from s2sjax.tasks.classification import LabelData, LabelModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
@@ -41,7 +41,7 @@ EXPERIMENTS = {
     "classification": Classification(
         "classification",
         LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
-        LabelModel(RNNsearch(width=4, embedding=4, dropout=0.0), queries=2, dropout=0.2),
+        LabelModel(NGrams(embedding=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
         TRAIN,
     ),
 }
