@@ -310,9 +310,12 @@ class Embedding(nn.Module):
     dtype: jnp.dtype = jnp.float32
     scale: float = 1.0
     """rows are drawn with standard deviation width^-1/2 and multiplied by this when they are read"""
+    initial: float = 1.0
+    """they are drawn with this times that deviation"""
 
     def setup(self):
-        self.table = param(self, "table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
+        drawn = nn.initializers.normal(self.initial * self.width**-0.5)
+        self.table = param(self, "table", drawn, (self.size, self.width))
 
     def __call__(self, ids: Array) -> Array:
         # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.

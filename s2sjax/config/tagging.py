@@ -83,6 +83,8 @@ class TaggerModel:
     """the network that reads the characters of a word; off: words alone"""
     spelling_width: int = 64
     """width of the characters' part of a word's vector, which is encoder.embedding wide as a whole"""
+    initial: float = 0.1
+    """standard deviation of the word embedding before training; if it is small, rare words say little"""
     word_dropout: float = 0.0
     """probability that training replaces a word by <unk>: its characters are still read"""
     dropout: float = 0.0
@@ -96,6 +98,7 @@ class TaggerModel:
         for name in ("word_dropout", "dropout"):
             rate = getattr(self, name)
             require(0 <= rate < 1, f"model.{name} is {rate}: it must be in [0, 1)")
+        require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
         require(self.intent >= 0, f"model.intent is {self.intent}: it must be at least 0")
         at_least(1, self, "model", "spelling_width")
         needed = 1 + self.spelling_width if self.spelling.on else 1

@@ -3,6 +3,8 @@
 sources.py      examples of a corpus, split by split
 tables.py       text files by line, TSV
 synthetic.py    generated examples
+labels.py       examples with a label
+assets.py       labels and statistics that are learned from the data
 memory.py       examples given in memory, and their copies in a run folder
 tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back

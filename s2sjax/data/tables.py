@@ -4,12 +4,17 @@ r"""Text files by line: UTF-8, plain or .gz. Every error names the file and the 
         row.fields                      ("a good film", "1")
         row.where                       "train.tsv, line 1"
 
-Tab separated, without quoting and without a header. Only "\n" or "\r\n" ends a line: others, such as U+2028, are text.
+    read_column("series.csv", "price", "data.series.file")      the numbers of a CSV column
+
+TSV is tab separated, without quoting and without a header. Only "\n" or "\r\n" ends a line: others, such as U+2028, are
+text.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,6 +46,27 @@ def read_tsv(
         if len(fields) < len(columns) or (len(fields) > len(columns) and not more):
             raise UserError(f"{path}, line {number} has {len(fields)} of {len(columns)} columns: write {form}")
         yield Row(f"{path}, line {number}", fields)
+
+
+def read_column(path: str | Path, column: str, setting: str, origin: str = "") -> list[float]:
+    """The numbers of one column of a CSV file, whose first line names the columns."""
+    if origin and not Path(path).expanduser().exists():
+        raise UserError(f"there is no file {relative_path(path)} (CSV, column {column}) of {origin}: correct {setting}")
+    rows = csv.reader(lines(path, setting))
+    names = next(rows)
+    if column not in names:
+        raise UserError(f"{path} has no column {column!r}: its first line names {', '.join(names)}")
+    place, found = names.index(column), []
+    for number, fields in enumerate(rows, start=2):
+        try:
+            value = float(fields[place]) if len(fields) == len(names) else math.nan
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            shown = ",".join(fields)
+            raise UserError(f"{path}, line {number} has no number in column {column!r} ({shown!r:.60}): correct it")
+        found.append(value)
+    return found
 
 
 def lines(path: str | Path, setting: str) -> Iterator[str]:

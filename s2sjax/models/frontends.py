@@ -16,7 +16,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core.dropout import keep_mask
-from s2sjax.core.tokens import PAD, UNK
+from s2sjax.core.tokens import PAD, SPECIALS, UNK
 
 
 class Tokens(nn.Module):
@@ -94,30 +94,42 @@ class SpelledWords(nn.Module):
     spelt: int
     options: config.Spelling | None
     word_dropout: float = 0.0
+    initial: float = 1.0
+    """standard deviation of the word embedding before training"""
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
         of_words = self.width - self.spelt if self.options else self.width
-        self.words = layers.Embedding(self.size, of_words, self.dtype, scale=of_words**0.5)
+        self.words = token_embedding(self.size, of_words, self.dtype, initial=self.initial)
         if self.options:
             self.characters = layers.CharacterNetwork(self.options, self.alphabet, self.spelt, self.dtype)
 
     def __call__(self, words: Array, characters: Array, train: bool = False) -> tuple[Array, Array]:
         mask = words != PAD
-        if train and self.word_dropout > 0:
-            keep = keep_mask(self.make_rng("dropout"), words.shape, self.word_dropout)
-            words = jnp.where(keep | ~mask, words, UNK)
-        xs = self.words(words)
+        xs = self.words(word_dropout(self, words, self.word_dropout, train))
         if self.options:
             xs = jnp.concatenate([xs, self.characters(characters)], axis=-1)  # [B, S, width]
         return xs, mask
 
 
-def token_embedding(size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None) -> nn.Module:
-    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0."""
+def word_dropout(module: nn.Module, ids: Array, rate: float, train: bool) -> Array:
+    """Ids [...] of which training replaces a share by <unk>, special ones apart (Iyyer et al. 2015)."""
+    if not train or rate == 0:
+        return ids
+    keep = keep_mask(module.make_rng("dropout"), ids.shape, rate)
+    return jnp.where(keep | (ids < len(SPECIALS)), ids, UNK)
+
+
+def token_embedding(
+    size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0
+) -> nn.Module:
+    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0.
+
+    initial: the standard deviation of what is read of a table before training.
+    """
     if spelling is not None:
         return SpelledEmbedding(spelling, width, dtype)
     if width == 0:
         return layers.OneHot(size, dtype)
     # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
-    return layers.Embedding(size, width, dtype, scale=width**0.5)
+    return layers.Embedding(size, width, dtype, scale=width**0.5, initial=initial)

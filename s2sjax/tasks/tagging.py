@@ -198,7 +198,7 @@ class TaggingTask(Task):
         dtype = jnp.dtype(train.dtype)
         frontend = SpelledWords(
             known.words.size, known.characters.size, m.encoder.embedding, m.spelling_width,
-            m.spelling if m.spelling.on else None, m.word_dropout, dtype, parent=None,
+            m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
         )  # fmt: skip
         count = lambda vocabulary: len(tagged.labels_of(vocabulary)) if vocabulary else 0
         counts = count(known.tags), count(known.intents)

@@ -23,6 +23,7 @@ from s2sjax.config import (
     Train,
     Transformer,
 )
+from s2sjax.core.tokens import PAD, UNK
 from s2sjax.data import tagged, text
 from s2sjax.errors import UserError
 from s2sjax.tasks import Tagging
@@ -104,7 +105,7 @@ def test_a_word_that_training_never_saw_has_its_characters_and_case():
 def test_word_dropout_hides_words_in_training_alone():
     task, params = started(tagging(word_dropout=0.9, spelling=Spelling(on=False)))
     batch = task.columns(task.read()).batch(np.array([0]), (4,))
-    unknown = jnp.where(batch["words"] > 0, 3, 0)
+    unknown = jnp.where(batch["words"] > 0, UNK, PAD)
     frontend = lambda words, train: task.module.bind({"params": params}, rngs={"dropout": jax.random.key(1)}).frontend(
         words, batch["characters"], train
     )[0]
