@@ -1,7 +1,9 @@
 """Aligned many to many: a tag for each word, for every encoder; mistakes of a user; a whole run on the command line."""
 
+from functools import cache
+from types import SimpleNamespace
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
@@ -26,6 +28,7 @@ from s2sjax.config import (
 from s2sjax.core.tokens import PAD, UNK
 from s2sjax.data import tagged, text
 from s2sjax.errors import UserError
+from s2sjax.models.frontends import word_dropout
 from s2sjax.tasks import Tagging
 from s2sjax.tasks.tagging import Tagged
 
@@ -52,24 +55,25 @@ def with_assets(experiment):
     return task.replace(assets=task.learn_assets(task.read()))
 
 
-def started(experiment):
-    """A task with its assets, and initial parameters."""
-    task = with_assets(experiment)
-    return task, jax.jit(task.init)(jax.random.key(0))
+@cache
+def started(name):
+    """A task with an intent, initial parameters, and its compiled scores(params, batch)."""
+    task = with_assets(tagging(name, intent=0.5))
+    scores = lambda params, batch: task.module.apply({"params": params}, batch["words"], batch["characters"])
+    return task, jax.jit(task.init)(jax.random.key(0)), jax.jit(scores)
 
 
-@zoo.each(ENCODERS, quick=("bi-LSTM",))
+@zoo.each(ENCODERS, quick=("dense-dense",))
 def test_aligned_many_to_many_longer_padding_and_other_neighbours_change_no_score(name):
     """One score a word, from any encoder; alone or in a batch, in a short bucket or in a long one."""
-    task, params = started(tagging(name, intent=1.0))
+    task, params, scores = started(name)
     columns = task.columns(task.read())
-    apply = jax.jit(lambda params, batch: task.module.apply({"params": params}, batch["words"], batch["characters"]))
-    short = apply(params, columns.batch(np.array([0, 1, 2]), (4,)))
-    long = apply(params, columns.batch(np.array([1, -1, 0]), (8,)))
+    short = scores(params, columns.batch(np.array([0, 1, 2]), (4,)))
+    long = scores(params, columns.batch(np.array([1, -1, 0]), (8,)))
     assert short.tags.shape == (3, 4, 3) and short.intents.shape == (3, 2)
     np.testing.assert_allclose(short.tags[0, :3], long.tags[2, :3], atol=1e-5)
     np.testing.assert_allclose(short.tags[1, :2], long.tags[0, :2], atol=1e-5)
-    np.testing.assert_allclose(short.intents[:2], long.intents[jnp.array([2, 0])], atol=1e-5)
+    np.testing.assert_allclose(short.intents[:2], np.asarray(long.intents)[[2, 0]], atol=1e-5)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(long))
 
 
@@ -93,32 +97,28 @@ def test_a_long_word_keeps_its_beginning_and_its_end():
 
 def test_a_word_that_training_never_saw_has_its_characters_and_case():
     """ "Dogs" and "dogs" are one word with lower-casing, and still read differently."""
-    task, params = started(tagging())
-    columns = task.columns([task.example_of("Dogs dogs tac cta", "")])
-    batch = columns.batch(np.array([0]), (4,))
+    task, params, scores = started("dense-dense")
+    batch = task.columns([task.example_of("Dogs dogs tac cta", "")]).batch(np.array([0, -1, -1]), (4,))
     first, second, *unseen = batch["words"][0]
-    assert first == second != 3 and unseen == [3, 3]
-    scores = task.module.apply({"params": params}, batch["words"], batch["characters"]).tags[0]
-    assert np.abs(scores[0] - scores[1]).max() > 1e-3 and np.abs(scores[2] - scores[3]).max() > 1e-3
+    assert first == second != UNK and unseen == [UNK, UNK]
+    found = np.asarray(scores(params, batch).tags)[0]
+    assert np.abs(found[0] - found[1]).max() > 1e-3 and np.abs(found[2] - found[3]).max() > 1e-3
 
 
 def test_word_dropout_hides_words_in_training_alone():
-    task, params = started(tagging(word_dropout=0.9, spelling=Spelling(on=False)))
-    batch = task.columns(task.read()).batch(np.array([0]), (4,))
-    unknown = jnp.where(batch["words"] > 0, UNK, PAD)
-    frontend = lambda words, train: task.module.bind({"params": params}, rngs={"dropout": jax.random.key(1)}).frontend(
-        words, batch["characters"], train
-    )[0]
-    hidden = np.asarray(frontend(batch["words"], True) == frontend(unknown, False)).all(-1)[0]
-    plain = np.asarray(frontend(batch["words"], False) == frontend(unknown, False)).all(-1)[0]
-    assert hidden[:3].any() and hidden[3] and not plain[:3].any()
+    ids = np.array([[5] * 99 + [PAD], [2, UNK] + [6] * 98])
+    module = lambda key: SimpleNamespace(make_rng=lambda stream: key)
+    found = np.asarray(jax.jit(lambda key: word_dropout(module(key), ids, 0.5, True))(jax.random.key(0)))
+    assert (found[:, -1].tolist(), found[1, :2].tolist()) == ([PAD, found[1, -1]], [2, UNK])
+    assert 60 < (found == UNK).sum() < 140 and set(found[0, :99]) == {5, UNK}
+    assert word_dropout(None, ids, 0.5, False) is ids and word_dropout(None, ids, 0.0, True) is ids
 
 
 def test_the_loss_is_that_of_the_tags_and_the_weighted_intent():
-    task, params = started(tagging(intent=0.5))
+    task, params, scores = started("dense-dense")
     batch = task.columns(task.read()).batch(np.array([0, 1, -1]), (4,))
-    scores = task.module.apply({"params": params}, batch["words"], batch["characters"])
-    log_p, log_q = jax.nn.log_softmax(scores.tags), jax.nn.log_softmax(scores.intents)
+    logits = scores(params, batch)
+    log_p, log_q = (np.asarray(x) - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (logits.tags, logits.intents))
     of_tags = -sum(log_p[b, t, batch["tags"][b, t] - 4] for b, n in enumerate((3, 2)) for t in range(n))
     of_intents = -sum(log_q[b, batch["intent"][b] - 4] for b in range(2))
     found = jax.jit(task.evaluation_loss())(params, batch)
