@@ -51,6 +51,11 @@ class Comparison:
                     f"{first[name].label} of {first.path} has the signature {a}, that of {second.path} {b}: "
                     "they cannot be compared"
                 )
+        can_test = lambda name: name in METRICS or _has_terms(name, first.outputs, second.outputs)
+        tested = [name for name in self.metrics if can_test(name)] or self.metrics
+        self.untested = [name for name in self.metrics if name not in tested]
+        """metrics that are no ratio of sums over examples, such as macro F1"""
+        self.metrics = tested
         self.differences = {name: self._difference(name) for name in self.metrics}
         self._scores = {name: [self._line_scores(name, one) for one in (first, second)] for name in self.metrics}
 
@@ -112,6 +117,8 @@ class Comparison:
             *_table([("metric", "A", "B", "B - A", "p", ""), *map(self._row, self.metrics)]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
+        for a, b in ((self.first[name], self.second[name]) for name in self.untested):
+            lines.append(f"not tested, because it is no sum over examples: {a} (A), {b} (B)")
         if count < FEW:
             lines.append(f"p is not reliable on {count} {page['noun']}{'' if count == 1 else 's'}: evaluate more")
         gains = self.gains()[:, 0]

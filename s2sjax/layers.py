@@ -311,9 +311,12 @@ class Embedding(nn.Module):
     dtype: jnp.dtype = jnp.float32
     scale: float = 1.0
     """rows are drawn with standard deviation width^-1/2 and multiplied by this when they are read"""
+    initial: float = 1.0
+    """they are drawn with this times that deviation"""
 
     def setup(self):
-        self.table = param(self, "table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
+        drawn = nn.initializers.normal(self.initial * self.width**-0.5)
+        self.table = param(self, "table", drawn, (self.size, self.width))
 
     def __call__(self, ids: Array) -> Array:
         # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.
@@ -335,17 +338,18 @@ class Spelling:
     options: config.Spelling
 
 
-class SpelledEmbedding(nn.Module):
-    """A vector for each id, made of the characters of its word: [...] -> [..., width]. See s2sjax/core/spelling.py."""
+class CharacterNetwork(nn.Module):
+    """A word's vector from the numbers of its characters, 0: none: [..., C] -> [..., width]. See core/spelling.py."""
 
-    words: Spelling
+    options: config.Spelling
+    alphabet: int
     width: int
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        o = self.words.options
+        o = self.options
         features = o.filters * sum(o.kernels)
-        self.characters = Embedding(int(self.words.table.max()) + 1, o.width, self.dtype, o.width**0.5)
+        self.characters = Embedding(self.alphabet, o.width, self.dtype, o.width**0.5)
         self.kernels = [
             Weights({"kernel": (m, o.width, m * o.filters), "bias": (m * o.filters,)}, self.dtype) for m in o.kernels
         ]
@@ -353,12 +357,7 @@ class SpelledEmbedding(nn.Module):
         self.gates = [Dense(features, features, self.dtype) for _ in range(o.highways)]
         self.project = Dense(features, self.width, self.dtype)
 
-    @property
-    def size(self) -> int:
-        return len(self.words.table)
-
-    def __call__(self, ids: Array) -> Array:
-        spelt = jnp.asarray(self.words.table)[ids]  # [..., C]
+    def __call__(self, spelt: Array) -> Array:
         convolutions = [(weights["kernel"], weights["bias"]) for weights in (kernel() for kernel in self.kernels)]
         y = spelling.features(convolutions, self.characters(spelt), spelt > 0)
         for transform, gate in zip(self.transforms, self.gates):

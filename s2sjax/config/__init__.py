@@ -23,6 +23,7 @@ from s2sjax.config.data import (
 )
 from s2sjax.config.evaluation import Evaluate, Metric
 from s2sjax.config.experiment import Experiment
+from s2sjax.config.labels import LabelData, LabelEvaluate, LabelledFrames, LabelledText, LabelModel
 from s2sjax.config.memory import InMemory
 from s2sjax.config.models import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name
@@ -31,6 +32,7 @@ from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
 from s2sjax.config.settings import at_least, require, settings
 from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
+from s2sjax.config.tagging import TagData, TagEvaluate, TaggedFiles, TaggerModel
 from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train
 
 replace = dataclasses.replace

@@ -21,3 +21,19 @@ def attention_pool(weights: Mapping[str, Array], states: Array, mask: Array) -> 
     alpha = jax.nn.softmax(scores, axis=-1, where=mask)
     alpha = jnp.where(mask.any(-1, keepdims=True), alpha, 0)
     return jnp.einsum("bs,bsh->bh", alpha, states), alpha
+
+
+def query_pool(weights: Mapping[str, Array], states: Array, mask: Array) -> tuple[Array, Array]:
+    """Attention with K learned queries (Yang et al. 2016; K > 1: Lin et al. 2017): pooled [B, K*H], alpha [B, K, S].
+
+    e_ks = q_k . tanh(W h_s + b);  alpha_k = softmax(e_k) over real positions;  pooled = [sum_s alpha_ks h_s for each k]
+
+    `kernel` W [H, A], `bias` b [A], `query` q [A, K]. The softmax is in float32 or more. A row without real positions
+    gives zeros.
+    """
+    scores = jnp.tanh(states @ weights["kernel"] + weights["bias"]) @ weights["query"]  # [B, S, K]
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32)).swapaxes(1, 2)  # [B, K, S]
+    alpha = jax.nn.softmax(scores, axis=-1, where=mask[:, None])
+    alpha = jnp.where(mask.any(-1)[:, None, None], alpha, 0)
+    pooled = jnp.einsum("bks,bsh->bkh", alpha.astype(states.dtype), states)
+    return pooled.reshape(len(states), -1), alpha

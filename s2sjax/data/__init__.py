@@ -1,13 +1,17 @@
 """From text to batches: sources -> text -> columns -> batches.
 
 sources.py      examples of a corpus, split by split
+tables.py       text files by line, TSV
 synthetic.py    generated examples
+labels.py       examples with a label
+assets.py       labels and statistics that are learned from the data
 memory.py       examples given in memory, and their copies in a run folder
 tfds.py         examples of TensorFlow Datasets, without TensorFlow
 text.py         text to ids and back
 columns.py      examples as named columns, ragged or dense
 batches.py      which rows form the batch at step t
 pairs.py        text pairs as columns, raw or prepared
+tagged.py       sentences with a tag for each word
 mixtures.py     batches drawn from several corpora
 packing.py      several short pairs in one row
 parts.py        a training set split into parts with few distinct target words

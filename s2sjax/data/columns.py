@@ -134,6 +134,24 @@ class Columns(NamedTuple):
         return found | {"example": np.where(rows < 0, np.int32(-1), self.example[rows])}
 
 
+class Aligned(NamedTuple):
+    """Columns whose ragged columns are equally long, such as words and their tags: a bucket has one length for all."""
+
+    columns: Columns
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.columns.sizes
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N, 1]"""
+        return self.columns.lengths[:, :1]
+
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
+        return self.columns.batch(rows, bucket * len(self.columns.ragged), epoch)
+
+
 class AnyColumns(Protocol):
     """Columns in memory, or on disk and read when a batch needs them (data/records.py)."""
 
@@ -142,6 +160,17 @@ class AnyColumns(Protocol):
     @property
     def lengths(self) -> np.ndarray: ...
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch: ...
+
+
+def with_longer(buckets: Buckets, lengths: np.ndarray) -> list[Bucket]:
+    """The buckets, and the last one doubled again and again until all rows [N, k] fit: predictions leave none out.
+
+    buckets (4,), (8,) and lengths 3, 20 -> (4,), (8,), (16,), (32,)
+    """
+    found = [tuple(bucket) for bucket in buckets]
+    while (lengths > np.array(found[-1])).any():
+        found.append(tuple(2 * width for width in found[-1]))
+    return found
 
 
 def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:

@@ -5,7 +5,7 @@
 An encoder knows only `xs` and `mask`, so every encoder serves every front end. A new kind of input (pictures, several
 columns) is a new class here, and no encoder changes.
 
-Letters: B batch, S source positions, E width of the vectors, F features of a frame.
+Letters: B batch, S source positions, E width of the vectors, F features of a frame, C characters of a word.
 """
 
 from typing import Any
@@ -14,15 +14,16 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax import layers
-from s2sjax.core.tokens import PAD
+from s2sjax import config, layers
+from s2sjax.core.dropout import keep_mask
+from s2sjax.core.tokens import PAD, SPECIALS, UNK
 
 
 class Tokens(nn.Module):
     """Ids [B, S] with <pad> at the end of each row: their embeddings."""
 
     embedding: nn.Module
-    """`layers.Embedding`, `layers.SpelledEmbedding` or `layers.OneHot`"""
+    """`layers.Embedding`, `SpelledEmbedding` or `layers.OneHot`"""
 
     @property
     def width(self) -> int:
@@ -57,11 +58,78 @@ class Frames(nn.Module):
         return jnp.where(mask[..., None], xs, 0), mask
 
 
-def token_embedding(size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None) -> nn.Module:
-    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0."""
+class SpelledEmbedding(nn.Module):
+    """A vector for each id, made of the characters of its word: [...] -> [..., width]."""
+
+    words: layers.Spelling
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        alphabet, options = int(self.words.table.max()) + 1, self.words.options
+        self.network = layers.CharacterNetwork(options, alphabet, self.width, self.dtype)
+        nn.share_scope(self, self.network)  # its parameters are this module's own
+
+    @property
+    def size(self) -> int:
+        return len(self.words.table)
+
+    def __call__(self, ids: Array) -> Array:
+        return self.network(jnp.asarray(self.words.table)[ids])  # [..., C] -> [..., width]
+
+
+class SpelledWords(nn.Module):
+    """Words [B, S] with <pad> at the end of each row, and their characters [B, S, C]: [word embedding; characters].
+
+    A word that training has not seen still has its characters. Of the width, `options` give the last `spelt` numbers to
+    the characters; None: words alone. In training, each word is replaced by <unk> with probability `word_dropout`, so
+    that the model learns to read its characters.
+    """
+
+    size: int
+    """of the vocabulary"""
+    alphabet: int
+    """how many numbers of characters there are"""
+    width: int
+    spelt: int
+    options: config.Spelling | None
+    word_dropout: float = 0.0
+    initial: float = 1.0
+    """standard deviation of the word embedding before training"""
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        of_words = self.width - self.spelt if self.options else self.width
+        self.words = token_embedding(self.size, of_words, self.dtype, initial=self.initial)
+        if self.options:
+            self.characters = layers.CharacterNetwork(self.options, self.alphabet, self.spelt, self.dtype)
+
+    def __call__(self, words: Array, characters: Array, train: bool = False) -> tuple[Array, Array]:
+        mask = words != PAD
+        xs = self.words(word_dropout(self, words, self.word_dropout, train))
+        if self.options:
+            xs = jnp.concatenate([xs, self.characters(characters)], axis=-1)  # [B, S, width]
+        return xs, mask
+
+
+def word_dropout(module: nn.Module, ids: Array, rate: float, train: bool) -> Array:
+    """Ids [...] of which training replaces a share by <unk>, special ones apart (Iyyer et al. 2015)."""
+    if not train or rate == 0:
+        return ids
+    keep = keep_mask(module.make_rng("dropout"), ids.shape, rate)
+    return jnp.where(keep | (ids < len(SPECIALS)), ids, UNK)
+
+
+def token_embedding(
+    size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0
+) -> nn.Module:
+    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0.
+
+    initial: the standard deviation of what is read of a table before training.
+    """
     if spelling is not None:
-        return layers.SpelledEmbedding(spelling, width, dtype)
+        return SpelledEmbedding(spelling, width, dtype)
     if width == 0:
         return layers.OneHot(size, dtype)
     # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
-    return layers.Embedding(size, width, dtype, scale=width**0.5)
+    return layers.Embedding(size, width, dtype, scale=width**0.5, initial=initial)

@@ -5,13 +5,22 @@ their method `task()`, which the runner uses.
 
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
+experiment = tasks.Classification("topics", data=..., model=...) a sequence to a label
+experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
 """
 
+from s2sjax.tasks.classification import Classification
 from s2sjax.tasks.regression import Regression
+from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Regression", "Task", "Translation"]
+__all__ = ["TASKS", "Classification", "Regression", "Tagging", "Task", "Translation"]
 
-TASKS = {"translation": Translation, "regression": Regression}
+TASKS = {
+    "translation": Translation,
+    "regression": Regression,
+    "classification": Classification,
+    "tagging": Tagging,
+}
 """the experiments of each task that comes with s2sjax"""

@@ -1,4 +1,4 @@
-"""A series to a number: a recurrent network reads a window of a series and predicts the value that follows.
+"""A series to a number: a recurrent network reads a window of a series and predicts a value that follows.
 
 The Fibonacci experiment: a plain RNN of two units and a dense layer have 11 weights; with attention over the 20 states
 between them there are 33.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -25,6 +25,7 @@ from s2sjax.config import at_least, require, settings
 from s2sjax.config.models import CellName
 from s2sjax.core.pooling import attention_pool
 from s2sjax.data.columns import Bucket, Columns, Ragged
+from s2sjax.data.tables import read_column
 from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
@@ -62,17 +63,42 @@ class Fibonacci(Series):
 
 
 @settings
+class CsvSeries(Series):
+    """A column of a CSV file whose first line names the columns."""
+
+    file: config.FilePath = ""
+    """relative to the experiment file"""
+    column: str = ""
+    """name of the column"""
+    origin: str = ""
+    """where the data comes from, for the error if the file is missing"""
+
+    def __post_init__(self):
+        for name in ("file", "column"):
+            require(getattr(self, name) != "", f"data.series.{name} is empty: set it")
+
+    def values(self) -> np.ndarray:
+        return np.array(read_column(self.file, self.column, "data.series.file", self.origin))
+
+
+@settings
 class Windows:
-    """Every run of `steps` values of a series is an example; its target is the value that follows."""
+    """Every run of `steps` values of a series is an example; its target is the value that follows, or a later one."""
 
     series: Series = field(default_factory=Fibonacci)
     """the numbers"""
     steps: int = 20
     """values that are read"""
+    horizon: int = 1
+    """the target is this many steps after the last value read"""
     dev_percent: float = 10.0
-    """of the examples, spread evenly over the series"""
+    """of the examples"""
     test_percent: float = 20.0
-    """of the examples, spread evenly over the series"""
+    """of the examples"""
+    split: Literal["spread", "time"] = "spread"
+    """dev and test are spread evenly over the series, or have the latest targets: first train, then dev, then test"""
+    scale: Literal["range", "deviation"] = "range"
+    """the training values become 0 to 1, or have mean 0 and standard deviation 1"""
     tokens: int = 640
     """budget of a batch: rows x steps"""
     prefetch: int = 4
@@ -83,7 +109,7 @@ class Windows:
         return ((self.steps,),)
 
     def __post_init__(self):
-        at_least(1, self, "data", "steps", "tokens")
+        at_least(1, self, "data", "steps", "tokens", "horizon")
         at_least(0, self, "data", "prefetch", "dev_percent", "test_percent")
         total = self.dev_percent + self.test_percent
         require(total < 100, f"data: dev_percent + test_percent is {total}: nothing is left to train on")
@@ -99,6 +125,10 @@ class SeriesModel:
     """how a state moves: see s2sjax/core/cells.py"""
     attention: bool = False
     """weigh all states, instead of taking the last"""
+    output: Literal["tanh", "linear"] = "tanh"
+    """of the dense layer: tanh for values that are scaled to [0, 1]"""
+    residual: bool = False
+    """predict the difference to the last value"""
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
@@ -106,8 +136,9 @@ class SeriesModel:
 
 @settings
 class SeriesEvaluate:
-    metrics: tuple[Literal["mse", "mae"], ...] = ("mse",)
-    """mean squared or absolute error, of values scaled to [0, 1]; the first one decides which checkpoint is best"""
+    metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse",)
+    """mean squared or absolute error of scaled values; the first one decides which checkpoint is best. persistence: the
+    mean squared error of the last value as forecast, for comparison"""
     lines: int = 500
     """dev examples predicted at each evaluation during training"""
     samples: int = 0
@@ -138,6 +169,8 @@ class Regression(config.Experiment):
     seed: int = 0
     """of the initial parameters and the order of the examples"""
 
+    free_fields: ClassVar = ("data.series.file", "evaluate.lines", "evaluate.samples", "evaluate.rows")
+
     def __post_init__(self):
         self.check_name()
         plain = config.Train()
@@ -155,7 +188,7 @@ class Regression(config.Experiment):
 
 
 class Regressor(nn.Module):
-    """values [B, S, 1], lengths [B] -> tanh(W pooled + b) [B, 1]; values lie in [0, 1]."""
+    """values [B, S, 1], lengths [B] -> W pooled + b [B, 1], or its tanh; with `residual`, plus the last value."""
 
     config: SeriesModel
     steps: int
@@ -176,7 +209,10 @@ class Regressor(nn.Module):
         xs, mask = self.frontend(values, lengths)
         states, final = self.stack(xs, mask)
         pooled = attention_pool(self.attention(), states, mask)[0] if self.config.attention else final[-1][0]
-        return jnp.tanh(self.output(pooled)).astype(jnp.float32)
+        found = self.output(pooled).astype(jnp.float32)
+        found = jnp.tanh(found) if self.config.output == "tanh" else found
+        last = jnp.maximum(lengths - 1, 0)[:, None, None]
+        return found + jnp.take_along_axis(values, last, axis=1)[:, 0] if self.config.residual else found
 
 
 def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
@@ -187,6 +223,10 @@ def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> di
 
 
 # ----------------------------------------------------------------------------------------- task
+
+
+LABELS = {"mse": "MSE", "mae": "MAE", "persistence": "MSE of persistence"}
+"""of the metrics, as printed"""
 
 
 class Window(NamedTuple):
@@ -203,7 +243,7 @@ class Estimate(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """(x - low) / (high - low): the values of the training data to [0, 1]."""
+    """(x - low) / (high - low): 0 to 1 for the lowest to the highest value, or for the mean to one deviation more."""
 
     low: float
     high: float
@@ -237,17 +277,30 @@ class RegressionTask(Task):
         return self.examples("train")
 
     def examples(self, split: str) -> list[Window]:
-        data = self.experiment.data
-        values = np.asarray(data.series.values(), np.float64)
-        count = len(values) - data.steps
-        require(count > 0, f"the series has {len(values)} values: data.steps {data.steps} must be fewer")
-        # Spread evenly over the series, which may grow: multiples of the golden ratio, modulo 1.
-        place = np.arange(count) * (5**0.5 - 1) / 2 % 1
-        test, dev = data.test_percent / 100, (data.test_percent + data.dev_percent) / 100
-        held_out = np.where(place < test, "test", np.where(place < dev, "dev", "train"))
-        chosen = np.flatnonzero(held_out == split)
+        data, values = self.experiment.data, self._values()
+        ahead = data.steps + data.horizon - 1  # of the first value of a window
+        chosen = np.flatnonzero(self._splits(len(values) - ahead) == split)
         require(len(chosen) > 0, f"there are no {split} examples: raise data.{split}_percent, or give a longer series")
-        return [Window(values[i : i + data.steps], float(values[i + data.steps])) for i in chosen]
+        return [Window(values[i : i + data.steps], float(values[i + ahead])) for i in chosen]
+
+    def _values(self) -> np.ndarray:
+        data = self.experiment.data
+        values, least = np.asarray(data.series.values(), np.float64), data.steps + data.horizon
+        has = f"the series has {len(values)} values"
+        require(len(values) >= least, f"{has}: data.steps {data.steps} and data.horizon {data.horizon} need {least}")
+        return values
+
+    def _splits(self, count: int) -> np.ndarray:
+        """[count]: the split of each window."""
+        data = self.experiment.data
+        test, dev = data.test_percent / 100, (data.test_percent + data.dev_percent) / 100
+        if data.split == "time":
+            total = count + data.steps + data.horizon - 1
+            place = 1 - (np.arange(total - count, total) + 0.5) / total  # the share of values after the target
+        else:
+            # Spread evenly over the series, which may grow: multiples of the golden ratio, modulo 1.
+            place = np.arange(count) * (5**0.5 - 1) / 2 % 1
+        return np.where(place < test, "test", np.where(place < dev, "dev", "train"))
 
     def example_of(self, line: str, where: str) -> Window:
         steps = self.experiment.data.steps
@@ -266,8 +319,16 @@ class RegressionTask(Task):
         return digest.hexdigest()
 
     def learn_assets(self, data: Sequence[Window]) -> Assets:
+        options = self.experiment.data
         values = np.concatenate([[*window.values, window.target] for window in data])
-        return {"scale": Scale(float(values.min()), float(values.max()))}
+        if options.split == "time":  # each value once
+            held_out = (options.dev_percent + options.test_percent) / 100
+            values = self._values()
+            values = values[: round(len(values) * (1 - held_out))]
+        low, high = float(values.min()), float(values.max())
+        if options.scale == "deviation":
+            low, high = float(values.mean()), float(values.mean() + values.std())
+        return {"scale": Scale(low, high)}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         path = folder / "scale.json"
@@ -325,11 +386,14 @@ class RegressionTask(Task):
 
     def metrics(self, examples: Sequence[Window], outputs: Sequence[Estimate]) -> dict[str, Result]:
         scale = self.assets["scale"]
-        errors = np.array([output.scaled for output in outputs]) - scale.apply([window.target for window in examples])
-        values, signature = {"mse": errors**2, "mae": np.abs(errors)}, f"scale:{scale.low:.6g}..{scale.high:.6g}"
+        correct = scale.apply([window.target for window in examples])
+        errors = np.array([output.scaled for output in outputs]) - correct
+        persistence = (scale.apply([window.values[-1] for window in examples]) - correct) ** 2
+        values = {"mse": errors**2, "mae": np.abs(errors), "persistence": persistence}
+        signature = f"scale:{scale.low:.6g}..{scale.high:.6g}"
         return {
             name: Result(
-                name, float(values[name].mean()), False, signature, len(examples), name.upper(), "{:.4g}",
+                name, float(values[name].mean()), False, signature, len(examples), LABELS[name], "{:.4g}",
                 [(float(error), 1.0) for error in values[name]],
             )
             for name in self.experiment.evaluate.metrics

@@ -10,6 +10,7 @@ from s2sjax.core import spelling
 from s2sjax.core.tokens import EOS
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
+from s2sjax.models.frontends import SpelledEmbedding
 from s2sjax.tasks import Translation
 
 WORDS = Vocabulary("words", ["ab", "a", "babab"])
@@ -47,7 +48,7 @@ def test_a_words_vector_does_not_depend_on_the_words_beside_it():
     """A wider table, for a longer word, leaves all vectors as they are; equal spellings have equal vectors."""
     table = WORDS.spelling(20)
     wider = np.concatenate([np.pad(table, ((0, 0), (0, 4))), np.pad(table[4:5], ((0, 0), (0, 4)))])
-    narrow, wide = (layers.SpelledEmbedding(layers.Spelling(t, OPTIONS), 4) for t in (table, wider))
+    narrow, wide = (SpelledEmbedding(layers.Spelling(t, OPTIONS), 4) for t in (table, wider))
     params = jax.jit(narrow.init)(jax.random.key(0), jnp.arange(7))
     vectors = jax.jit(narrow.apply)(params, jnp.arange(7))
     assert vectors.shape == (7, 4) and len(np.unique(np.asarray(vectors).round(5), axis=0)) == 7
@@ -73,7 +74,7 @@ def test_it_stands_in_for_a_table_of_words_on_either_side(side):
 def test_kims_small_network_has_the_weights_of_the_paper():
     """15-wide characters, kernels 1 to 6 with 25 m features, one highway of 525."""
     o = config.Spelling(on=True)
-    network = layers.SpelledEmbedding(layers.Spelling(WORDS.spelling(20), o), 300)
+    network = SpelledEmbedding(layers.Spelling(WORDS.spelling(20), o), 300)
     shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.arange(3))["params"]
     weights = {name: sum(leaf.size for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}
     assert sum(weights[f"kernels_{i}"] for i in range(6)) == sum(m * 15 * 25 * m + 25 * m for m in range(1, 7))

@@ -17,11 +17,27 @@ import zoo
 
 import s2sjax
 from s2sjax import config, run
-from s2sjax.config import Data, Luong, Mesh, Search, Synthetic, Train
-from s2sjax.tasks import TASKS, Regression, Translation
+from s2sjax.config import (
+    Data,
+    InMemory,
+    LabelData,
+    LabelModel,
+    Luong,
+    Mesh,
+    Search,
+    Spelling,
+    Synthetic,
+    TagData,
+    TaggerModel,
+    Train,
+)
+from s2sjax.models.ngrams import NGrams
+from s2sjax.tasks import TASKS, Classification, Regression, Tagging, Translation
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
+TAGGED = [("a b b a"[: 2 * n + 1], "X Y Z Y"[: 2 * n + 1], "pq"[n % 2]) for n in range(4)] * 10
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
@@ -34,6 +50,25 @@ EXPERIMENTS = {
         "regression",
         Windows(Fibonacci(60), steps=4, tokens=32),
         SeriesModel(width=4, cell="gru", attention=True),
+        TRAIN,
+    ),
+    "classification": Classification(
+        "classification",
+        LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
+        LabelModel(NGrams(embedding=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
+        TRAIN,
+    ),
+    "tagging": Tagging(
+        "tagging",
+        TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
+        TaggerModel(
+            Luong(width=8, embedding=6, layers=1, bidirectional=True, dropout=0.0),
+            Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
+            spelling_width=2,
+            dropout=0.2,
+            crf=True,
+            intent=1.0,
+        ),
         TRAIN,
     ),
 }

@@ -1,0 +1,29 @@
+"""The oil temperature of an electricity transformer, an hour ahead, from the day before (ETTh1, Zhou et al. 2021).
+
+Command   s2sjax train experiments/etth1.py
+Data      data/ett/ETTh1_train_val.csv: train on the first 8,640 hours, dev on the next 2,880
+Score     not measured yet
+
+The mean squared error is of values scaled by the mean and the standard deviation of the training hours. Beside it is
+the error of the persistence forecast: the value of now.
+"""
+
+from s2sjax.config import Train
+from s2sjax.tasks import Regression
+from s2sjax.tasks.regression import CsvSeries, SeriesEvaluate, SeriesModel, Windows
+
+experiment = Regression(
+    name="etth1",
+    data=Windows(
+        CsvSeries("../data/ett/ETTh1_train_val.csv", "OT", origin="ETTh1 (Zhou et al. 2021)"),
+        steps=24,
+        dev_percent=25.0,
+        test_percent=0.0,
+        split="time",
+        scale="deviation",
+        tokens=24 * 64,
+    ),
+    model=SeriesModel(width=32, cell="gru", attention=True, output="linear", residual=True),
+    train=Train(steps=1000, learning_rate=3e-3, warmup=100, log_every=100, evaluate_every=100, save_every=500),
+    evaluate=SeriesEvaluate(metrics=("mse", "mae", "persistence"), lines=5000, samples=2),
+)

@@ -1,0 +1,36 @@
+"""Slots and intents of requests to an assistant: a bidirectional LSTM with a conditional random field for the slots,
+and a second head for the intent of the sentence.
+
+Papers    Goo et al. 2018 (the split, the joint task); Huang et al. 2015 (the random field); data: Snips (Coucke et
+          al. 2018), 72 slot tags, 7 intents
+Command   s2sjax train experiments/snips.py
+Data      data/snips: train.tsv, of which 5% choose the checkpoint, and dev.tsv, the published dev part, which is scored
+          at the end as `test`
+Score     not measured yet
+"""
+
+from s2sjax.config import Luong, TagData, TagEvaluate, TaggedFiles, TaggerModel, Train
+from s2sjax.tasks import Tagging
+
+experiment = Tagging(
+    name="snips",
+    data=TagData(
+        TaggedFiles(
+            "../data/snips",
+            test="dev.tsv",
+            dev_percent=5.0,
+            origin="Snips (Coucke et al. 2018) in the split of Goo et al. 2018",
+        ),
+        buckets=((12,), (20,), (36,)),
+        tokens=768,
+    ),
+    model=TaggerModel(
+        Luong(width=400, embedding=228, layers=1, bidirectional=True, dropout=0.4),
+        spelling_width=100,
+        word_dropout=0.1,
+        crf=True,
+        intent=1.0,
+    ),
+    train=Train(steps=5000, learning_rate=2e-3, warmup=200, log_every=100, evaluate_every=500, save_every=500),
+    evaluate=TagEvaluate(("f1", "precision", "recall", "intent", "sentence", "accuracy", "padded")),
+)

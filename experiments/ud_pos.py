@@ -1,0 +1,28 @@
+"""Parts of speech of English web text, without pre-training: words and characters, a bidirectional LSTM, a dense layer.
+
+Papers    Ling et al. 2015, "Finding function in form"; Plank, Søgaard and Goldberg 2016; data: UD English EWT
+          (Silveira et al. 2014), 17 universal tags
+Command   s2sjax train experiments/ud_pos.py
+Data      data/ud_ewt: train.tsv, of which 4% choose the checkpoint, and dev.tsv, the official dev part, which is scored
+          at the end as `test`
+Score     not measured yet
+"""
+
+from s2sjax.config import Luong, TagData, TaggedFiles, TaggerModel, Train
+from s2sjax.tasks import Tagging
+
+experiment = Tagging(
+    name="ud-pos",
+    data=TagData(
+        TaggedFiles(
+            "../data/ud_ewt", test="dev.tsv", dev_percent=4.0, origin="UD English EWT v2.16 (Silveira et al. 2014)"
+        ),
+        tokens=1024,
+    ),
+    model=TaggerModel(
+        Luong(width=400, embedding=228, layers=2, bidirectional=True, dropout=0.4),
+        spelling_width=100,
+        word_dropout=0.1,
+    ),
+    train=Train(steps=6000, learning_rate=2e-3, warmup=200, log_every=100, evaluate_every=500, save_every=500),
+)

@@ -1,0 +1,21 @@
+"""Parts of speech of English web text: experiments/ud_pos.py with dense layers that see a window of five words.
+
+Paper     Collobert et al. 2011, "Natural language processing (almost) from scratch": the window approach
+Command   s2sjax train experiments/ud_pos_dense.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import DenseDense, TaggerModel, replace
+from s2sjax.experiment_file import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("ud_pos.py"))),
+    name="ud-pos-dense",
+    model=TaggerModel(
+        DenseDense(width=512, embedding=228, window=5, encoder_layers=2, dropout=0.4),
+        spelling_width=100,
+        word_dropout=0.1,
+    ),
+)

@@ -1,0 +1,25 @@
+"""Parts of speech of English web text: experiments/ud_pos.py with a Transformer.
+
+Paper     Vaswani et al. 2017, the encoder alone, a dense layer above it
+Command   s2sjax train experiments/ud_pos_transformer.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import TaggerModel, Transformer, replace
+from s2sjax.experiment_file import load_experiment
+
+base = load_experiment(str(Path(__file__).with_name("ud_pos.py")))
+experiment = replace(
+    base,
+    name="ud-pos-transformer",
+    model=TaggerModel(
+        Transformer(
+            width=256, heads=4, feedforward=1024, encoder_layers=3, norm="pre", positions="relative", dropout=0.3
+        ),
+        spelling_width=100,
+        word_dropout=0.1,
+    ),
+    train=replace(base.train, learning_rate=1e-3),
+)

@@ -1,0 +1,31 @@
+"""Named entities in noisy text: rare and emerging names in posts, from little data, without pre-training.
+
+Papers    Derczynski et al. 2017 (the shared task and its data, 6 types of entities); Ma and Hovy 2016 (characters,
+          bidirectional LSTM, conditional random field)
+Command   s2sjax train experiments/wnut17.py
+Data      data/wnut17: train.tsv, of which 10% choose the checkpoint, and dev.tsv, the official dev part, which is
+          scored at the end as `test`
+Score     not measured yet
+"""
+
+from s2sjax.config import Luong, TagData, TagEvaluate, TaggedFiles, TaggerModel, Train
+from s2sjax.tasks import Tagging
+
+experiment = Tagging(
+    name="wnut17",
+    data=TagData(
+        TaggedFiles(
+            "../data/wnut17", test="dev.tsv", dev_percent=10.0, origin="WNUT 2017 shared task (Derczynski et al. 2017)"
+        ),
+        buckets=((16,), (32,), (48,)),
+        tokens=512,
+    ),
+    model=TaggerModel(
+        Luong(width=200, embedding=164, layers=1, bidirectional=True, dropout=0.5),
+        spelling_width=64,
+        word_dropout=0.2,
+        crf=True,
+    ),
+    train=Train(steps=2000, learning_rate=2e-3, warmup=100, log_every=100, evaluate_every=200, save_every=200),
+    evaluate=TagEvaluate(("f1", "precision", "recall", "accuracy", "padded")),
+)

@@ -1,0 +1,69 @@
+"""A linear-chain conditional random field (Lafferty et al. 2001) on the scores of a tagger (Huang et al. 2015).
+
+    s(y) = start[y_1] + end[y_n] + sum_t e_t[y_t] + sum_{t>1} transition[y_{t-1}, y_t]
+    p(y) = exp(s(y)) / Z,   Z = sum over all K^n sequences y of exp(s(y))
+
+The functions are for one sentence; `vmap` them. The first n of its S positions are real; a sentence without any has
+the one empty sequence, of score 0.
+
+Letters: S positions, K tags. `Weights`: transition [K, K] from row to column, start [K], end [K].
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+Weights = Mapping[str, Array]
+
+
+def score(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
+    """s(y): emissions [S, K], tags [S], mask [S] -> []."""
+    emitted = jnp.take_along_axis(emissions, tags[:, None], axis=1)[:, 0]
+    moved = weights["transition"][tags[:-1], tags[1:]]  # [S - 1]
+    last = tags[jnp.maximum(mask.sum() - 1, 0)]
+    inside = jnp.sum(jnp.where(mask, emitted, 0)) + jnp.sum(jnp.where(mask[1:], moved, 0))
+    return jnp.where(mask[0], inside + weights["start"][tags[0]] + weights["end"][last], 0)
+
+
+def log_partition(weights: Weights, emissions: Array, mask: Array) -> Array:
+    """log Z: emissions [S, K], mask [S] -> [].
+
+    alpha_1 = start + e_1;  alpha_t[j] = e_t[j] + log sum_i exp(alpha_{t-1}[i] + transition[i, j])
+    """
+
+    def step(alpha: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        emitted, real = inputs
+        after = jax.nn.logsumexp(alpha[:, None] + weights["transition"], axis=0) + emitted  # [K]
+        return jnp.where(real, after, alpha), None
+
+    alpha, _ = lax.scan(step, weights["start"] + emissions[0], (emissions[1:], mask[1:]))
+    return jnp.where(mask[0], jax.nn.logsumexp(alpha + weights["end"]), 0)
+
+
+def log_likelihood(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
+    """log p(y) = s(y) - log Z: emissions [S, K], tags [S], mask [S] -> []."""
+    return score(weights, emissions, tags, mask) - log_partition(weights, emissions, mask)
+
+
+def viterbi(weights: Weights, emissions: Array, mask: Array) -> tuple[Array, Array]:
+    """The best sequence and its score: emissions [S, K], mask [S] -> tags [S], []. Of equal ones, lower tags win.
+
+    delta_t[j] = e_t[j] + max_i (delta_{t-1}[i] + transition[i, j]), and the i of each maximum leads back from the end.
+    """
+
+    def step(delta: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        emitted, real = inputs
+        moved = delta[:, None] + weights["transition"]  # [K, K]
+        after = jnp.max(moved, axis=0) + emitted
+        # Padding leads to itself, so that the last real tag arrives unchanged.
+        before = jnp.where(real, jnp.argmax(moved, axis=0), jnp.arange(len(delta)))
+        return jnp.where(real, after, delta), before
+
+    delta, before = lax.scan(step, weights["start"] + emissions[0], (emissions[1:], mask[1:]))
+    final = delta + weights["end"]
+    last = jnp.argmax(final)
+    first, rest = lax.scan(lambda tag, before: (before[tag], tag), last, before, reverse=True)
+    tags = jnp.concatenate([first[None], rest])
+    return jnp.where(mask, tags, 0), jnp.where(mask[0], final[last], 0)

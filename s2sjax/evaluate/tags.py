@@ -1,0 +1,129 @@
+"""Scores of tagged sentences: accuracy, entities (Tjong Kim Sang and De Meulder 2003), intents.
+
+    entities(["B-song", "I-song", "O", "I-artist"])    -> {("song", 0, 2), ("artist", 3, 4)}
+
+Every score is a ratio of sums over sentences; padding is in none of them, except in `padded`, which shows what counting
+it would give.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from s2sjax.evaluate.metrics import Result, Terms
+
+Tags = Sequence[str]
+
+
+class Pair(NamedTuple):
+    """The tags of a sentence, as predicted and as they should be, with the intents ("" where there are none)."""
+
+    predicted: Tags
+    correct: Tags
+    predicted_intent: str = ""
+    correct_intent: str = ""
+
+
+def entities(tags: Tags) -> set[tuple[str, int, int]]:
+    """(type, begin, end) of each entity, by the rules of conlleval: B- begins one, and so does I- after another type
+    or outside of any. Every tag without B- or I- is outside.
+    """
+    found, begin, inside = set(), 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        mark, dash, kind = tag.partition("-")
+        kind = kind if dash and mark in ("B", "I") else ""
+        if inside and (mark == "B" or kind != inside):
+            found.add((inside, begin, place))
+            inside = ""
+        if kind and not inside:
+            begin, inside = place, kind
+    return found
+
+
+def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
+    """Each metric in percent, with the terms of each sentence."""
+    return {name: _result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
+
+
+def _result(name: str, label: str, terms: Terms) -> Result:
+    total, weight = (sum(column) for column in zip(*terms))
+    return Result(name, total / max(weight, 1), True, None, len(terms), label, terms=terms)
+
+
+def right_tags(pair: Pair) -> int:
+    return sum(a == b for a, b in zip(pair.predicted, pair.correct, strict=True))
+
+
+def _accuracy(pairs: Sequence[Pair]) -> Terms:
+    return [(100.0 * right_tags(pair), len(pair.correct)) for pair in pairs]
+
+
+def _padded(pairs: Sequence[Pair]) -> Terms:
+    """Every sentence padded to the longest one, and all padding counted as right."""
+    most = max(len(pair.correct) for pair in pairs)
+    return [(100.0 * (right_tags(pair) + most - len(pair.correct)), most) for pair in pairs]
+
+
+def _overlap(share: Callable[[int, int, int], tuple[int, int]]) -> Callable[[Sequence[Pair]], Terms]:
+    """share(right, predicted, correct entities of a sentence) -> numerator, denominator."""
+
+    def terms(pairs: Sequence[Pair]) -> Terms:
+        found = [(entities(pair.predicted), entities(pair.correct)) for pair in pairs]
+        shares = [share(len(ours & true), len(ours), len(true)) for ours, true in found]
+        return [(100.0 * right, total) for right, total in shares]
+
+    return terms
+
+
+def _intent(pairs: Sequence[Pair]) -> Terms:
+    return [(100.0 * (pair.predicted_intent == pair.correct_intent), 1) for pair in pairs]
+
+
+def _sentence(pairs: Sequence[Pair]) -> Terms:
+    """All tags right, and the intent."""
+    same = [right_tags(p) == len(p.correct) and p.predicted_intent == p.correct_intent for p in pairs]
+    return [(100.0 * each, 1) for each in same]
+
+
+TERMS: dict[str, Callable[[Sequence[Pair]], Terms]] = {
+    "accuracy": _accuracy,
+    "padded": _padded,
+    "f1": _overlap(lambda right, predicted, correct: (2 * right, predicted + correct)),
+    "precision": _overlap(lambda right, predicted, correct: (right, predicted)),
+    "recall": _overlap(lambda right, predicted, correct: (right, correct)),
+    "intent": _intent,
+    "sentence": _sentence,
+}
+LABELS = {
+    "accuracy": "accuracy",
+    "padded": "accuracy if padding counted (flattering)",
+    "f1": "entity F1",
+    "precision": "precision",
+    "recall": "recall",
+    "intent": "intent accuracy",
+    "sentence": "whole sentences",
+}
+
+
+class TagScore(NamedTuple):
+    """How one tag fared."""
+
+    tag: str
+    words: int
+    """that should have it"""
+    right: int
+    mistaken_for: str
+    """the tag that was predicted most often instead; "" if none was"""
+
+
+def by_tag(pairs: Sequence[Pair]) -> list[TagScore]:
+    """One for each correct tag, the most frequent first."""
+    counts = Counter(each for pair in pairs for each in zip(pair.correct, pair.predicted, strict=True))
+    totals = Counter(tag for pair in pairs for tag in pair.correct)
+    found = []
+    for tag, count in sorted(totals.items(), key=lambda item: (-item[1], item[0])):
+        wrong = sorted((-n, other) for (true, other), n in counts.items() if true == tag and other != tag)
+        found.append(TagScore(tag, count, counts[tag, tag], wrong[0][1] if wrong else ""))
+    return found

@@ -1,0 +1,98 @@
+"""An encoder of any family, pooled into one vector, and a dense layer over labels.
+
+Letters: B batch, S source positions, F features of a frame, H width of the states, K queries, L labels.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers, models
+from s2sjax.config.labels import Pooling
+from s2sjax.core.dropout import keep_mask
+from s2sjax.core.pooling import query_pool
+from s2sjax.core.tokens import SPECIALS, UNK
+from s2sjax.models.contract import Memory, masked_mean
+from s2sjax.models.frontends import Frames, Tokens, token_embedding
+from s2sjax.models.rctm import masked_max
+
+
+class Labelling(NamedTuple):
+    logits: Array  # [B, L] float32
+    attention: Array | None  # [B, K, S] where the pooling is attention
+
+
+class Classifier(nn.Module):
+    """logits = W_o pool(encoder(x)) + b_o.
+
+    Ids [B, S], or frames [B, S, F] and their lengths [B]. The pooled vector is the last state of the top layer, the
+    mean or the maximum of all states, or the sums that learned queries attend to, side by side.
+    """
+
+    family: config.Family
+    labels: int
+    pooling: Pooling = "mean"
+    queries: int = 1
+    """of attention"""
+    attention_width: int = 0
+    """A of `core.pooling.query_pool`; 0: as wide as the states"""
+    dropout: float = 0.0
+    """of the pooled vector"""
+    initial: float = 1.0
+    """standard deviation of the embedding before training"""
+    word_dropout: float = 0.0
+    """share of the words that training replaces by <unk>"""
+    size: int = 0
+    """of the vocabulary; 0 for frames"""
+    features: int = 0
+    """of a frame; 0 for ids"""
+    dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
+    spelling: layers.Spelling | None = None
+
+    def setup(self):
+        # `encoder/` and `embedding/` are at the top, where other tasks have them too: see training/transfer.py.
+        family, states = self.family, self.family.encoder_spec.states
+        self.frontend: Any
+        if self.features:
+            self.frontend = Frames(self.features, family.embedding, self.dtype)
+        else:
+            self.embedding = token_embedding(self.size, family.embedding, self.dtype, self.spelling, self.initial)
+            self.frontend = Tokens(self.embedding)
+        self.encoder = models.build_encoder(family, self.frontend.width, self.dtype, self.remat_policy)
+        width, A = states, self.attention_width or states
+        if self.pooling == "attention":
+            shapes = {"kernel": (states, A), "bias": (A,), "query": (A, self.queries)}
+            self.attention = layers.Weights(shapes, self.dtype)
+            width = self.queries * states
+        elif self.pooling == "final":
+            carries = family.encoder_spec.carries
+            assert carries is not None, "the settings refuse it"
+            width = carries.widths[-1]
+        self.output = layers.Dense(width, self.labels, self.dtype)
+
+    def __call__(self, source: Array, lengths: Array | None = None, train: bool = False) -> Labelling:
+        if lengths is not None:
+            xs, mask = self.frontend(source, lengths)
+        else:
+            xs, mask = self.frontend(self._some_unknown(source) if train and self.word_dropout else source)
+        pooled, attention = self._pooled(self.encoder(xs, mask, train))
+        pooled = layers.dropout(self, pooled, self.dropout, train)
+        return Labelling(self.output.logits(pooled), attention)
+
+    def _some_unknown(self, ids: Array) -> Array:
+        keep = keep_mask(self.make_rng("dropout"), ids.shape, self.word_dropout)
+        return jnp.where(keep | (ids < len(SPECIALS)), ids, UNK)
+
+    def _pooled(self, memory: Memory) -> tuple[Array, Array | None]:
+        match self.pooling:
+            case "final":
+                return memory.final[-1][0], None
+            case "mean":
+                return masked_mean(memory.states, memory.mask), None
+            case "max":
+                return masked_max(memory.states, memory.mask), None
+            case _:
+                return query_pool(self.attention(), memory.states, memory.mask)

@@ -1,0 +1,380 @@
+"""A sequence to a label: sentences to a topic or a sentiment, recordings to a speaker.
+
+The encoder of any family reads text or frames; its states are pooled into one vector, which a dense layer classifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config, models
+from s2sjax.config import require, settings
+from s2sjax.core import losses
+from s2sjax.core.tokens import PAD
+from s2sjax.data import labels, memory, text
+from s2sjax.data.assets import Labels, Statistics, load_json
+from s2sjax.data.columns import Bucket, Columns, Ragged, first_bucket
+from s2sjax.data.labels import Labelled
+from s2sjax.evaluate import labels as scores
+from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.dev_loss import EvaluationLoss
+from s2sjax.evaluate.metrics import Result
+from s2sjax.layers import Spelling
+from s2sjax.models.classifier import Classifier, Labelling
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training import hosts
+from s2sjax.training.mesh import Rules
+from s2sjax.training.state import Loss
+from s2sjax.training.transfer import Rows
+
+# ------------------------------------------------------------------------------------- settings
+
+
+@settings
+class Classification(config.Experiment):
+    """An experiment that gives each sequence one of a set of labels."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: config.LabelData = config.LabelData()
+    """what to learn from"""
+    model: config.LabelModel = config.LabelModel()
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    evaluate: config.LabelEvaluate = config.LabelEvaluate()
+    """how it is judged"""
+    seed: int = 0
+    """of the initial parameters, the order of the examples, and dropout"""
+
+    free_fields: ClassVar = (
+        "data.corpus.folder", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.figure",
+    )  # fmt: skip
+
+    def task(self) -> ClassificationTask:
+        return ClassificationTask(self)
+
+    def __post_init__(self):
+        self.check_name()
+        plain, encoder = config.Train(), self.model.encoder
+        for name in ("scheduled_sampling", "softmax"):
+            require(
+                getattr(self.train, name) == getattr(plain, name),
+                f"train.{name} applies to tasks that write text, and a classification does not: leave it out",
+            )
+        places, longest = encoder.max_positions, self.data.buckets[-1][0]
+        require(
+            places is None or places >= longest,
+            f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
+        )
+        require(
+            self.train.remat != "products" or not encoder.encoder_is_products,
+            f"train.remat products frees nothing of a {type(encoder).__name__} encoder: set layers, or none",
+        )
+        spells = self.data.text.spelling.on
+        require(
+            encoder.embedding > 0 or not spells,
+            "data.text.spelling.on builds word vectors, but with model.encoder.embedding 0 there are none: raise it",
+        )
+
+
+# ----------------------------------------------------------------------------------------- loss
+
+
+def _apply(module: Classifier, params: Any, batch: Mapping[str, Array], key: Array | None = None) -> Labelling:
+    rngs = None if key is None else {"dropout": key}
+    inputs = batch["source"], batch.get("source_lengths"), key is not None
+    found: Any = module.apply({"params": params}, *inputs, rngs=rngs)
+    return found
+
+
+def _real(batch: Mapping[str, Array]) -> Array:
+    """[B]: which rows are no padding."""
+    return batch["source_lengths"] > 0 if "source_lengths" in batch else (batch["source"] != PAD).any(-1)
+
+
+def evaluation_loss(module: Classifier, params: Any, batch: dict[str, Array]) -> dict[str, losses.Total]:
+    """The cross-entropy of a batch: the sum, and the number of examples."""
+    logits = _apply(module, params, batch).logits
+    return {"loss": losses.cross_entropy(logits, batch["label"], _real(batch))}
+
+
+# ----------------------------------------------------------------------------------------- task
+
+
+class Prediction(NamedTuple):
+    label: str
+    probability: float
+    """of the label"""
+    probabilities: Mapping[str, float]
+    """of all labels"""
+    attention: np.ndarray | None = None
+    """[S]: of each position, the mean over the queries"""
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class ClassificationTask(Task):
+    """Assets: the `labels`, and the vocabulary `text` or the statistics `frames`."""
+
+    experiment: Classification
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return self.experiment.data.corpus.has(split)
+
+    def read(self) -> list[Labelled]:
+        return self.examples("train")
+
+    def examples(self, split: str) -> list[Labelled]:
+        return labels.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+
+    def example_of(self, line: str, where: str) -> Labelled:
+        require(line.strip() != "", f"{where} is empty: write a text, or frames separated by tabs")
+        source: Any = line.strip() if "text" in self.assets else labels.parse_frames(line.split("\t"), where)
+        return self._checked(Labelled(source, "", where))
+
+    def _checked(self, example: Labelled) -> Labelled:
+        """Refuses an example that the model cannot read."""
+        if not isinstance(example.source, str) and "frames" in self.assets:
+            found, features = example.source.shape[-1], self.assets["frames"].features
+            require(found == features, f"{example.where} has frames of {found} numbers: write {features} in each frame")
+        length, most = len(self._encoded(example)) + isinstance(example.source, str), self._buckets[-1][0]
+        require(length <= most, f"{example.where} has {length} positions, the model reads at most {most}: shorten it")
+        return example
+
+    def fingerprint(self, data: Sequence[Labelled]) -> str:
+        return labels.fingerprint(data)
+
+    def save_data(self, folder: Path) -> None:
+        memory.save(self.experiment.data.corpus, folder)
+
+    def load_data(self, folder: Path) -> Task:
+        data = self.experiment.data
+        corpus = memory.load(data.corpus, folder)
+        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
+
+    def learn_assets(self, data: Sequence[Labelled]) -> Assets:
+        found: dict[str, Any] = {"labels": Labels.of([example.label for example in data])}
+        require(
+            len(found["labels"].names) > 1,
+            f"all training examples have the label {found['labels'].names[0]!r}: give examples of two or more labels",
+        )
+        if isinstance(data[0].source, str):
+            options = self.experiment.data.text
+            return found | {"text": text.build(options, [str(example.source) for example in data])}
+        require(self.experiment.model.word_dropout == 0, "model.word_dropout is for text, not for frames: set it to 0")
+        return found | {"frames": Statistics.of([np.asarray(example.source) for example in data])}
+
+    def adopt_assets(self, data: Sequence[Labelled], assets: Assets) -> Assets:
+        """The other run's vocabulary, with the labels of this one."""
+        other, options = _vocabulary(assets), self.experiment.data.text
+        if other is None:
+            require(False, "the other run has no vocabulary of its source text: leave out --init-assets")
+        assert other is not None
+        for name in ("unit", "normalize"):
+            there, wanted = getattr(other, name), getattr(options, name)
+            require(
+                there == wanted,
+                f"the vocabulary to take has {name} {there}, data.text.{name} is {wanted}: make them equal",
+            )
+        return {"labels": Labels.of([example.label for example in data]), "text": other}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        found: dict[str, Any] = {"labels": load_json(Labels, folder, "labels")}
+        if "text" in names:
+            return found | {"text": text.load(folder, "text")}
+        return found | {"frames": load_json(Statistics, folder, "frames")}
+
+    def _encoded(self, example: Labelled) -> Any:
+        if isinstance(example.source, str):
+            return self.assets["text"].encode(example.source)
+        return self.assets["frames"].apply(example.source)
+
+    def columns(self, data: Sequence[Labelled]) -> Columns:
+        encoded = [self._encoded(example) for example in data]
+        source = Ragged.of_ids(encoded) if "text" in self.assets else Ragged.of_frames(encoded)
+        number = self.assets["labels"].number  # an example of `decode` has no label
+        label = [number(example.label, example.where) if example.label else 0 for example in data]
+        dense = {"label": np.array(label, np.int32)}
+        return Columns({"source": source}, dense, np.arange(len(data), dtype=np.int32), (len(data),))
+
+    def describe(self, columns: Any, plan: Any) -> list[str]:
+        first, *others = super().describe(columns, plan)
+        names = self.assets["labels"].names
+        read = f"vocabulary {self.assets['text'].size:,}" if "text" in self.assets else f"{self._features} features"
+        return [f"{first}, {read}, {len(names)} labels", *others]
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def model_name(self) -> str:
+        model = self.experiment.model
+        return f"{type(model.encoder).__name__} + {model.pooling}"
+
+    @property
+    def _features(self) -> int:
+        return self.assets["frames"].features if "frames" in self.assets else 0
+
+    @property
+    def module(self) -> Classifier:
+        e, vocabulary = self.experiment, self.assets.get("text")
+        m, options = e.model, e.data.text.spelling
+        spelled = vocabulary if options.on and isinstance(vocabulary, text.Vocabulary) else None
+        return Classifier(
+            m.encoder, len(self.assets["labels"].names), m.pooling, m.queries, m.attention_width, m.dropout, m.initial,
+            m.word_dropout, vocabulary.size if vocabulary else 0, self._features, jnp.dtype(e.train.dtype),
+            e.train.remat, Spelling(spelled.spelling(options.length), options) if spelled else None,
+        )  # fmt: skip
+
+    def init(self, key: Array) -> Any:
+        if self._features:
+            return self.module.init(key, jnp.zeros((1, 1, self._features)), jnp.ones(1, jnp.int32))["params"]
+        return self.module.init(key, jnp.ones((1, 1), jnp.int32))["params"]
+
+    def loss(self, columns: Any = None) -> Loss:
+        """The cross-entropy with dropout on."""
+        module, smoothing = self.module, self.experiment.train.label_smoothing
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
+            logits = _apply(module, params, batch, key).logits
+            return {"loss": losses.cross_entropy(logits, batch["label"], _real(batch), smoothing)}
+
+        return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        return partial(evaluation_loss, self.module)
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        label = {"label": ((rows,), np.int32)}
+        if not self._features:
+            return abstract(source=((rows, *bucket), np.int32), **label)
+        frames = ((rows, *bucket, self._features), np.float32)
+        return abstract(source=frames, source_lengths=((rows,), np.int32), **label)
+
+    @property
+    def rules(self) -> Rules:
+        return models.encoder_rules(self.experiment.model.encoder)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model.encoder, mesh)
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        """Rows of the embedding belong to words, those of the output layer to labels."""
+        found: dict[str, Rows | None] = {}
+        mine, theirs = self.assets.get("text"), _vocabulary(other.assets)
+        if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
+            index = text.rows_in(mine, theirs)
+            found["embedding/table"] = None if index is None else Rows(0, index)
+        if other.assets.get("labels") != self.assets["labels"]:
+            found |= {"output/kernel": None, "output/bias": None}
+        return found
+
+    # ----------------------------------------------------------------------------- predictions
+
+    @property
+    def _buckets(self) -> list[tuple[int]]:
+        """Those of training, and longer ones up to 16 times the last, as far as the model can address them."""
+        e = self.experiment
+        last, places = e.data.buckets[-1][0], e.model.encoder.max_positions
+        more = sorted({min(last * times, places or last * times) for times in (2, 4, 8, 16)})
+        return [*e.data.buckets, *((length,) for length in more if length > last)]
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """An ensemble takes the mean of the probabilities."""
+        modules = [task.module for task in (self, *others)]  # type: ignore[attr-defined]
+        names, rows = self.assets["labels"].names, self.experiment.evaluate.rows
+
+        def apply(params: Any, batch: Any) -> tuple[Array, Array | None]:
+            each = [_apply(*one, batch) for one in zip(modules, params if others else [params], strict=True)]
+            probabilities = sum(jax.nn.softmax(found.logits) for found in each) / len(each)
+            attention = each[0].attention
+            return jnp.asarray(probabilities), None if attention is None else attention.mean(1)
+
+        batched = Batched(apply, self._buckets, rows, mesh)
+
+        def predict(params: Any, examples: Sequence[Labelled]) -> list[Prediction]:
+            columns = self.columns(examples)
+            for row in np.flatnonzero(first_bucket(columns.lengths, self._buckets) < 0)[:1]:
+                self._checked(examples[row])  # raises, with its file and line
+            return [
+                _prediction(names, found, None if attention is None else attention[: int(length)])
+                for (found, attention), (length,) in zip(batched(params, columns), columns.lengths)
+            ]
+
+        return predict
+
+    def metrics(self, examples: Sequence[Labelled], outputs: Sequence[Prediction]) -> dict[str, Result]:
+        found, correct = [output.label for output in outputs], [example.label for example in examples]
+        return {name: scores.METRICS[name](found, correct) for name in self.experiment.evaluate.metrics}
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def show(self, example: Labelled, output: Prediction) -> str:
+        verdict = "✓" if output.label == example.label else f"({example.label})"
+        return f"{_short(example.source)}  ->  {output} {output.probability:.2f}  {verdict}"
+
+    def record(self, example: Labelled, output: Prediction) -> dict[str, Any]:
+        source = example.source
+        if not isinstance(source, str):
+            source = "\t".join(" ".join(f"{value:.6g}" for value in frame) for frame in source)
+        references = [example.label] if example.label else []
+        answer = {"hypothesis": output.label, "references": references, "probability": round(output.probability, 6)}
+        return {"source": source, **answer}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Which labels of dev are confused, and the words that attention looks at in a few of its texts."""
+        if not self.has("dev"):
+            return []
+        from s2sjax.evaluate import label_figures  # imports Matplotlib, which is slow
+
+        dev, names = self.examples("dev"), self.assets["labels"].names
+        outputs = self.predictor(mesh)(restore(), dev)
+        table = scores.confusion([o.label for o in outputs], [example.label for example in dev], names)
+        written = [folder / "confusion.png"]
+        few = self.experiment.evaluate.figure if self.experiment.model.pooling == "attention" else 0
+        shaded = [self._shaded(*pair) for pair in zip(dev[:few], outputs)] if "text" in self.assets else []
+        if hosts.is_leader():
+            label_figures.confusion_matrix(written[0], table, names, f"dev, {len(dev):,} {self.noun}s")
+            if shaded:
+                label_figures.shaded_texts(folder / "attention.png", shaded)
+        return [*written, folder / "attention.png"] if shaded else written
+
+    def _shaded(self, example: Labelled, output: Prediction) -> Any:
+        """A text with its attention, for a figure: words as they are written, of other units the pieces."""
+        from s2sjax.evaluate.label_figures import ShadedText
+
+        assert output.attention is not None
+        source, vocabulary = str(example.source), self.assets["text"]
+        words = source.split() if vocabulary.unit == "words" else vocabulary.pieces(vocabulary.encode(source))
+        right = output.label == example.label
+        caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
+        return ShadedText([*words, "<eos>"], output.attention, caption, right)
+
+
+def _prediction(names: Sequence[str], probabilities: np.ndarray, attention: np.ndarray | None) -> Prediction:
+    best = int(np.argmax(probabilities))
+    each = {name: float(value) for name, value in zip(names, probabilities)}
+    return Prediction(names[best], float(probabilities[best]), each, attention)
+
+
+def _short(source: str | np.ndarray) -> str:
+    return source if isinstance(source, str) else f"{len(source)} frames"
+
+
+def _vocabulary(assets: Assets) -> text.AnyVocabulary | None:
+    """Of the text that a run reads, whatever its task."""
+    found = [assets.get(name) for name in ("text", "source")]
+    return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)

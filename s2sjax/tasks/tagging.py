@@ -1,0 +1,356 @@
+"""Words to tags, one each: parts of speech, named entities, slots; and a label for the whole sentence beside them.
+
+A word is read as its embedding and its characters, the encoder of any family reads the sentence, and a dense layer
+gives each word its tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config, models
+from s2sjax.config import TagData, TagEvaluate, TaggerModel, require, settings
+from s2sjax.core import losses
+from s2sjax.core.tokens import SPECIALS
+from s2sjax.data import memory, tagged, text
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.data.tagged import Sentence, Vocabularies
+from s2sjax.evaluate import tags
+from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.dev_loss import EvaluationLoss
+from s2sjax.evaluate.metrics import Result
+from s2sjax.models.frontends import SpelledWords
+from s2sjax.models.tagger import Scores, Tagger, best_tags, tag_loss
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training import hosts
+from s2sjax.training import mesh as meshes
+from s2sjax.training.state import Loss
+from s2sjax.training.transfer import Rows
+
+
+@settings
+class Tagging(config.Experiment):
+    """An experiment that gives each word of a sentence a tag."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: TagData = TagData()
+    """what to learn from"""
+    model: TaggerModel = field(default_factory=TaggerModel)
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    evaluate: TagEvaluate = TagEvaluate()
+    """how it is judged"""
+    seed: int = 0
+    """of the initial parameters, the order of the examples, and dropout"""
+
+    # Where the data is stored may change: its fingerprint may not.
+    free_fields: ClassVar = (
+        "data.corpus.folder", "data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+    )  # fmt: skip
+
+    def __post_init__(self):
+        self.check_name()
+        plain = config.Train()
+        for name in ("scheduled_sampling", "softmax"):
+            require(
+                getattr(self.train, name) == getattr(plain, name),
+                f"train.{name} applies to tasks that write text, and a tagger does not: leave it out",
+            )
+        require(
+            self.train.label_smoothing == 0 or not self.model.crf,
+            "train.label_smoothing smooths single tags, and model.crf scores whole sequences: use one of them",
+        )
+        require(
+            self.model.intent > 0 or "intent" not in self.evaluate.metrics,
+            "evaluate.metrics has the intent, and model.intent 0 learns none: set it above 0",
+        )
+        places, longest = self.model.encoder.max_positions, self.data.buckets[-1][0]
+        require(
+            places is None or places >= longest,
+            f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
+        )
+
+    def task(self) -> TaggingTask:
+        return TaggingTask(self)
+
+
+# ----------------------------------------------------------------------------------------- task
+
+
+class Tagged(NamedTuple):
+    """What is predicted for a sentence. As a string: the tags, and behind a tab the intent if there is one."""
+
+    tags: tuple[str, ...]
+    intent: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(self.tags) + (f"\t{self.intent}" if self.intent else "")
+
+
+class TaggingTask(Task):
+    """Sentences through a tagger. Assets: the vocabularies `words`, `characters`, `tags` and perhaps `intents`."""
+
+    noun = "sentence"
+    experiment: Tagging
+
+    @property
+    def known(self) -> Vocabularies:
+        a = self.assets
+        return Vocabularies(a["words"], a["characters"], a["tags"], a.get("intents"))
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return self.experiment.data.corpus.has(split)
+
+    def read(self) -> list[Sentence]:
+        return self.examples("train")
+
+    def examples(self, split: str) -> list[Sentence]:
+        return tagged.read(self.experiment.data.corpus, split, self.experiment.model.intent > 0)  # type: ignore[arg-type]
+
+    def example_of(self, line: str, where: str) -> Sentence:
+        words = tagged.split_words(line)
+        self._check_length(words, where)
+        return Sentence(words, ())
+
+    def _check_length(self, words: Sequence[str], where: str) -> None:
+        most = self.experiment.model.encoder.max_positions
+        require(
+            most is None or len(words) <= most,
+            f"{where} has {len(words)} words, more than model.encoder.max_length {most} can address: shorten it",
+        )
+
+    def fingerprint(self, data: Sequence[Sentence]) -> str:
+        return tagged.fingerprint(data)
+
+    def remarks(self, data: Sequence[Sentence]) -> list[str]:
+        found = []
+        with_intent = sum(sentence.intent != "" for sentence in data)
+        if with_intent and not self.experiment.model.intent:
+            found.append(f"{with_intent:,} sentences have an intent, which is not learned: set model.intent above 0")
+        learned = {tag for sentence in data for tag in sentence.tags}
+        for split in filter(self.has, ("dev", "test")):
+            new = sorted({tag for sentence in self.examples(split) for tag in sentence.tags} - learned)
+            if new:
+                shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
+                found.append(f"tags of {split} that training never sees, so that they count as wrong: {shown}")
+        return found
+
+    def save_data(self, folder: Path) -> None:
+        memory.save(self.experiment.data.corpus, folder)
+
+    def load_data(self, folder: Path) -> Task:
+        data = self.experiment.data
+        corpus = memory.load(data.corpus, folder)
+        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
+
+    def learn_assets(self, data: Sequence[Sentence]) -> Assets:
+        d = self.experiment.data
+        of_words = config.Text("words", "nfkc_lower" if d.lower else "nfc", min_count=d.min_count)
+        found = {
+            "words": text.build(of_words, (" ".join(sentence.words) for sentence in data)),
+            "characters": text.build(config.Text("characters"), ("".join(sentence.words) for sentence in data)),
+            "tags": tagged.label_vocabulary(tag for sentence in data for tag in sentence.tags),
+        }
+        if self.experiment.model.intent:
+            found["intents"] = tagged.label_vocabulary(sentence.intent for sentence in data)
+        return found
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {name: text.load(folder, name) for name in names}
+
+    def columns(self, data: Sequence[Sentence]) -> AnyColumns:
+        return tagged.columns(data, self.known, self.experiment.model.spelling.length)
+
+    def dev_columns(self, examples: Sequence[Sentence]) -> AnyColumns:
+        """Without the sentences that have a tag or an intent which training never saw: their loss is infinite."""
+        labels = set(tagged.labels_of(self.known.tags))
+        intents = None if self.known.intents is None else set(tagged.labels_of(self.known.intents))
+        kept = [s for s in examples if labels.issuperset(s.tags) and (intents is None or s.intent in intents)]
+        return self.columns(kept)
+
+    def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
+        sizes = [f"{len(tagged.labels_of(asset)):,} {name}" for name, asset in self.assets.items()]
+        first, *others = super().describe(columns, plan)
+        return [first, ", ".join(sizes), *others]
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def model_name(self) -> str:
+        return f"{config.model_name(self.experiment.model.encoder)} tagger"
+
+    @property
+    def module(self) -> Tagger:
+        m, train, known = self.experiment.model, self.experiment.train, self.known
+        dtype = jnp.dtype(train.dtype)
+        frontend = SpelledWords(
+            known.words.size, known.characters.size, m.encoder.embedding, m.spelling_width,
+            m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
+        )  # fmt: skip
+        count = lambda vocabulary: len(tagged.labels_of(vocabulary)) if vocabulary else 0
+        counts = count(known.tags), count(known.intents)
+        return Tagger(m.encoder, frontend, *counts, m.dropout, m.crf, dtype, train.remat)
+
+    def init(self, key: Array) -> Any:
+        one = jnp.ones((1, 2), jnp.int32)
+        spelt = jnp.ones((1, 2, self.experiment.model.spelling.length + 2), jnp.int32)
+        return self.module.init(key, one, spelt)["params"]
+
+    def _losses(self, scores: Scores, batch: dict[str, Array], smoothing: float = 0.0) -> dict[str, losses.Total]:
+        """-log p(tags) - weight log p(intent), summed, for each word."""
+        label = lambda name: jnp.maximum(batch[name] - len(SPECIALS), 0)  # 0 in padding
+        of_tags = tag_loss(scores, label("tags"), smoothing)
+        if scores.intents is None:
+            return {"loss": of_tags}
+        of_intents = losses.cross_entropy(scores.intents, label("intent"), scores.mask[:, 0], smoothing)
+        total = of_tags[0] + self.experiment.model.intent * of_intents[0]
+        return {"loss": (total, of_tags[1]), "tag_loss": of_tags, "intent_loss": of_intents}
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        module, smoothing = self.module, self.experiment.train.label_smoothing
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
+            rngs = {"dropout": key}
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"], True, rngs=rngs)
+            return self._losses(scores, batch, smoothing)
+
+        return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        module = self.module
+
+        def loss(params: Any, batch: dict[str, Any]) -> dict[str, losses.Total]:
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
+            return self._losses(scores, batch)
+
+        return loss
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        shape = (rows, *bucket)
+        spelt = (*shape, self.experiment.model.spelling.length + 2)
+        intent = {"intent": ((rows,), np.int32)} if self.known.intents else {}
+        return abstract(words=(shape, np.int32), characters=(spelt, np.int32), tags=(shape, np.int32), **intent)
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        """Parameters that belong to words, characters, tags and intents, where the vocabularies differ."""
+        found: dict[str, Rows | None] = {}
+        for name, paths in VOCABULARY_PATHS.items():
+            mine, theirs = self.assets.get(name), other.assets.get(name)
+            if mine is None or (theirs is not None and mine.fingerprint == theirs.fingerprint):
+                continue
+            index = text.rows_in(mine, theirs) if isinstance(theirs, text.Vocabulary) else None
+            if index is not None and name in ("tags", "intents"):  # their rows begin behind the special ids
+                index = np.maximum(index[len(SPECIALS) :] - len(SPECIALS), -1)
+            for path, axis in paths.items():
+                found[path] = None if axis is None or index is None else Rows(axis, index)
+        return found
+
+    @property
+    def rules(self) -> meshes.Rules:
+        return models.encoder_rules(self.experiment.model.encoder)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model.encoder, mesh)
+        require(
+            not (self.experiment.model.crf and all(size > 1 for size in mesh.values())),
+            "train.mesh splits a model.crf by data, fsdp and tensor at once, for which XLA computes wrong gradients: "
+            "set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
+        )
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        encoder: Any = self.experiment.model.encoder
+        return (encoder.heads,) if hasattr(encoder, "heads") else ()
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        require(not others, "a tagger has no ensembles: name one run")
+        module, e, known = self.module, self.experiment, self.known
+        labels = tagged.labels_of(known.tags)
+        intents = tagged.labels_of(known.intents) if known.intents else []
+
+        def best(params: Any, batch: dict[str, Any]) -> dict[str, Array]:
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
+            found = {"tags": best_tags(scores)}
+            return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
+
+        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh)
+
+        def predict(params: Any, examples: Sequence[Sentence]) -> list[Tagged]:
+            for number, sentence in enumerate(examples, start=1):
+                self._check_length(sentence.words, f"sentence {number}")
+            real = [sentence for sentence in examples if sentence.words]
+            rows = iter(batched(params, self.columns(real)) if real else [])
+            return [next_output(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
+
+        def next_output(row: dict[str, Any], length: int) -> Tagged:
+            intent = intents[row["intent"]] if "intent" in row else ""
+            return Tagged(tuple(labels[tag] for tag in row["tags"][:length]), intent)
+
+        return predict
+
+    def _pairs(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> list[tags.Pair]:
+        learned = self.experiment.model.intent > 0
+        return [
+            tags.Pair(output.tags, sentence.tags, output.intent, sentence.intent if learned else "")
+            for sentence, output in zip(examples, outputs, strict=True)
+        ]
+
+    def metrics(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> dict[str, Result]:
+        return tags.score(self.experiment.evaluate.metrics, self._pairs(examples, outputs))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def show(self, example: Sentence, output: Tagged) -> str:
+        """the/DET dog/VERB(NOUN): where a tag is wrong, the correct one is in brackets."""
+        marked = [
+            f"{word}/{ours}" + ("" if ours == true else f"({true})")
+            for word, ours, true in zip(example.words, output.tags, example.tags)
+        ]
+        if output.intent:
+            wrong = "" if output.intent == example.intent else f"({example.intent})"
+            marked.append(f" {output.intent}{wrong}")
+        return " ".join(marked)
+
+    def record(self, example: Sentence, output: Tagged) -> dict[str, Any]:
+        correct = Tagged(example.tags, example.intent if self.experiment.model.intent else "")
+        return {"source": " ".join(example.words), "hypothesis": str(output), "references": [str(correct)]}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """How each tag fares on test, or on dev if there is no test, as bars."""
+        split = next(filter(self.has, ("test", "dev")), None)
+        if split is None:
+            return []
+        from s2sjax.evaluate.tag_figure import tag_bars  # imports Matplotlib, which is slow
+
+        examples = self.examples(split)
+        outputs = self.predictor(mesh)(restore(), examples)
+        path = folder / "tags.png"
+        if hosts.is_leader():
+            tag_bars(path, tags.by_tag(self._pairs(examples, outputs)))
+        return [path]
+
+
+VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {
+    "words": {"frontend/words/table": 0},
+    "characters": {"frontend/characters/characters/table": 0},
+    "tags": {"output/kernel": 1, "output/bias": 0, "crf_start": 0, "crf_end": 0, "crf_transition": None},
+    "intents": {"intent/kernel": 1, "intent/bias": 0},
+}
+"""the parameters that each vocabulary indexes, and by which axis; None: by two, which are not mapped"""

@@ -1,0 +1,33 @@
+"""Metrics of labels by hand, and that the figures can be drawn."""
+
+import numpy as np
+
+from s2sjax.evaluate import label_figures, labels
+
+FOUND, CORRECT = list("aabbbc"), list("aababb")
+
+
+def test_accuracy_and_its_terms():
+    result = labels.accuracy(FOUND, CORRECT)
+    assert result.value == 100 * 4 / 6 and str(result) == "accuracy 66.67%"
+    assert sum(term for term, _ in result.terms) / sum(weight for _, weight in result.terms) == result.value
+
+
+def test_macro_f1_counts_every_label_the_same():
+    # a: TP 2, FP 0, FN 1; b: TP 2, FP 1, FN 1; c: TP 0, FP 1, FN 0
+    expected = 100 * (4 / 5 + 4 / 6 + 0) / 3
+    assert abs(labels.macro_f1(FOUND, CORRECT).value - expected) < 1e-9
+
+
+def test_the_confusion_table_has_correct_labels_as_rows():
+    table = labels.confusion(FOUND, CORRECT, "abc")
+    assert table.tolist() == [[2, 1, 0], [0, 2, 1], [0, 0, 0]]
+    assert table.sum() == len(FOUND)
+
+
+def test_figures_are_drawn(tmp_path):
+    label_figures.confusion_matrix(tmp_path / "confusion.svg", np.array([[3, 1], [0, 2]]), ["no", "$yes_"], "dev")
+    text = label_figures.ShadedText(["good", "<film>", "漢字"] * 12, np.arange(36.0), "1 0.9", correct=False)
+    blank = label_figures.ShadedText(["nothing"], np.zeros(1), "0 0.5")
+    label_figures.shaded_texts(tmp_path / "words.svg", [text, blank])
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("confusion.svg", "words.svg"))
