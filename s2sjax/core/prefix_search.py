@@ -39,14 +39,14 @@ class Found(NamedTuple):
     """The prefixes that are left after the last frame, best first."""
 
     labels: Array  # [K, L], -1 behind the last label
-    count: Array  # [K]
+    length: Array  # [K]
     log_prob: Array  # [K] log p(labels | frames): a lower bound, as alignments through dropped prefixes are missing
     score: Array  # [K]; -inf: there are fewer than K prefixes
 
 
 class _Beam(NamedTuple):
     labels: Array  # [K, L]
-    count: Array  # [K]
+    length: Array  # [K]
     blank: Array  # [K] log of the sum of alignments that end in a blank
     label: Array  # [K] and in the last label
     state: Array  # [K] of the language model
@@ -83,19 +83,19 @@ def prefix_search(
     if model is not None:
         score = score + weight * model.log_probs[beam.state, blank].astype(dtype)
     score, order = lax.top_k(score, width)
-    return Found(beam.labels[order], beam.count[order], log_prob[order], score)
+    return Found(beam.labels[order], beam.length[order], log_prob[order], score)
 
 
 def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
     """One frame: now [V]."""
     (K, L), V = beam.labels.shape, len(now)
     symbols = jnp.arange(V)
-    last = jnp.take_along_axis(beam.labels, jnp.maximum(beam.count - 1, 0)[:, None], axis=1)[:, 0]  # [K], -1: none
+    last = jnp.take_along_axis(beam.labels, jnp.maximum(beam.length - 1, 0)[:, None], axis=1)[:, 0]  # [K], -1: none
     both = jnp.logaddexp(beam.blank, beam.label)
 
     same = symbols == last[:, None]  # [K, V]
     grown = jnp.where(same, beam.blank[:, None], both[:, None]) + now
-    grown = jnp.where((symbols == blank) | (beam.count[:, None] == L), -jnp.inf, grown)
+    grown = jnp.where((symbols == blank) | (beam.length[:, None] == L), -jnp.inf, grown)
     extended = beam.prior[:, None] + jnp.zeros((K, V), now.dtype)
     if model is not None:
         extended = extended + weight * model.log_probs[beam.state].astype(now.dtype)
@@ -115,13 +115,13 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
     grows = chosen >= K
     source = jnp.where(grows, (chosen - K) // V, chosen)
     symbol = jnp.where(grows, (chosen - K) % V, 0)
-    written = grows[:, None] & (jnp.arange(L) == beam.count[source][:, None])
+    written = grows[:, None] & (jnp.arange(L) == beam.length[source][:, None])
     state = beam.state[source]
     if model is not None:
         state = jnp.where(grows, model.following[state, symbol], state)
     return _Beam(
         labels=jnp.where(written, symbol[:, None], beam.labels[source]),
-        count=beam.count[source] + grows,
+        length=beam.length[source] + grows,
         blank=jnp.where(grows, -jnp.inf, stay_blank[source]),
         label=jnp.where(grows, grown[source, symbol], stay_label[source]),
         state=state,
@@ -132,6 +132,6 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
 def _is_child(beam: _Beam, alive: Array) -> Array:
     """[K, K]: whether prefix j is prefix i and one more label."""
     place = jnp.arange(beam.labels.shape[1])
-    equal = (beam.labels[:, None] == beam.labels[None]) | (place >= beam.count[:, None, None])  # [K, K, L]
-    longer = beam.count[None] == beam.count[:, None] + 1
+    equal = (beam.labels[:, None] == beam.labels[None]) | (place >= beam.length[:, None, None])  # [K, K, L]
+    longer = beam.length[None] == beam.length[:, None] + 1
     return jnp.all(equal, axis=2) & longer & alive[:, None] & alive[None]

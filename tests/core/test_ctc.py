@@ -173,7 +173,7 @@ def test_a_wide_prefix_beam_equals_enumeration(weight, bonus):
         found = search(log_probs, 4)
         real = np.isfinite(found.score)
         assert real.sum() == len(expected)
-        names = [tuple(row[:n].tolist()) for row, n in zip(np.asarray(found.labels)[real], found.count[real])]
+        names = [tuple(row[:n].tolist()) for row, n in zip(np.asarray(found.labels)[real], found.length[real])]
         assert len(set(names)) == len(names)
         np.testing.assert_allclose(found.log_prob[real], np.log([expected[name] for name in names]), atol=1e-5)
         np.testing.assert_allclose(found.score[real], [score[name] for name in names], atol=1e-5)
@@ -193,10 +193,10 @@ def test_a_narrow_beam_has_no_prefix_twice_and_never_too_much():
     log_probs = random_log_probs(7, frames=8)
     expected = sums_by_labels(log_probs)
     found = jax.jit(partial(prefix_search, width=4, room=8))(log_probs, 8)
-    names = [tuple(row[:n].tolist()) for row, n in zip(np.asarray(found.labels), found.count)]
+    names = [tuple(row[:n].tolist()) for row, n in zip(np.asarray(found.labels), found.length)]
     assert len(set(names)) == 4
     assert all(np.exp(p) <= expected[name] * (1 + 1e-5) for p, name in zip(found.log_prob, names))
-    assert jax.jit(partial(prefix_search, width=4, room=2))(log_probs, 8).count.max() <= 2  # room
+    assert jax.jit(partial(prefix_search, width=4, room=2))(log_probs, 8).length.max() <= 2  # room
 
 
 def test_a_language_model_can_forbid():
@@ -210,7 +210,7 @@ def test_a_language_model_can_forbid():
     expected = sums_by_labels(log_probs)
     found = jax.jit(partial(prefix_search, width=40, room=T, model=model))(log_probs, T)
     best = max((name for name in expected if len(name) == 2), key=lambda name: expected[name])
-    assert tuple(found.labels[0][:2].tolist()) == best and found.count[0] == 2
+    assert tuple(found.labels[0][:2].tolist()) == best and found.length[0] == 2
     assert np.isfinite(found.score).sum() == 4
 
 

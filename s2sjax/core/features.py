@@ -1,0 +1,58 @@
+"""Features of sound: log-mel filterbanks, and frames joined to fewer and wider ones.
+
+    frame_t = samples[t hop : t hop + window]
+    power_t = |DFT(hann * frame_t)|^2                           [bins]
+    log_mel_t = log(max(power_t @ triangles, floor))            [F]
+
+The triangles are equally wide on the mel scale, mel(f) = 1127 log(1 + f / 700) (O'Shaughnessy 1987): centre k has weight
+1, its two neighbours 0.
+
+Letters: N samples, T frames, W window, F features of a frame, n frames joined.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+FLOOR = 1e-6
+"""of the power in a triangle; samples are in [-1, 1]"""
+
+
+def mel(hertz):
+    return 1127 * np.log1p(np.asarray(hertz) / 700)
+
+
+def mel_triangles(filters: int, bins: int, rate: float, low: float, high: float) -> np.ndarray:
+    """float32 [bins, filters]: the weight of each bin of the DFT, from 0 to rate / 2, in each filter."""
+    edges = np.linspace(mel(low), mel(high), filters + 2)
+    at = mel(np.linspace(0, rate / 2, bins))[:, None]
+    rising = (at - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - at) / (edges[2:] - edges[1:-1])
+    return np.clip(np.minimum(rising, falling), 0, None).astype(np.float32)
+
+
+def frame_count(samples: int, window: int, hop: int) -> int:
+    """Windows that fit: 1 + floor((N - W) / hop), and none in less than a window."""
+    return 1 + (samples - window) // hop if samples >= window else 0
+
+
+def log_mel(samples: Array, window: int, hop: int, triangles: Array, floor: float = FLOOR) -> Array:
+    """samples [..., N] -> [..., T, F]; triangles [bins, F], with bins = size / 2 + 1 for a DFT of `size` >= window."""
+    size = 2 * (triangles.shape[0] - 1)
+    T = frame_count(samples.shape[-1], window, hop)
+    frames = samples[..., hop * np.arange(T)[:, None] + np.arange(window)]  # [..., T, W]
+    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)).astype(np.float32)
+    power = jnp.abs(jnp.fft.rfft(frames * hann, size)) ** 2  # [..., T, bins]
+    return jnp.log(jnp.maximum(jnp.matmul(power, triangles, precision=jax.lax.Precision.HIGHEST), floor))
+
+
+def stack_frames(frames: Array, lengths: Array, n: int) -> tuple[Array, Array]:
+    """Joins each n frames to one: [B, T, F], [B] -> [B, ceil(T / n), n F], ceil(lengths / n). Padding is zeros.
+
+    A B C D E, n = 2  ->  AB CD E0
+    """
+    B, T, F = frames.shape
+    frames = jnp.where((jnp.arange(T) < lengths[:, None])[..., None], frames, 0)
+    frames = jnp.pad(frames, ((0, 0), (0, -T % n), (0, 0)))
+    return frames.reshape(B, -1, n * F), -(-lengths // n)
