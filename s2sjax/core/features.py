@@ -4,8 +4,8 @@
     power_t = |DFT(hann * frame_t)|^2                           [bins]
     log_mel_t = log(max(power_t @ triangles, floor))            [F]
 
-The triangles are equally wide on the mel scale, mel(f) = 1127 log(1 + f / 700) (O'Shaughnessy 1987): centre k has weight
-1, its two neighbours 0.
+The triangles are equally wide on the mel scale, mel(f) = 1127 log(1 + f / 700) (O'Shaughnessy 1987): triangle k is 1 at
+its centre and 0 at those of its two neighbours.
 
 Letters: N samples, T frames, W window, F features of a frame, n frames joined.
 """
@@ -37,7 +37,7 @@ def frame_count(samples: int, window: int, hop: int) -> int:
     return 1 + (samples - window) // hop if samples >= window else 0
 
 
-def log_mel(samples: Array, window: int, hop: int, triangles: Array, floor: float = FLOOR) -> Array:
+def log_mel(samples: Array, window: int, hop: int, triangles: np.ndarray, floor: float = FLOOR) -> Array:
     """samples [..., N] -> [..., T, F]; triangles [bins, F], with bins = size / 2 + 1 for a DFT of `size` >= window."""
     size = 2 * (triangles.shape[0] - 1)
     T = frame_count(samples.shape[-1], window, hop)

@@ -36,6 +36,11 @@ def estimate(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> La
         shorter = probs[np.arange(len(counts)) % len(probs)]
         total = counts.sum(axis=1, keepdims=True) + seen
         probs = np.where(total > 0, (counts + seen * shorter) / np.maximum(total, 1), shorter)
-    contexts = np.arange(len(probs))[:, None]
-    following = (contexts * symbols + np.arange(symbols)) % len(probs)
-    return LanguageModel(np.log(probs).astype(np.float32), following.astype(np.int32))  # type: ignore[arg-type]
+    return from_table(np.log(probs).astype(np.float32))
+
+
+def from_table(log_probs: np.ndarray) -> LanguageModel:
+    """log p(v | h) [C, V], and the context behind each symbol."""
+    contexts, symbols = log_probs.shape
+    following = (np.arange(contexts)[:, None] * symbols + np.arange(symbols)) % contexts
+    return LanguageModel(log_probs, following.astype(np.int32))  # type: ignore[arg-type]

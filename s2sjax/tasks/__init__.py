@@ -5,13 +5,15 @@ their method `task()`, which the runner uses.
 
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
+experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
 """
 
+from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.task import Task
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Regression", "Task", "Translation"]
+__all__ = ["TASKS", "Recognition", "Regression", "Task", "Translation"]
 
-TASKS = {"translation": Translation, "regression": Regression}
+TASKS = {"translation": Translation, "regression": Regression, "recognition": Recognition}
 """the experiments of each task that comes with s2sjax"""
