@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-FLOOR = 1e-6
+FLOOR = 1e-3
 """of the power in a triangle; samples are in [-1, 1]"""
 
 
@@ -56,3 +56,14 @@ def stack_frames(frames: Array, lengths: Array, n: int) -> tuple[Array, Array]:
     frames = jnp.where((jnp.arange(T) < lengths[:, None])[..., None], frames, 0)
     frames = jnp.pad(frames, ((0, 0), (0, -T % n), (0, 0)))
     return frames.reshape(B, -1, n * F), -(-lengths // n)
+
+
+def normalize_example(frames: Array, lengths: Array) -> Array:
+    """Each feature of each example, over its real frames, to mean 0 and deviation 1: [B, T, F], [B] -> [B, T, F].
+
+    Padding becomes zeros. A feature that hardly changes is not blown up: deviations count as at least 0.1.
+    """
+    real = (jnp.arange(frames.shape[1]) < lengths[:, None])[..., None]  # [B, T, 1]
+    count = jnp.maximum(lengths, 1)[:, None, None]
+    centred = jnp.where(real, frames - jnp.sum(frames, axis=1, where=real, keepdims=True) / count, 0)
+    return centred / jnp.sqrt(jnp.maximum(jnp.sum(centred**2, axis=1, keepdims=True) / count, 0.01))

@@ -36,7 +36,8 @@ class LogMel:
     high: float = 0.0
     """highest frequency in Hz; 0: half of the rate"""
     center: bool = True
-    """subtract the mean of each recording, so that loudness and microphone count less"""
+    """scale each recording to a highest sample of 1 and subtract the mean of its features, so that loudness and
+    microphone count less"""
 
     def __post_init__(self):
         at_least(1, self, "LogMel", "rate", "filters")
@@ -150,7 +151,8 @@ def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndar
         height = CHUNK if len(recordings) > CHUNK else len(rows)
         padded = np.zeros((height, rounded[rows[-1]]), np.float32)
         for place, row in enumerate(rows):
-            padded[place, : len(recordings[row])] = recordings[row]
+            loudness = np.abs(recordings[row]).max() if settings.center else 1
+            padded[place, : len(recordings[row])] = recordings[row] / loudness
         computed = np.asarray(compute(padded))
         for place, row in enumerate(rows):
             length = features.frame_count(len(recordings[row]), settings.window_samples, settings.hop_samples)

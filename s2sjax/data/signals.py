@@ -47,6 +47,11 @@ class Signals:
         """Numbers in a frame."""
         raise UserError(f"{type(self).__name__} defines no features: return the numbers in a frame from it")
 
+    @property
+    def seconds(self) -> float:
+        """From one frame to the next, for figures; 0: frames have no time."""
+        return 0.0
+
     def has(self, split: str) -> bool:
         return bool(getattr(self, split, None))
 

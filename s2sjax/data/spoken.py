@@ -5,6 +5,7 @@ Each corpus reads its recordings once and computes their log-mel features in JAX
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,10 @@ class Recorded(Signals):
     @property
     def features(self) -> int:
         return self.audio.filters
+
+    @property
+    def seconds(self) -> float:
+        return self.audio.hop_samples / self.audio.rate
 
     def example_of(self, line: str, where: str) -> Signal:
         """A line is the path of a recording."""
@@ -66,12 +71,18 @@ class SpokenDigits(Recorded):
     dev_takes: int = 5
     """without dev_speakers: the last takes of each digit by each other speaker make the dev strings"""
     silence: float = 0.2
-    """most seconds of silence before, between and behind two digits"""
+    """most seconds of silence before, between and behind digits"""
+    voices: float = 0.0
+    """training strings are played faster or slower by up to this share, so that voices are higher or lower, as if of
+    more speakers (Ko et al. 2015)"""
+    noise: float = 0.0
+    """most noise in training strings: a standard deviation, relative to the highest sample"""
     audio: LogMel = LogMel()
     """the features"""
 
     def __post_init__(self):
-        at_least(0, self, "data.corpus", "dev_takes", "silence")
+        at_least(0, self, "data.corpus", "dev_takes", "silence", "voices", "noise")
+        require(self.voices < 1, f"data.corpus.voices is {self.voices}: it must be below 1")
         both = sorted({*self.test_speakers} & {*self.dev_speakers})
         require(not both, f"data.corpus: {', '.join(both)} is in test_speakers and in dev_speakers: remove one")
 
@@ -133,13 +144,23 @@ class SpokenDigits(Recorded):
         with audio.open_zip(Path(self.folder) / "wavs.zip", f"the recordings of {FSDD}") as archive:
             used = sorted({piece for pieces, _ in wanted for piece in pieces})
             samples = {n: audio.read(takes[n].path, self.audio, takes[n].where, archive) for n in used}
-        joined, most = [], round(self.silence * self.audio.rate)
-        for pieces, rng in wanted:
-            gap = lambda rng=rng: np.zeros(rng.randint(0, most), np.float32)
-            joined.append(np.concatenate([gap(), *(part for piece in pieces for part in (samples[piece], gap()))]))
+        joined = [self._join([samples[n] for n in pieces], rng, split == "train") for pieces, rng in wanted]
         labels = [tuple(takes[n].digit for n in pieces) for pieces, _ in wanted]
         names = ["+".join(Path(takes[n].path).stem for n in pieces) for pieces, _ in wanted]
         return _signals(joined, labels, names, self.audio)
+
+    def _join(self, pieces: Sequence[np.ndarray], rng: random.Random, train: bool) -> np.ndarray:
+        """The samples of a string, with silence before, between and behind; changed at random for training."""
+        most = round(self.silence * self.audio.rate)
+        gap = lambda: np.zeros(rng.randint(0, most), np.float32)
+        joined = np.concatenate([gap(), *(part for piece in pieces for part in (piece, gap()))])
+        if train and self.voices:
+            factor = rng.uniform(1 - self.voices, 1 + self.voices)
+            joined = np.interp(np.arange(0, len(joined) - 1, factor), np.arange(len(joined)), joined)
+        if train and self.noise:
+            level = self.noise * 10 ** rng.uniform(-2, 0) * np.abs(joined).max()
+            joined = joined + level * np.random.default_rng(rng.getrandbits(64)).standard_normal(len(joined))
+        return joined.astype(np.float32)
 
 
 @settings

@@ -159,7 +159,7 @@ class SklearnDigits(Written):
                 "the digits are part of scikit-learn, which is not installed: pip install 's2sjax[sklearn]'"
             ) from None
         found = load_digits()
-        columns = found.images.swapaxes(1, 2).astype(np.float32)  # [N, x, y]
+        columns = found.images[:, ::-1].swapaxes(1, 2).astype(np.float32)  # [N, x, y], y upwards
         return [Piece(str(digit), values) for digit, values in zip(found.target, columns)]
 
     def join(self, pieces: list[Piece], rng: random.Random) -> np.ndarray:
@@ -167,7 +167,57 @@ class SklearnDigits(Written):
         return np.concatenate([gap(), *(part for piece in pieces for part in (piece.values, gap()))])
 
     def example_of(self, line: str, where: str) -> Signal:
-        """A line has 8 numbers for each column, from its top to its bottom."""
-        frames = numbers_of(line, where, 8, "8 numbers for each column of pixels")
+        """A line has 8 numbers for each column, from its bottom to its top."""
+        frames = numbers_of(line, where, 8, "8 numbers for each column of pixels, from its bottom to its top")
         require(bool((frames >= 0).all() and (frames <= 16).all()), f"{where} has a pixel that is not from 0 to 16")
         return Signal(frames, (), f"{len(frames)} columns")
+
+
+@settings
+class Patterns(Signals):
+    """Generated, for first tries: each label is a vector that lasts for a few frames, then silence, all under noise."""
+
+    strings: Strings = Strings(train=1000, dev=100, test=100)
+    """how many strings there are, and how long they are"""
+    labels: int = 4
+    """number of different labels, from 1 to 10"""
+    width: int = 6
+    """numbers in a frame"""
+    frames: int = 3
+    """most frames of a label, or of the silence behind it; at least 1"""
+    noise: float = 0.1
+    """standard deviation of what is added to each number"""
+
+    def __post_init__(self):
+        at_least(1, self, "data.corpus", "width", "frames")
+        at_least(0, self, "data.corpus", "noise")
+        require(1 <= self.labels <= 10, f"data.corpus.labels is {self.labels}: it must be from 1 to 10")
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return DIGITS[: self.labels]
+
+    @property
+    def features(self) -> int:
+        return self.width
+
+    def has(self, split: str) -> bool:
+        return getattr(self.strings, split) > 0
+
+    def examples(self, split: str) -> list[Signal]:
+        found = []
+        for index, (labels, rng) in enumerate(self.strings.draw(split, [range(self.labels)])):
+            rows = []
+            for label in labels:
+                vector = random.Random(f"label {label}")
+                rows += [[vector.gauss(0, 1) for _ in range(self.width)]] * rng.randint(1, self.frames)
+                rows += [[0.0] * self.width] * rng.randint(1, self.frames)
+            noise = [[rng.gauss(0, self.noise) for _ in range(self.width)] for _ in rows]
+            frames = (np.array(rows) + np.array(noise)).astype(np.float32)
+            found.append(Signal(frames, tuple(DIGITS[label] for label in labels), f"{split} {index}", digest(frames)))
+        return found
+
+    def example_of(self, line: str, where: str) -> Signal:
+        """A line has the numbers of all frames, one frame after the other."""
+        frames = numbers_of(line, where, self.width, f"{self.width} numbers for each frame")
+        return Signal(frames, (), f"{len(frames)} frames")

@@ -20,10 +20,11 @@ from jax import Array
 
 from s2sjax import config, models
 from s2sjax.config import at_least, require, settings
-from s2sjax.core import augment, ctc, ngram
-from s2sjax.core.prefix_search import LanguageModel, prefix_search
+from s2sjax.core import augment, ctc
+from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
+from s2sjax.data.label_models import LabelModel
 from s2sjax.data.signals import Signal, Signals, fingerprint
 from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import Batched
@@ -32,11 +33,10 @@ from s2sjax.evaluate.edit import distance
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.recognizer import Recognizer
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training import hosts
 from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
 
-LARGEST = 1_000_000
-"""numbers in the table of a language model"""
 LABELS = {"ler": "LER", "ser": "SER"}
 
 # ------------------------------------------------------------------------------------- settings
@@ -50,6 +50,8 @@ class Augment:
     """largest relative change of the duration"""
     pitch: float = 0.0
     """largest relative shift along the features, as by another vocal tract"""
+    floor: float = 0.0
+    """normalised features below a level are raised to it, as by background noise: a level from [-floor, floor]"""
     noise: float = 0.0
     """standard deviation of noise that is added to the normalised features"""
     time_masks: int = 0
@@ -105,6 +107,8 @@ class RecognizerModel:
     """reads the frames; its `embedding` is the width that they are projected to, 0 for none"""
     stack: int = 1
     """frames that are read as one"""
+    normalize: bool = False
+    """scale each feature to mean 0 and deviation 1 over the frames of each example"""
     dropout: float = 0.0
     """dropout rate of what the output layer reads"""
 
@@ -203,9 +207,13 @@ class Recognition(config.Experiment):
 # ----------------------------------------------------------------------------------------- task
 
 
-def longer(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The buckets, and the last one doubled several times: predictions may be longer than training examples."""
-    return [*buckets, *(tuple(width << n for width in buckets[-1]) for n in range(1, 8))]
+def frame_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Numbers of frames for predictions, which may be longer than training examples: the last one is doubled.
+
+    ((100, 8), (300, 8))  ->  (100,), (300,), (600,), (1200,), ...
+    """
+    frames = [T for T, _ in buckets]
+    return [(T,) for T in [*frames, *(frames[-1] << n for n in range(1, 9))]]
 
 
 def _ctc(
@@ -223,44 +231,6 @@ class Transcript(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(self.labels)
-
-
-class LabelModel(NamedTuple):
-    """The asset `labels`: the alphabet, and an n-gram model of the training labels (core/ngram.py)."""
-
-    alphabet: tuple[str, ...]
-    log_probs: tuple[tuple[float, ...], ...]
-    """[C, V], or () if there is none"""
-
-    @classmethod
-    def of(cls, alphabet: Sequence[str], sequences: Sequence[Sequence[int]], order: int) -> LabelModel:
-        symbols = len(alphabet) + 1
-        require(
-            ngram.size(symbols, order) <= LARGEST,
-            f"data.ngram {order} needs a table of {symbols}^{order} numbers for {len(alphabet)} labels: lower it",
-        )
-        table = ngram.estimate(sequences, symbols, order).log_probs.tolist() if order else []
-        return cls(tuple(alphabet), tuple(map(tuple, table)))
-
-    @property
-    def symbols(self) -> int:
-        """Labels and the blank."""
-        return len(self.alphabet) + 1
-
-    @property
-    def language_model(self) -> LanguageModel:
-        return ngram.from_table(np.array(self.log_probs, np.float32))
-
-    def ids(self, labels: Sequence[str]) -> list[int]:
-        """From 1; 0 is the blank."""
-        return [self.alphabet.index(label) + 1 for label in labels]
-
-    @property
-    def fingerprint(self) -> str:
-        return assets.fingerprint(self)
-
-    def save(self, folder: Path, name: str) -> None:
-        assets.save_json(folder, name, self._asdict())
 
 
 class RecognitionTask(Task):
@@ -297,8 +267,11 @@ class RecognitionTask(Task):
 
     def remarks(self, data: Sequence[Signal]) -> list[str]:
         short = sum(not self._feasible(signal) for signal in data)
-        what = "1 training sequence has" if short == 1 else f"{short:,} training sequences have"
-        return [f"{what} fewer frames than its labels need, and no effect on training"] if short else []
+        if not short:
+            return []
+        of_one = "1 training sequence has fewer frames than its labels need: it has no effect"
+        of_many = f"{short:,} training sequences have fewer frames than their labels need: they have no effect"
+        return [of_one if short == 1 else of_many]
 
     def _feasible(self, signal: Signal) -> bool:
         repeats = sum(a == b for a, b in pairwise(signal.labels))
@@ -316,12 +289,12 @@ class RecognitionTask(Task):
         kinds = {"features": assets.Statistics, "labels": LabelModel}
         return {name: assets.load_json(kind, folder, name) for name, kind in kinds.items()}
 
-    def columns(self, data: Sequence[Signal]) -> Columns:
-        features = self.assets["features"]
-        frames = Ragged.of_frames([features.apply(signal.frames) for signal in data])
-        labels = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
-        count = len(data)
-        return Columns({"frames": frames, "labels": labels}, {}, np.arange(count, dtype=np.int32), (count,))
+    def columns(self, data: Sequence[Signal], labelled: bool = True) -> Columns:
+        features, count = self.assets["features"], len(data)
+        columns = {"frames": Ragged.of_frames([features.apply(signal.frames) for signal in data])}
+        if labelled:
+            columns["labels"] = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
+        return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
 
     # ----------------------------------------------------------------------------------- model
 
@@ -333,8 +306,8 @@ class RecognitionTask(Task):
     def module(self) -> Recognizer:
         e, m = self.experiment, self.experiment.model
         return Recognizer(
-            m.encoder, self.corpus.features, self.labels.symbols, m.stack, m.dropout, jnp.dtype(e.train.dtype),
-            e.train.remat,
+            m.encoder, self.corpus.features, self.labels.symbols, m.stack, m.normalize, m.dropout,
+            jnp.dtype(e.train.dtype), e.train.remat,
         )  # fmt: skip
 
     def init(self, key: Array) -> Any:
@@ -375,10 +348,10 @@ class RecognitionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), longer(e.data.buckets), e.evaluate.rows, mesh)
+        batched = Batched(self._search(), frame_buckets(e.data.buckets), e.evaluate.rows, mesh)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
-            found = batched(params, self.columns(examples))
+            found = batched(params, self.columns(examples, labelled=False))
             names = self.labels.alphabet
             return [Transcript(tuple(names[i - 1] for i in ids[:n]), float(score)) for ids, n, score in found]
 
@@ -433,3 +406,30 @@ class RecognitionTask(Task):
     def settings_text(self) -> str:
         beam = self.experiment.search.beam
         return "greedy" if beam == 1 else f"beam {beam}"
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Draws some examples that training has not seen: frames, and the probability of each label over time."""
+        e, split = self.experiment, next((split for split in ("test", "dev") if self.has(split)), None)
+        if not e.evaluate.drawn or split is None:
+            return []
+        examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
+        outputs = self.predictor(mesh)(params, examples)
+        apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
+        found = Batched(apply, frame_buckets(e.data.buckets), len(examples), mesh)(
+            params, self.columns(examples, False)
+        )
+        path = folder / "spikes.png"
+        if hosts.is_leader():
+            from s2sjax.evaluate import spikes  # imports Matplotlib, which is slow
+
+            drawn = []
+            for example, output, (logits, length) in zip(examples, outputs, found):
+                log_probs, ids = jax.nn.log_softmax(logits[:length]), jnp.array(self.labels.ids(output.labels), int)
+                states, _ = ctc.align(log_probs, length, ids, jnp.array(len(ids)))
+                title, probs = self.show(example, output), np.exp(log_probs)
+                one = spikes.Spikes(
+                    example.frames, probs, self.labels.alphabet, np.asarray(states), e.model.stack, title
+                )
+                drawn.append(one._replace(seconds=self.corpus.seconds))
+            spikes.spike_figure(path, drawn)
+        return [path]

@@ -49,6 +49,15 @@ def test_stacked_frames():
     assert features.stack_frames(frames, np.array([0]), 2)[1].tolist() == [0]
 
 
+def test_normalized_examples():
+    frames = RNG.normal(3, 2, size=(2, 6, 2)).astype(np.float32)
+    frames[:, :, 1] = 5  # never changes
+    found = jax.jit(features.normalize_example)(frames, np.array([4, 0]))
+    np.testing.assert_allclose(found[0, :4].mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(found[0, :4].std(0), [1, 0], atol=1e-6)
+    assert not found[0, 4:].any() and not found[1].any()
+
+
 def test_stretch_and_warp():
     frames = jnp.arange(6.0)[:, None] * jnp.ones((1, 3))
     stretch, warp = jax.jit(augment.stretch), jax.jit(augment.warp)
@@ -74,7 +83,7 @@ def test_masks_are_short_runs_of_real_places():
 
 
 def test_what_is_drawn_depends_on_the_key_alone():
-    ranges = augment.Ranges(0.2, 0.1, 0.1, 1, 2, 1, 2)
+    ranges = augment.Ranges(0.2, 0.1, 0.5, 0.1, 1, 2, 1, 2)
     one = jax.jit(partial(augment.augment, ranges))
     frames = RNG.normal(size=(3, 10, 4)).astype(np.float32)
     keys, lengths = jax.random.split(jax.random.key(1), 3), jnp.array([10, 6, 0])
