@@ -18,7 +18,7 @@ experiment = Recognition(
     data=LabelledSignals(
         SklearnDigits(strings=Strings(train=5000, dev=300, test=500, longest=5)),
         augment=Augment(speed=0.1, noise=0.2),
-        buckets=((24, 5), (40, 5), (56, 5)),
+        buckets=((32, 5), (56, 5)),
         tokens=1920,
     ),
     model=RecognizerModel(

@@ -1,6 +1,7 @@
 """Frames to labels: predictions, scores, random changes, and mistakes of a user."""
 
 import json
+from functools import partial
 
 import jax
 import numpy as np
@@ -93,11 +94,11 @@ def test_predictions_are_those_of_the_searches(task):
         assert task.labels.ids(output.labels) == ctc.collapse(np.argmax(log_probs, -1).tolist())
         assert output.score == pytest.approx(float(log_probs.max(-1).sum()), rel=1e-4)
     now = task.replace(config.replace(SMALL, search=LabelSearch(beam=4, language_weight=0.5, bonus=0.3)))
-    search = partial(prefix_search, model=now.labels.language_model, weight=0.5, bonus=0.3)
-    for output, log_probs in zip(now.predictor()(params, examples[-1:]), found[-1:]):
-        best = search(log_probs, len(log_probs), 4, len(log_probs))
-        assert task.labels.ids(output.labels) == best.labels[0][: best.length[0]].tolist()
-        assert output.score == pytest.approx(float(best.score[0]), rel=1e-4)
+    options = {"width": 4, "room": 10, "model": now.labels.language_model, "weight": 0.5, "bonus": 0.3}
+    best = jax.jit(partial(prefix_search, **options))(found[-1], 10)
+    (output,) = now.predictor()(params, examples[-1:])
+    assert task.labels.ids(output.labels) == best.labels[0][: best.length[0]].tolist()
+    assert output.score == pytest.approx(float(best.score[0]), rel=1e-4)
     assert task.settings_text() == "greedy" and now.settings_text() == "beam 4"
 
 
