@@ -3,9 +3,9 @@
 Paper     Graves et al. 2006, Connectionist Temporal Classification; Graves et al. 2009 on handwriting
 Command   s2sjax train experiments/pen_digits.py
 Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits, each a path of 8 points. Numbers of 1
-          to 5 digits side by side; the model sees heights and steps, but not where a digit begins (--data.corpus.pen_lifts
-          True shows it). 15 % of the digits are only in test numbers, 5 % only in dev numbers; writers are not marked
-          in the data, so they are in all splits
+          to 5 digits side by side; the model sees heights and steps, but not where a digit begins, unless with
+          --data.corpus.pen_lifts True. 15 % of the digits are only in test numbers, 5 % only in dev numbers; writers
+          are not marked in the data, so they are in all splits
 Score     not measured yet
 """
 

@@ -19,15 +19,16 @@ from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, Re
 experiment = Recognition(
     name="spoken_digits",
     data=LabelledSignals(
-        SpokenDigits("../data/fsdd", Strings(train=8000, dev=400, test=1000, longest=5)),
-        augment=Augment(
-            speed=0.2, pitch=0.15, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8
-        ),
-        buckets=((160, 5), (400, 5)),
-        tokens=16_384,
+        SpokenDigits("../data/fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.1),
+        augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
+        buckets=((160, 5), (320, 5), (480, 5)),
+        tokens=24_576,
     ),
     model=RecognizerModel(
-        Luong(width=256, embedding=0, layers=3, cell="lstm", bidirectional=True, dropout=0.3), stack=3, dropout=0.3
+        Luong(width=256, embedding=0, layers=3, cell="lstm", bidirectional=True, dropout=0.3),
+        channels=32,
+        normalize=True,
+        dropout=0.3,
     ),
     train=Train(steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998),
     evaluate=LabelEvaluate(samples=2, drawn=3),

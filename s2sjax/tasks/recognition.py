@@ -107,6 +107,8 @@ class RecognizerModel:
     """reads the frames; its `embedding` is the width that they are projected to, 0 for none"""
     stack: int = 1
     """frames that are read as one"""
+    channels: int = 0
+    """channels of two convolutions over time and features below the encoder, which read four frames as one; 0: none"""
     normalize: bool = False
     """scale each feature to mean 0 and deviation 1 over the frames of each example"""
     dropout: float = 0.0
@@ -114,7 +116,17 @@ class RecognizerModel:
 
     def __post_init__(self):
         at_least(1, self, "model", "stack")
+        at_least(0, self, "model", "channels")
+        require(
+            self.stack == 1 or self.channels == 0,
+            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
+        )
         require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
+
+    @property
+    def reduction(self) -> int:
+        """Frames that become one."""
+        return 4 if self.channels else self.stack
 
 
 @settings
@@ -193,7 +205,10 @@ class Recognition(config.Experiment):
             self.search.language_weight == 0 or self.data.ngram > 0,
             "search.language_weight requires a language model: set data.ngram above 0",
         )
-        longest, places = -(-max(T for T, _ in self.data.buckets) // self.model.stack), self.model.encoder.max_positions
+        longest, places = (
+            -(-max(T for T, _ in self.data.buckets) // self.model.reduction),
+            self.model.encoder.max_positions,
+        )
         require(
             places is None or places >= longest,
             f"model.encoder.max_length {places} is shorter than the longest of data.buckets, {longest} frames that are "
@@ -275,7 +290,7 @@ class RecognitionTask(Task):
 
     def _feasible(self, signal: Signal) -> bool:
         repeats = sum(a == b for a, b in pairwise(signal.labels))
-        return -(-len(signal.frames) // self.experiment.model.stack) >= len(signal.labels) + repeats
+        return -(-len(signal.frames) // self.experiment.model.reduction) >= len(signal.labels) + repeats
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = LabelModel.of(self.corpus.alphabet, (), 0)
@@ -306,8 +321,8 @@ class RecognitionTask(Task):
     def module(self) -> Recognizer:
         e, m = self.experiment, self.experiment.model
         return Recognizer(
-            m.encoder, self.corpus.features, self.labels.symbols, m.stack, m.normalize, m.dropout,
-            jnp.dtype(e.train.dtype), e.train.remat,
+            m.encoder, self.corpus.features, self.labels.symbols, m.stack, m.channels, m.normalize,
+            m.dropout, jnp.dtype(e.train.dtype), e.train.remat,
         )  # fmt: skip
 
     def init(self, key: Array) -> Any:

@@ -16,6 +16,7 @@ from s2sjax.data.signals import Signal, Strings
 from s2sjax.data.written import Patterns
 from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
+from s2sjax.models.recognizer import Recognizer
 from s2sjax.tasks import Recognition
 from s2sjax.tasks.recognition import (
     Augment,
@@ -185,3 +186,19 @@ def test_train_evaluate_and_decode(call, tmp_path, monkeypatch):
     )
     code, out, err = call("plan", "page.py", "--devices", 2)
     assert code == 0 and "DenseDense encoder and CTC" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [{"channels": 2, "normalize": True}, {"stack": 3}])
+def test_padding_and_neighbours_change_no_logits(model):
+    """Other buckets and other rows, whatever is in the padding."""
+    module = Recognizer(DenseDense(width=4, embedding=3, window=3), 5, 4, **model)
+    rng = np.random.default_rng(0)
+    frames, lengths = rng.normal(size=(2, 9, 5)).astype(np.float32), np.array([7, 9])
+    params = module.init(jax.random.key(0), frames, lengths)
+    apply = jax.jit(module.apply)
+    logits, found = apply(params, frames, lengths)
+    assert found.tolist() == [-(-n // (3 if "stack" in model else 4)) for n in (7, 9)]
+    wider = np.concatenate([frames, 9 * rng.normal(size=(2, 4, 5))], axis=1).astype(np.float32)[:1]
+    wider[:, 7:9] = 9
+    np.testing.assert_allclose(apply(params, wider, lengths[:1])[0][0, : found[0]], logits[0, : found[0]], atol=1e-5)
