@@ -63,3 +63,19 @@ def length(direction: Array) -> Array:
 def weight_norm(direction: Array, lengths: Array) -> Array:
     """A kernel [..., O] with separate lengths [O] and directions: W = g v / |v| (Salimans and Kingma 2016)."""
     return direction * (lengths / length(direction))
+
+
+def halve_plane(weights: Weights, planes: Array, lengths: Array) -> tuple[Array, Array]:
+    """A convolution over time and features with stride 2: planes [B, T, F, D] -> [B, ceil(T/2), ceil(F/2), O].
+
+    kernel [3, 3, D, O]. y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first lengths [B] steps are real; padding is read
+    as zeros, so that it changes nothing. Returns ceil(lengths / 2) too.
+    """
+    real = jnp.arange(planes.shape[1]) < lengths[:, None]
+    ys = lax.conv_general_dilated(
+        jnp.where(real[..., None, None], planes, 0), weights["kernel"],
+        window_strides=(2, 2),
+        padding=((1, 1), (1, 1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )  # fmt: skip
+    return ys + weights["bias"], -(-lengths // 2)

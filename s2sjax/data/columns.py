@@ -43,6 +43,12 @@ class Ragged(NamedTuple):
         return cls(np.fromiter(tokens, np.int32, count=offsets[-1]), offsets)
 
     @classmethod
+    def of_labels(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        """Ids from 1 without <eos>: [[7], [8, 9]] -> flat 7 8 9 <pad>, offsets 0 1 3. All may be empty."""
+        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
+        return cls(np.fromiter(chain(*sequences, (PAD,)), np.int32, count=offsets[-1] + 1), offsets)
+
+    @classmethod
     def of_frames(cls, sequences: Sequence[np.ndarray]) -> Ragged:
         """Arrays [length, F], float32 in the batch: [[0.1], [0.2]] and [[0.3]] -> flat [3, 1], offsets 0 2 3."""
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)

@@ -17,8 +17,8 @@ Tree = Any
 class Batched:
     """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
 
-    With a mesh, the rows of a batch are split over all devices, and every process gets all results. Rows that are longer
-    than the last bucket are padded to a multiple of it, fewer of them at once.
+    With a mesh, the rows of a batch are split over all devices, and every process gets all results. Rows that are
+    longer than the last bucket are padded to a multiple of it, fewer of them at once.
     """
 
     def __init__(

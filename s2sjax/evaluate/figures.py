@@ -234,7 +234,7 @@ def _panel(name: str) -> tuple[str, bool]:
 
 
 LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
-          "ter": "TER", "mse": "MSE", "mae": "MAE"}  # fmt: skip
+          "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)"}  # fmt: skip
 
 
 def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str, several: bool) -> None:

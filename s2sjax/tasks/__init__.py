@@ -7,20 +7,23 @@ experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
 experiment = tasks.Classification("topics", data=..., model=...) a sequence to a label
 experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
+experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
 """
 
 from s2sjax.tasks.classification import Classification
+from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Classification", "Regression", "Tagging", "Task", "Translation"]
+__all__ = ["TASKS", "Classification", "Recognition", "Regression", "Tagging", "Task", "Translation"]
 
 TASKS = {
     "translation": Translation,
     "regression": Regression,
     "classification": Classification,
     "tagging": Tagging,
+    "recognition": Recognition,
 }
 """the experiments of each task that comes with s2sjax"""

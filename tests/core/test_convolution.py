@@ -100,3 +100,17 @@ def test_weight_norm_splits_a_kernel_into_length_and_direction():
     theirs = references.of_pytorch("weight_norm")
     ours = convolution.weight_norm(theirs["direction"], theirs["length"].ravel())
     np.testing.assert_allclose(ours, theirs["kernel"], rtol=1e-5)
+
+
+def test_halving_a_plane_is_its_sum_and_padding_changes_nothing():
+    weights = {"kernel": draw(3, 3, 3, 2, 4), "bias": draw(4, 4)}
+    planes, lengths = draw(5, 1, 5, 6, 2), np.array([4])
+    halve = jax.jit(convolution.halve_plane)
+    ys, half = halve(weights, planes, lengths)
+    assert ys.shape == (1, 3, 3, 4) and half.tolist() == [2]
+    around = np.pad(planes[0, :4], ((1, 2), (1, 1), (0, 0)))  # the fifth step is padding
+    for t, f in np.ndindex(3, 3):
+        expected = np.einsum("ijd,ijdo->o", around[2 * t : 2 * t + 3, 2 * f : 2 * f + 3], weights["kernel"])
+        np.testing.assert_allclose(ys[0, t, f], expected + weights["bias"], atol=BAR)
+    longer = np.concatenate([planes, draw(6, 1, 3, 6, 2)], axis=1)
+    np.testing.assert_allclose(halve(weights, longer, lengths)[0][:, :2], ys[:, :2], atol=BAR)

@@ -19,6 +19,7 @@ import s2sjax
 from s2sjax import config, run
 from s2sjax.config import (
     Data,
+    DenseDense,
     InMemory,
     LabelData,
     LabelModel,
@@ -31,8 +32,11 @@ from s2sjax.config import (
     TaggerModel,
     Train,
 )
+from s2sjax.data.signals import Strings
+from s2sjax.data.written import Patterns
 from s2sjax.models.ngrams import NGrams
-from s2sjax.tasks import TASKS, Classification, Regression, Tagging, Translation
+from s2sjax.tasks import TASKS, Classification, Recognition, Regression, Tagging, Translation
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
@@ -69,6 +73,17 @@ EXPERIMENTS = {
             crf=True,
             intent=1.0,
         ),
+        TRAIN,
+    ),
+    "recognition": Recognition(
+        "recognition",
+        LabelledSignals(
+            Patterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2),
+            Augment(speed=0.2, noise=0.1),
+            buckets=((8, 2),),
+            tokens=80,
+        ),
+        RecognizerModel(DenseDense(width=8, embedding=0, window=3, dropout=0.0), stack=2, dropout=0.2),
         TRAIN,
     ),
 }

@@ -1,0 +1,31 @@
+"""Written numbers as pen strokes: CTC on the Pen-Based Recognition of Handwritten Digits.
+
+Paper     Graves et al. 2006, Connectionist Temporal Classification; Graves et al. 2009 on handwriting
+Command   s2sjax train experiments/pen_digits.py
+Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits, each a path of 8 points. Numbers of 1
+          to 5 digits side by side; the model sees heights and steps, but not where a digit begins, unless with
+          --data.corpus.pen_lifts True. 15 % of the digits are only in test numbers, 5 % only in dev numbers; writers
+          are not marked in the data, so they are in all splits
+Score     not measured yet
+"""
+
+from s2sjax.config import Luong, Train
+from s2sjax.data.signals import Strings
+from s2sjax.data.written import PenDigits
+from s2sjax.tasks import Recognition
+from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
+
+experiment = Recognition(
+    name="pen_digits",
+    data=LabelledSignals(
+        PenDigits("../data/pendigits", Strings(train=20_000, dev=500, test=1000, longest=5)),
+        augment=Augment(noise=0.05),
+        buckets=((24, 5), (40, 5)),
+        tokens=4096,
+    ),
+    model=RecognizerModel(
+        Luong(width=128, embedding=0, layers=2, cell="lstm", bidirectional=True, dropout=0.2), dropout=0.2
+    ),
+    train=Train(steps=3000, learning_rate=3e-3, warmup=100, evaluate_every=500, save_every=500),
+    evaluate=LabelEvaluate(samples=2, drawn=3),
+)

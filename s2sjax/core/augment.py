@@ -1,0 +1,86 @@
+"""Random changes of frames [T, F] that keep their labels. Each is for one example and is vmapped.
+
+A draw depends on a key alone. The caller derives it from (seed, step, example), so that neither the batch nor the
+devices nor a restart change it.
+
+Letters: T frames, F features of a frame. The first `length` frames are real.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Ranges(NamedTuple):
+    """How much is drawn; 0 changes nothing."""
+
+    speed: float = 0.0
+    """the duration is multiplied by a factor from [1 - speed, 1 + speed] (after Ko et al. 2015)"""
+    pitch: float = 0.0
+    """the features are moved along their axis, as by another vocal tract: a factor from [1 - pitch, 1 + pitch]
+    (after Jaitly and Hinton 2013)"""
+    floor: float = 0.0
+    """features below a level from [-floor, floor] are raised to it, as by background noise"""
+    noise: float = 0.0
+    """standard deviation of normal noise"""
+    time_masks: int = 0
+    """runs of frames that are set to 0 (SpecAugment, Park et al. 2019)"""
+    time_width: int = 0
+    """each of 0 to this many frames"""
+    feature_masks: int = 0
+    """runs of features that are set to 0"""
+    feature_width: int = 0
+    """each of 0 to this many features"""
+
+
+def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[Array, Array]:
+    """frames [T, F], length -> the same, changed. A stretched example never has more than T frames."""
+    keys = jax.random.split(key, 6)
+    draw = lambda key, spread: jax.random.uniform(key, (), frames.dtype, 1 - spread, 1 + spread)
+    if ranges.speed:
+        frames, length = stretch(frames, length, draw(keys[0], ranges.speed))
+    if ranges.pitch:
+        frames = warp(frames, draw(keys[1], ranges.pitch))
+    if ranges.floor:
+        frames = jnp.maximum(frames, draw(keys[5], ranges.floor) - 1)
+    if ranges.noise:
+        frames = frames + ranges.noise * jax.random.normal(keys[2], frames.shape, frames.dtype)
+    if ranges.time_masks and ranges.time_width:
+        keep = keep_runs(keys[3], len(frames), length, ranges.time_masks, ranges.time_width)
+        frames = jnp.where(keep[:, None], frames, 0)
+    if ranges.feature_masks and ranges.feature_width:
+        keep = keep_runs(keys[4], frames.shape[1], frames.shape[1], ranges.feature_masks, ranges.feature_width)
+        frames = jnp.where(keep, frames, 0)
+    return frames, length
+
+
+def stretch(frames: Array, length: Array, factor: Array) -> tuple[Array, Array]:
+    """The first `length` frames in `factor` times as many, at most T, by linear interpolation."""
+    T = len(frames)
+    new = jnp.clip(jnp.round(length * factor), jnp.minimum(length, 1), T).astype(length.dtype)
+    place = (jnp.arange(T) + 0.5) * (length / jnp.maximum(new, 1)) - 0.5
+    return _read(frames, jnp.clip(place, 0, jnp.maximum(length - 1, 0))), new
+
+
+def warp(frames: Array, factor: Array) -> Array:
+    """Feature f becomes what feature f * factor was, by linear interpolation; behind the last, the last."""
+    F = frames.shape[1]
+    return _read(frames.T, jnp.clip(jnp.arange(F) * factor, 0, F - 1)).T
+
+
+def _read(rows: Array, place: Array) -> Array:
+    """Rows at real-valued places: [R, C], [P] -> [P, C]."""
+    below = jnp.floor(place).astype(int)
+    share = (place - below).astype(rows.dtype)[:, None]
+    return rows[below] * (1 - share) + rows[jnp.minimum(below + 1, len(rows) - 1)] * share
+
+
+def keep_runs(key: Array, size: int, length: Array | int, runs: int, width: int) -> Array:
+    """[size] False in `runs` runs of 0 to `width` places below `length`; they may overlap."""
+    of_width, of_start = jax.random.split(key)
+    widths = jax.random.randint(of_width, (runs,), 0, width + 1)
+    starts = jax.random.randint(of_start, (runs,), 0, jnp.maximum(length - widths, 0) + 1)
+    place = jnp.arange(size)[:, None]
+    return ~jnp.any((place >= starts) & (place < starts + widths), axis=1)

@@ -1,0 +1,69 @@
+"""Features of sound: log-mel filterbanks, and frames joined to fewer and wider ones.
+
+    frame_t = samples[t hop : t hop + window]
+    power_t = |DFT(hann * frame_t)|^2                           [bins]
+    log_mel_t = log(max(power_t @ triangles, floor))            [F]
+
+The triangles are equally wide on the mel scale, mel(f) = 1127 log(1 + f / 700) (O'Shaughnessy 1987): triangle k is 1 at
+its centre and 0 at those of its two neighbours.
+
+Letters: N samples, T frames, W window, F features of a frame, n frames joined.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+FLOOR = 1e-3
+"""of the power in a triangle; samples are in [-1, 1]"""
+
+
+def mel(hertz):
+    return 1127 * np.log1p(np.asarray(hertz) / 700)
+
+
+def mel_triangles(filters: int, bins: int, rate: float, low: float, high: float) -> np.ndarray:
+    """float32 [bins, filters]: the weight of each bin of the DFT, from 0 to rate / 2, in each filter."""
+    edges = np.linspace(mel(low), mel(high), filters + 2)
+    at = mel(np.linspace(0, rate / 2, bins))[:, None]
+    rising = (at - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - at) / (edges[2:] - edges[1:-1])
+    return np.clip(np.minimum(rising, falling), 0, None).astype(np.float32)
+
+
+def frame_count(samples: int, window: int, hop: int) -> int:
+    """Windows that fit: 1 + floor((N - W) / hop), and none in less than a window."""
+    return 1 + (samples - window) // hop if samples >= window else 0
+
+
+def log_mel(samples: Array, window: int, hop: int, triangles: np.ndarray, floor: float = FLOOR) -> Array:
+    """samples [..., N] -> [..., T, F]; triangles [bins, F], with bins = size / 2 + 1 for a DFT of `size` >= window."""
+    size = 2 * (triangles.shape[0] - 1)
+    T = frame_count(samples.shape[-1], window, hop)
+    frames = samples[..., hop * np.arange(T)[:, None] + np.arange(window)]  # [..., T, W]
+    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)).astype(np.float32)
+    power = jnp.abs(jnp.fft.rfft(frames * hann, size)) ** 2  # [..., T, bins]
+    return jnp.log(jnp.maximum(jnp.matmul(power, triangles, precision=jax.lax.Precision.HIGHEST), floor))
+
+
+def stack_frames(frames: Array, lengths: Array, n: int) -> tuple[Array, Array]:
+    """Joins each n frames to one: [B, T, F], [B] -> [B, ceil(T / n), n F], ceil(lengths / n). Padding is zeros.
+
+    A B C D E, n = 2  ->  AB CD E0
+    """
+    B, T, F = frames.shape
+    frames = jnp.where((jnp.arange(T) < lengths[:, None])[..., None], frames, 0)
+    frames = jnp.pad(frames, ((0, 0), (0, -T % n), (0, 0)))
+    return frames.reshape(B, -1, n * F), -(-lengths // n)
+
+
+def normalize_example(frames: Array, lengths: Array) -> Array:
+    """Each feature of each example, over its real frames, to mean 0 and deviation 1: [B, T, F], [B] -> [B, T, F].
+
+    Padding becomes zeros. A feature that hardly changes is not blown up: deviations count as at least 0.1.
+    """
+    real = (jnp.arange(frames.shape[1]) < lengths[:, None])[..., None]  # [B, T, 1]
+    count = jnp.maximum(lengths, 1)[:, None, None]
+    centred = jnp.where(real, frames - jnp.sum(frames, axis=1, where=real, keepdims=True) / count, 0)
+    return centred / jnp.sqrt(jnp.maximum(jnp.sum(centred**2, axis=1, keepdims=True) / count, 0.01))

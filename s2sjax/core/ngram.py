@@ -1,0 +1,46 @@
+"""N-gram language models of short alphabets, as tables: every context has a row.
+
+Interpolated with the next shorter context by Witten and Bell 1991, down to the uniform distribution:
+
+    p(v | h) = (c(h v) + n(h) p(v | h without its oldest)) / (c(h) + n(h))
+
+c counts in the training sequences; n(h) is how many different symbols were seen behind h. Symbol 0, the blank of CTC,
+stands for the end of a sequence, and in a context for what is before its start.
+
+Letters: V symbols with the blank, C = V^(order - 1) contexts. A context is a number of base V, its newest symbol last.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from s2sjax.core.prefix_search import LanguageModel
+
+
+def size(symbols: int, order: int) -> int:
+    """The numbers in each of the two tables."""
+    return symbols**order
+
+
+def estimate(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> LanguageModel:
+    """A model of sequences of labels 1 .. symbols - 1; float32 [C, V] and int32 [C, V]."""
+    probs = np.full((1, symbols), 1 / symbols)
+    for length in range(order):  # of the context
+        counts = np.zeros((symbols**length, symbols))
+        for sequence in sequences:
+            context = 0
+            for symbol in (*sequence, 0):
+                counts[context, symbol] += 1
+                context = (context * symbols + symbol) % len(counts)
+        seen = (counts > 0).sum(axis=1, keepdims=True)
+        shorter = probs[np.arange(len(counts)) % len(probs)]
+        total = counts.sum(axis=1, keepdims=True) + seen
+        probs = np.where(total > 0, (counts + seen * shorter) / np.maximum(total, 1), shorter)
+    return from_table(np.log(probs).astype(np.float32))
+
+
+def from_table(log_probs: np.ndarray) -> LanguageModel:
+    """log p(v | h) [C, V], and the context behind each symbol."""
+    contexts, symbols = log_probs.shape
+    following = (np.arange(contexts)[:, None] * symbols + np.arange(symbols)) % contexts
+    return LanguageModel(log_probs, following.astype(np.int32))  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""Recordings: reads and checks them, and computes their features.
+
+Files are read by `soundfile` (the extra `audio`): WAV, FLAC, OGG and what else libsndfile knows, also inside a .zip.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from s2sjax.config import at_least, require, settings
+from s2sjax.core import features
+from s2sjax.errors import UserError
+
+
+@settings
+class LogMel:
+    """Log-mel filterbank features: see s2sjax/core/features.py."""
+
+    rate: int = 8000
+    """sampling rate in Hz; a recording with another one is refused"""
+    window: float = 25.0
+    """length of a frame in milliseconds"""
+    hop: float = 10.0
+    """milliseconds from one frame to the next"""
+    filters: int = 40
+    """features of a frame"""
+    low: float = 60.0
+    """lowest frequency in Hz"""
+    high: float = 0.0
+    """highest frequency in Hz; 0: half of the rate"""
+    center: bool = True
+    """scale each recording to a highest sample of 1 and subtract the mean of its features, so that loudness and
+    microphone count less"""
+
+    def __post_init__(self):
+        at_least(1, self, "LogMel", "rate", "filters")
+        require(self.window > 0 and self.hop > 0, "LogMel: window and hop must be above 0 milliseconds")
+        require(self.hop_samples >= 1, f"LogMel.hop {self.hop} ms is less than one sample at {self.rate} Hz: raise it")
+        require(
+            0 <= self.low < self.highest <= self.rate / 2,
+            f"LogMel: frequencies from {self.low} to {self.highest} Hz: they must ascend, up to half of the rate "
+            f"{self.rate}",
+        )
+        empty = ~self.triangles.any(axis=0)
+        require(
+            not empty.any(),
+            f"LogMel.filters {self.filters} is too many for windows of {self.window} ms at {self.rate} Hz: "
+            f"{empty.sum()} of them contain no frequency; lower it",
+        )
+
+    @property
+    def highest(self) -> float:
+        return self.high or self.rate / 2
+
+    @property
+    def window_samples(self) -> int:
+        return round(self.rate * self.window / 1000)
+
+    @property
+    def hop_samples(self) -> int:
+        return round(self.rate * self.hop / 1000)
+
+    @property
+    def triangles(self) -> np.ndarray:
+        """[bins, filters], of a DFT whose size is the next power of two."""
+        size = 1 << max(self.window_samples - 1, 1).bit_length()
+        return features.mel_triangles(self.filters, size // 2 + 1, self.rate, self.low, self.highest)
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def read(path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None) -> np.ndarray:
+    """The samples of a recording: float32 [N] in [-1, 1]. `where` is put before errors: a list and its line.
+
+    With `archive`, `path` is the name of a member.
+    """
+    try:
+        import soundfile
+    except ImportError:
+        raise UserError(
+            "recordings are read by soundfile, which is not installed: pip install 's2sjax[audio]'"
+        ) from None
+    except OSError as error:
+        raise UserError(f"soundfile cannot find its library ({error}): install libsndfile") from None
+
+    name = f"{where}: {path}" if where else str(path)
+    try:
+        source = io.BytesIO(archive.read(str(path))) if archive else Path(path).expanduser()
+        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+    except KeyError:
+        raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
+    except OSError as error:
+        raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
+    except (soundfile.LibsndfileError, zipfile.BadZipFile) as error:
+        if not archive and not Path(path).expanduser().exists():
+            raise UserError(f"{name} does not exist: correct the path") from None
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        raise UserError(f"{name} cannot be read ({reason}): give a WAV, FLAC or OGG file") from None
+    return check(samples, rate, settings, name)
+
+
+def check(samples: np.ndarray, rate: int, settings: LogMel, name: str) -> np.ndarray:
+    """[N, channels] -> [N]; what cannot be recognised is refused."""
+    count, channels = samples.shape
+    require(count > 0, f"{name} is empty: record it again")
+    require(channels == 1, f"{name} has {channels} channels: mix it down to one")
+    require(rate == settings.rate, f"{name} has {rate} samples a second: convert it to {settings.rate}")
+    require(bool(np.isfinite(samples).all()), f"{name} has samples that are not finite: record it again")
+    require(bool(samples.any()), f"{name} is silent, every sample is 0: record it again")
+    require(
+        count >= settings.window_samples,
+        f"{name} is too short, with {count} samples: at least {settings.window_samples} are needed",
+    )
+    return samples[:, 0]
+
+
+def open_zip(path: Path, what: str) -> zipfile.ZipFile:
+    """`what` is expected there, and where it comes from."""
+    try:
+        return zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: it must be {what}") from None
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({error}): it must be {what}") from None
+
+
+# ------------------------------------------------------------------------------------- features
+
+CHUNK = 64
+"""recordings whose features are computed at once"""
+ROUND = 4096
+"""samples: lengths are padded to a multiple of it, so that few shapes are compiled"""
+
+
+def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndarray]:
+    """Samples [N] of each -> float32 [T, F] of each, in order. Computed in JAX, on the first device."""
+    compute = _compiled(settings)
+    rounded = [-(-len(samples) // ROUND) * ROUND for samples in recordings]
+    found: list[np.ndarray] = [np.empty(0)] * len(recordings)
+    order = sorted(range(len(recordings)), key=lambda row: rounded[row])
+    for first in range(0, len(order), CHUNK):
+        rows = order[first : first + CHUNK]
+        height = CHUNK if len(recordings) > CHUNK else len(rows)
+        padded = np.zeros((height, rounded[rows[-1]]), np.float32)
+        for place, row in enumerate(rows):
+            loudness = np.abs(recordings[row]).max() if settings.center else 1
+            padded[place, : len(recordings[row])] = recordings[row] / loudness
+        computed = np.asarray(compute(padded))
+        for place, row in enumerate(rows):
+            length = features.frame_count(len(recordings[row]), settings.window_samples, settings.hop_samples)
+            frames = computed[place, :length]
+            found[row] = frames - frames.mean(axis=0) if settings.center else frames.copy()
+    return found
+
+
+@cache
+def _compiled(settings: LogMel):
+    return jax.jit(
+        partial(
+            features.log_mel,
+            window=settings.window_samples,
+            hop=settings.hop_samples,
+            triangles=settings.triangles,
+        )
+    )

@@ -1,0 +1,91 @@
+"""A figure of CTC: the frames that were read, and below them the probability of each label over time.
+
+Between the spikes the model says blank. Letters: T frames, F features, n frames read as one, V symbols with the blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from s2sjax.evaluate.figures import ATTENTION_COLOURS, SERIES, shortened
+from s2sjax.evaluate.style import BACKGROUND, GREY, GRID, Target, new_figure, save, text_style
+
+INCHES, PICTURE, CURVES = 8.0, 1.3, 0.9
+"""width of the figure, height of a picture and of the curves below it"""
+
+
+class Spikes(NamedTuple):
+    """One example."""
+
+    frames: np.ndarray  # [T, F]
+    probs: np.ndarray  # [ceil(T / n), V]; symbol 0 is the blank
+    alphabet: Sequence[str]
+    states: np.ndarray  # [ceil(T / n)] the alignment of the output: see `ctc.align`
+    stack: int
+    title: str
+    seconds: float = 0.0
+    """of a frame; 0: the time axis counts frames"""
+
+
+def spike_figure(path: Target, examples: Sequence[Spikes]) -> None:
+    """One example below the other, on one scale of time."""
+    figure = new_figure()
+    longest, top = max(len(one.frames) for one in examples), 0.0
+    for one in examples:
+        width = INCHES * len(one.frames) / longest
+        picture = figure.add_axes((0, top - PICTURE, width, PICTURE))
+        curves = figure.add_axes((0, top - PICTURE - CURVES - 0.06, width, CURVES))
+        _draw_frames(picture, one)
+        _draw_probs(curves, one)
+        top -= PICTURE + CURVES + 0.95
+    save(figure, path)
+
+
+def _draw_frames(panel: Axes, one: Spikes) -> None:
+    low, high = np.percentile(one.frames, [1, 99])
+    T, F = one.frames.shape
+    panel.imshow(
+        one.frames.T, cmap=ATTENTION_COLOURS, vmin=low, vmax=max(high, low + 1e-6), aspect="auto", origin="lower",
+        interpolation="nearest", extent=(0, T, 0, F),
+    )  # fmt: skip
+    panel.set_xlim(0, T)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.spines[:].set_visible(False)
+    panel.set_ylabel("features", **text_style(8) | {"color": GREY})
+    panel.set_title(shortened(one.title, 100), loc="left", pad=6, fontweight="bold", **text_style(9))
+
+
+def _draw_probs(panel: Axes, one: Spikes) -> None:
+    T = len(one.frames)
+    at = (np.arange(len(one.probs)) + 0.5) * one.stack
+    panel.plot(at, one.probs[:, 0], color=GREY, linewidth=0.8, linestyle=":", label="blank")
+    for symbol in range(1, one.probs.shape[1]):
+        if one.probs[:, symbol].max() > 0.02:
+            colour = SERIES[(symbol - 1) % len(SERIES)]
+            panel.fill_between(at, one.probs[:, symbol], color=colour, alpha=0.25, linewidth=0)
+            panel.plot(at, one.probs[:, symbol], color=colour, linewidth=1.2)
+    for state in sorted({int(state) for state in one.states if state % 2 == 1}):
+        (places,) = np.nonzero(one.states == state)
+        place = places[np.argmax(one.probs[places].max(axis=1))]
+        label = one.alphabet[int(np.argmax(one.probs[place, 1:]))]
+        panel.annotate(
+            label, (at[place], 1.02), ha="center", va="bottom", annotation_clip=False, **text_style(9),
+            bbox={"facecolor": BACKGROUND, "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
+    panel.set_xlim(0, T)
+    panel.set_ylim(0, 1.25)
+    panel.set_yticks([0, 1])
+    panel.grid(axis="y", color=GRID, linewidth=0.6)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.spines["bottom"].set_color(GREY)
+    panel.tick_params(length=0, pad=4, labelsize=8, labelcolor=GREY)
+    panel.set_ylabel("probability", **text_style(8) | {"color": GREY})
+    if one.seconds:
+        ticks = np.arange(0, T * one.seconds + 1e-9, 0.5 if T * one.seconds > 1 else 0.1)
+        panel.set_xticks(ticks / one.seconds, [f"{tick:.1f}" for tick in ticks])
+    panel.set_xlabel("seconds" if one.seconds else "frames", labelpad=2, **text_style(8) | {"color": GREY})
