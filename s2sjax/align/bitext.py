@@ -94,7 +94,9 @@ def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
     del places
     distinct, cells = np.unique(keys, return_inverse=True)
     owners = np.divmod(distinct, max(len(two.types), 1))
-    return Bitext(one, two, cells.astype(np.int32), (owners[0].astype(np.int32), owners[1].astype(np.int32)), ends - sizes)
+    return Bitext(
+        one, two, cells.astype(np.int32), (owners[0].astype(np.int32), owners[1].astype(np.int32)), ends - sizes
+    )
 
 
 def direction(bitext: Bitext, reverse: bool = False) -> Direction:
@@ -116,7 +118,9 @@ def direction(bitext: Bitext, reverse: bool = False) -> Direction:
         outer = np.broadcast_to(step_out, len(bitext))[sentence] * position
         cells.append(bitext.cells[(bitext.starts[sentence] + outer)[:, None] + inner].ravel())
         words = slice(words_end, words_end := words_end + len(position))
-        groups.append(Group(size, lengths, alive, words, slice(cells_end, cells_end := cells_end + len(position) * size)))
+        groups.append(
+            Group(size, lengths, alive, words, slice(cells_end, cells_end := cells_end + len(position) * size))
+        )
     places = np.concatenate(order) if order else np.zeros(0, np.int64)
     flat = np.concatenate(cells) if cells else np.zeros(0, np.int32)
     return Direction(
