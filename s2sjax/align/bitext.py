@@ -24,11 +24,8 @@ class Words(NamedTuple):
 
     ids: np.ndarray  # of all sentences, one after another
     lengths: np.ndarray  # of each sentence
+    starts: np.ndarray  # the first word of each sentence
     types: list[str]  # the word of each id
-
-    @property
-    def starts(self) -> np.ndarray:
-        return np.cumsum(self.lengths) - self.lengths
 
 
 class Bitext(NamedTuple):
@@ -40,8 +37,10 @@ class Bitext(NamedTuple):
     pairs: tuple[np.ndarray, np.ndarray]  # the (source, target) words of each pair
     starts: np.ndarray  # the first cell of each sentence
 
-    def __len__(self) -> int:
-        return len(self.sources.lengths)
+    @property
+    def size(self) -> int:
+        """number of pairs"""
+        return len(self.starts)
 
 
 class Group(NamedTuple):
@@ -100,7 +99,10 @@ def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
 
 
 def direction(bitext: Bitext, reverse: bool = False) -> Direction:
-    """Source words generate target words; in reverse, target words generate source words. Empty sentences are left out."""
+    """Source words generate target words; in reverse, target words generate source words.
+
+    Pairs with an empty side are left out.
+    """
     generating, generated = (bitext.targets, bitext.sources) if reverse else (bitext.sources, bitext.targets)
     step_in, step_out = (1, bitext.targets.lengths) if reverse else (bitext.targets.lengths, 1)
     real = (generating.lengths > 0) & (generated.lengths > 0)
@@ -114,8 +116,8 @@ def direction(bitext: Bitext, reverse: bool = False) -> Direction:
         position = np.repeat(np.arange(len(alive)), alive)
         sentence = sentences[np.arange(len(position)) - np.repeat(np.cumsum(alive) - alive, alive)]
         order.append(generated.starts[sentence] + position)
-        inner = np.broadcast_to(step_in, len(bitext))[sentence, None] * np.arange(size)  # [N, I]
-        outer = np.broadcast_to(step_out, len(bitext))[sentence] * position
+        inner = np.broadcast_to(step_in, bitext.size)[sentence, None] * np.arange(size)  # [N, I]
+        outer = np.broadcast_to(step_out, bitext.size)[sentence] * position
         cells.append(bitext.cells[(bitext.starts[sentence] + outer)[:, None] + inner].ravel())
         words = slice(words_end, words_end := words_end + len(position))
         groups.append(
@@ -141,4 +143,5 @@ class _Numbering:
         self.lengths.append(len(words))
 
     def words(self) -> Words:
-        return Words(np.array(self.ids, np.int32), np.array(self.lengths, np.int64), list(self.number))
+        lengths = np.array(self.lengths, np.int64)
+        return Words(np.array(self.ids, np.int32), lengths, np.cumsum(lengths) - lengths, list(self.number))

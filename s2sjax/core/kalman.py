@@ -5,8 +5,7 @@
 For one sequence; `jax.vmap` takes a batch. `mask` [T] is False where there is no observation: time passes, and nothing
 is learned. Padding at the end is the same, so that it changes no real step.
 
-parallel=True computes the same by `lax.associative_scan` (Särkkä and García-Fernández 2021, "Temporal parallelization of
-Bayesian smoothers").
+parallel=True computes the same by `lax.associative_scan` (Särkkä and García-Fernández 2021).
 
 Letters: T time, D width of the state, M width of an observation.
 """
