@@ -198,7 +198,7 @@ def align(options: argparse.Namespace, fields: list[str]) -> None:
         aligned = _aligned_by_attention(options, text.pairs)
     else:
         report = lambda line: print(line, file=sys.stderr, flush=True)
-        aligned = aligner.fit(text.pairs, options.model or "hmm", options.iterations or 5, report)
+        aligned = aligner.fit(text.pairs, options.model or "hmm", options.iterations or 5, options.agree, report)
     method = options.direction or options.symmetrize or aligned.default
     lines = (gold.pharaoh(aligned.links_of(number, method)) for number in range(text.size))
     if options.out:
@@ -367,7 +367,7 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
 def _check_align(options: argparse.Namespace, by_attention: bool) -> None:
     if options.symmetrize and options.direction:
         raise UserError("--symmetrize joins both directions, and --direction is one of them: leave one of these out")
-    for name in ("model", "iterations", "add", "direction"):
+    for name in ("model", "iterations", "agree", "add", "direction"):
         if by_attention and getattr(options, name):
             raise UserError(f"--{name} does not apply to the attention of a run: leave it out")
     if by_attention and options.symmetrize and not (options.run and options.reverse_run):

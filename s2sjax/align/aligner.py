@@ -16,7 +16,7 @@ import numpy as np
 
 from s2sjax.align import bitext, models
 from s2sjax.align.bitext import Bitext, Direction, Sentence
-from s2sjax.align.models import Positions, Table
+from s2sjax.align.models import Positions, Posteriors, Table
 from s2sjax.align.symmetrize import METHODS, Link
 from s2sjax.errors import UserError
 
@@ -106,9 +106,12 @@ def fit(
     pairs: Iterable[tuple[Sentence, Sentence]],
     model: Name = "hmm",
     iterations: int = 5,
+    agree: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> Aligned:
     """Aligns the words of (source, target) pairs. `report` gets a line for each iteration.
+
+    agree: both directions learn from each other, see models.agree; each is then a better alignment, and no longer EM.
 
     A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. A sentence that
     is to be aligned has to be among the pairs: word pairs that were never seen have no probability.
@@ -124,19 +127,28 @@ def fit(
     )
     if not len(text.cells):
         raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
-    forward, reverse = (_fit(text, is_reverse, model, iterations, report) for is_reverse in (False, True))
-    return Aligned(forward, reverse, text.size)
-
-
-def _fit(text: Bitext, is_reverse: bool, model: Name, iterations: int, report: Callable[[str], None]) -> OneWay:
-    direction = bitext.direction(text, is_reverse)
-    table = models.uniform_table(direction)
+    directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
+    tables: Sequence[Table] = [models.uniform_table(d) for d in directions]
     for stage in dict.fromkeys(("ibm1", model)):
-        positions, perplexities = MODELS[stage](direction), []
+        positions: Sequence[Positions] = [MODELS[stage](d) for d in directions]
+        history = []
         for iteration in range(1, iterations + 1):
-            step = models.expect(direction, table, positions)
-            table, positions = models.maximize(direction, step, positions)
-            perplexities.append(float(np.exp(-step.log_likelihood / len(direction.words))))
-            name = DIRECTIONS[is_reverse]
-            report(f"{name} {stage} {iteration}/{iterations}  perplexity {perplexities[-1]:.2f}")
-    return OneWay(text, table, positions, models.viterbi(direction, table, positions), is_reverse, perplexities)
+            log_likelihoods, tables, positions = _step(directions, tables, positions, agree)
+            history.append([float(np.exp(-x / len(d.words))) for x, d in zip(log_likelihoods, directions)])
+            forward, reverse = history[-1]
+            report(f"{stage} {iteration}/{iterations}  perplexity {forward:.2f} forward, {reverse:.2f} reverse")
+    choices = map(models.viterbi, directions, tables, positions)
+    one, other = map(OneWay, (text, text), tables, positions, choices, (False, True), map(list, zip(*history)))
+    return Aligned(one, other, text.size)
+
+
+def _step(
+    directions: Sequence[Direction], tables: Sequence[Table], positions: Sequence[Positions], agree: bool
+) -> tuple[Sequence[float], Sequence[Table], Sequence[Positions]]:
+    """One iteration in both directions: log-likelihoods before it, and tables and positions after it."""
+    found: Iterable[Posteriors] = map(models.expect, directions, tables, positions)  # lazy: one after the other
+    if agree:
+        forward, reverse = found
+        found = models.agree(directions[0], directions[1], forward, reverse)
+    steps = [(one.log_likelihood, *models.maximize(d, one, p)) for d, one, p in zip(directions, found, positions)]
+    return tuple(zip(*steps))  # type: ignore[return-value]

@@ -70,6 +70,7 @@ class Direction(NamedTuple):
     groups: list[Group]
     words: np.ndarray  # [N] the generated words of all groups
     cells: np.ndarray  # the pairs of the N x I cells of each group
+    places: np.ndarray  # where each of these cells stands in Bitext.cells
     order: np.ndarray  # [N] where each generated word stands in the text
     generators: np.ndarray  # the generating word of each pair
     types: int  # how many different words are generated
@@ -106,7 +107,7 @@ def direction(bitext: Bitext, reverse: bool = False) -> Direction:
     generating, generated = (bitext.targets, bitext.sources) if reverse else (bitext.sources, bitext.targets)
     step_in, step_out = (1, bitext.targets.lengths) if reverse else (bitext.targets.lengths, 1)
     real = (generating.lengths > 0) & (generated.lengths > 0)
-    groups, order, cells = [], [], []
+    groups, order, places = [], [], []
     words_end = cells_end = 0
     for size in np.unique(generating.lengths[real]).tolist():
         sentences = np.flatnonzero(real & (generating.lengths == size))
@@ -118,15 +119,16 @@ def direction(bitext: Bitext, reverse: bool = False) -> Direction:
         order.append(generated.starts[sentence] + position)
         inner = np.broadcast_to(step_in, bitext.size)[sentence, None] * np.arange(size)  # [N, I]
         outer = np.broadcast_to(step_out, bitext.size)[sentence] * position
-        cells.append(bitext.cells[(bitext.starts[sentence] + outer)[:, None] + inner].ravel())
+        places.append(((bitext.starts[sentence] + outer)[:, None] + inner).ravel())
         words = slice(words_end, words_end := words_end + len(position))
         groups.append(
             Group(size, lengths, alive, words, slice(cells_end, cells_end := cells_end + len(position) * size))
         )
-    places = np.concatenate(order) if order else np.zeros(0, np.int64)
-    flat = np.concatenate(cells) if cells else np.zeros(0, np.int32)
+    joined = lambda parts: np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    in_text, flat = joined(order), joined(places)
+    generators = bitext.pairs[1 if reverse else 0]
     return Direction(
-        groups, generated.ids[places], flat, places, bitext.pairs[1 if reverse else 0], len(generated.types)
+        groups, generated.ids[in_text], bitext.cells[flat], flat, in_text, generators, len(generated.types)
     )
 
 

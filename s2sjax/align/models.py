@@ -55,26 +55,48 @@ class Positions(Protocol):
         """The most probable alignment: [N] the word that generates each word, -1 for the null word."""
 
 
-class Step(NamedTuple):
+class Posteriors(NamedTuple):
+    """What the E-step finds, for each cell and each word of a direction."""
+
     log_likelihood: float
-    table: Table  # of expected counts
+    cells: np.ndarray  # p(a_j = i | e, f)
+    null: np.ndarray  # p(a_j = null | e, f)
     statistics: list[Any]
 
 
-def expect(d: Direction, table: Table, positions: Positions) -> Step:
-    """The E-step: expected counts of all alignments, and the log-likelihood of the text."""
+def expect(d: Direction, table: Table, positions: Positions) -> Posteriors:
+    """The E-step: over all alignments, by dynamic programming."""
     emit, null = table.pair[d.cells], table.null[d.words]
     total, statistics = 0.0, []
     for group in d.groups:
         log_likelihood, found = positions.expect(group, _view(emit, group), null[group.words])
         total += log_likelihood
         statistics.append(found)
-    counts = Table(np.bincount(d.cells, emit, len(table.pair)), np.bincount(d.words, null, len(table.null)))
-    return Step(total, counts, statistics)
+    return Posteriors(total, emit, null, statistics)
 
 
-def maximize(d: Direction, step: Step, positions: Positions) -> tuple[Table, Positions]:
-    return normalize(step.table, d), positions.update(d.groups, step.statistics)
+def count(d: Direction, found: Posteriors) -> Table:
+    """Expected counts of word pairs, and of words that the null word generates."""
+    pair = np.bincount(d.cells, found.cells, len(d.generators))
+    return Table(pair, np.bincount(d.words, found.null, d.types))
+
+
+def maximize(d: Direction, found: Posteriors, positions: Positions) -> tuple[Table, Positions]:
+    return normalize(count(d, found), d), positions.update(d.groups, found.statistics)
+
+
+def agree(
+    forward: Direction, reverse: Direction, ones: Posteriors, others: Posteriors
+) -> tuple[Posteriors, Posteriors]:
+    """Both directions count a link as often as both believe in it: p(i, j) q(i, j) (Liang, Taskar and Klein 2006).
+
+    Each direction alone lets a rare word generate much of its sentence; the other direction does not.
+    """
+    text_order = np.empty(len(others.cells))
+    text_order[reverse.places] = others.cells
+    both = ones.cells * text_order[forward.places]
+    text_order[forward.places] = both
+    return ones._replace(cells=both), others._replace(cells=text_order[reverse.places])
 
 
 def viterbi(d: Direction, table: Table, positions: Positions) -> np.ndarray:

@@ -109,11 +109,12 @@ def test_classical_translation_word_alignment_equals_enumeration(name, reverse):
     d = bitext.direction(text, reverse)
     table, positions = random_table(d), random_positions(name, d)
     step = models.expect(d, table, positions)
+    expected_counts = models.count(d, step)
     total, counts, nulls, best, _ = enumerate_alignments(TEXT, d, table, positions, reverse)
     np.testing.assert_allclose(step.log_likelihood, total, rtol=1e-12)
     pairs = zip(*(text.pairs[::-1] if reverse else text.pairs))
-    np.testing.assert_allclose(step.table.pair, [counts[pair] for pair in pairs], atol=1e-12)
-    np.testing.assert_allclose(step.table.null, [nulls[word] for word in range(d.types)], atol=1e-12)
+    np.testing.assert_allclose(expected_counts.pair, [counts[pair] for pair in pairs], atol=1e-12)
+    np.testing.assert_allclose(expected_counts.null, [nulls[word] for word in range(d.types)], atol=1e-12)
     choice = models.viterbi(d, table, positions)
     generated = text.sources if reverse else text.targets
     for number, expected in enumerate(best):
@@ -166,6 +167,25 @@ def test_the_hmm_follows_the_order_of_words():
     text = [("a X b X c", "A x B x C"), ("a b", "A B"), ("b c", "B C"), ("c a", "C A"), ("X", "x"), ("X c", "x C")]
     assert (1, 3) in align.fit(text, "ibm1").forward.links(0)
     assert align.fit(text, "hmm").links("forward")[0] == {(n, n) for n in range(5)}
+
+
+def test_directions_that_agree_count_the_product_of_their_posteriors():
+    text = bitext.build(TEXT)
+    directions = [bitext.direction(text), bitext.direction(text, True)]
+    found = [models.expect(d, random_table(d), random_positions("hmm", d)) for d in directions]
+    both = models.agree(*directions, *found)
+
+    def by_cell(d: bitext.Direction, posteriors: models.Posteriors) -> np.ndarray:
+        cells = np.zeros(len(text.cells))
+        cells[d.places] = posteriors.cells
+        return cells
+
+    product = by_cell(directions[0], found[0]) * by_cell(directions[1], found[1])
+    for d, each in zip(directions, both):
+        assert (text.cells[d.places] == d.cells).all()
+        np.testing.assert_allclose(by_cell(d, each), product, atol=1e-15)
+    links = align.fit(TEXT, agree=True).links("intersection")
+    assert len(links) == len(TEXT) and any(links)
 
 
 def test_a_pair_with_an_empty_side_has_no_links_and_changes_no_other():
