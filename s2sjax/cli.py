@@ -129,6 +129,9 @@ ADJUST = """Some fields of the run can be changed after training, for example --
 `s2sjax {name} RUN --help` lists them."""
 
 
+ALIGN = "align the words of sentence pairs, and print the links of each pair in Pharaoh format, such as 0-0 1-2"
+
+
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of a command, and the remaining arguments: fields of the configuration."""
     # The fields have their own help, so the parsers leave --help to the commands.
@@ -215,6 +218,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))
     score.add_argument("--tag", metavar="TAG", help=tag)
     score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    _add_align_options(command("align", commands.align, ALIGN), help)
     models = command("models", commands.models, "list the named models: paper, family, number of weights, description")
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary, for the number of weights (default: 32000)"
@@ -265,6 +269,33 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         # The parser knows no fields: in `--train.steps 5 FILE` it takes the 5 for the subject.
         raise UserError(f"{known.subject} follows {field}: write what to {arguments[0]} first, then the fields")
     return known, rest
+
+
+def _add_align_options(align: _Parser, help: bool) -> None:
+    about = "a text file, one sentence a line, words separated by blanks; alone, a TSV file: source<tab>target"
+    align.add_argument("source", metavar="SOURCE", nargs="?" if help else None, help=f"{about}. Both plain or .gz")
+    align.add_argument("target", metavar="TARGET", nargs="?", help="a text file: line n translates line n of SOURCE")
+    about = "IBM Model 1 or 2, or the hidden Markov model (default: hmm)"
+    align.add_argument("--model", choices=["ibm1", "ibm2", "hmm"], help=about)
+    about = "of EM, for Model 1, and again for the model that starts from it (default: 5)"
+    align.add_argument("--iterations", metavar="N", type=_count, help=about)
+    about = "let the two directions learn from each other: usually better in each, at more memory"
+    align.add_argument("--agree", action="store_true", help=about)
+    methods = ["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
+    about = "how the two directions become one alignment (default: grow-diag-final-and)"
+    align.add_argument("--symmetrize", choices=methods, help=about)
+    about = "one direction alone: in forward, each target word has at most one source word; in reverse, the opposite"
+    align.add_argument("--direction", choices=["forward", "reverse"], help=about)
+    align.add_argument(
+        "--add", metavar="TSV", action="append", default=[], help="more pairs to learn from; can be repeated"
+    )
+    about = "print the alignment error rate: a line of links, 0-1 sure and 0?1 possible, for each pair, or a TSV file: "
+    align.add_argument("--gold", metavar="FILE", help=f"{about}source<tab>target<tab>links")
+    align.add_argument("--out", metavar="FILE", help="write the links there (default: to standard output)")
+    about = "learn nothing: align by the attention of this run, which translates SOURCE to TARGET"
+    align.add_argument("--run", metavar="RUN", help=about)
+    about = "the same, for a run that translates TARGET to SOURCE; can be given with --run"
+    align.add_argument("--reverse-run", metavar="RUN", help=about)
 
 
 def _add_layer_options(bench: _Parser) -> None:

@@ -188,6 +188,32 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
     _report(notes)
 
 
+def align(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax.align import aligner, files, gold
+
+    by_attention = options.run or options.reverse_run
+    _check_align(options, bool(by_attention))
+    text = files.read(options.source, options.target, options.add, options.gold)
+    if by_attention:
+        aligned = _aligned_by_attention(options, text.pairs)
+    else:
+        report = lambda line: print(line, file=sys.stderr, flush=True)
+        aligned = aligner.fit(text.pairs, options.model or "hmm", options.iterations or 5, options.agree, report)
+    method = options.direction or options.symmetrize or aligned.default
+    lines = (gold.pharaoh(aligned.links_of(number, method)) for number in range(text.size))
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        print(f"wrote {options.out}: {method} links of {text.size:,} sentence pairs")
+    else:
+        for line in lines:
+            print(line)
+    if text.gold:
+        names = dict.fromkeys([method, *aligned.methods])
+        links = {name: [aligned.links_of(number, name) for number in text.scored] for name in names}
+        print(gold.table(links, text.gold.gold), file=sys.stdout if options.out else sys.stderr)
+
+
 def models(options: argparse.Namespace, fields: list[str]) -> None:
     for name in ("source_size", "target_size"):
         if getattr(options, name) < 1:
@@ -352,6 +378,33 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         lines, refused = lines + len(examples), refused + len(examples) - len(good)
     if refused:
         raise UserError(f"{refused} of {lines} lines could not be read, their answers are empty lines: see above")
+
+
+def _check_align(options: argparse.Namespace, by_attention: bool) -> None:
+    if options.symmetrize and options.direction:
+        raise UserError("--symmetrize joins both directions, and --direction is one of them: leave one of these out")
+    for name in ("model", "iterations", "agree", "add", "direction"):
+        if by_attention and getattr(options, name):
+            raise UserError(f"--{name} does not apply to the attention of a run: leave it out")
+    if by_attention and options.symmetrize and not (options.run and options.reverse_run):
+        raise UserError("--symmetrize requires both directions: give --run and --reverse-run, or leave it out")
+    if options.out and Path(options.out).is_dir():
+        raise UserError(f"--out {options.out} is a folder: name a file")
+    if options.out and not Path(options.out).absolute().parent.is_dir():
+        raise UserError(f"--out {options.out}: there is no folder {Path(options.out).parent}: make it, or name another")
+
+
+def _aligned_by_attention(options: argparse.Namespace, pairs: Sequence[tuple[str, str]]) -> Any:
+    """Of the run that translates source to target, the run that translates target to source, or both."""
+    from s2sjax import run
+    from s2sjax.align import aligner
+
+    start_jax()
+    with _messages_to_stderr():
+        forward = run.load(options.run).align(pairs) if options.run else None
+        swapped = [(target, source) for source, target in pairs]
+        reverse = run.load(options.reverse_run).align(swapped) if options.reverse_run else None
+    return aligner.given(forward, reverse and [{(i, j) for j, i in links} for links in reverse])
 
 
 def _report(notes: Any) -> None:

@@ -106,10 +106,7 @@ class Run:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The log-probability of each (source, target) pair."""
-        pairs, notes = _listed(pairs), Notes()
-        for number, pair in enumerate(pairs, start=1):
-            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-                raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
+        pairs, notes = _pairs(pairs), Notes()
         found = self._translator.score(self._restored(), pairs, notes=notes)
         _warn(notes)
         return [Score(*each) for each in found]
@@ -123,6 +120,12 @@ class Run:
         params = run._restored()
         output = run._translator.decode(params, _strings([line]))[0][0]
         return AttentionMap(*run._translator.attention(params, line, output), title=line)
+
+    def align(self, pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
+        """The (source word, target word) links of each (source, target) pair: where each target word attends most."""
+        from s2sjax.align.attention import attention_links
+
+        return attention_links(self._translator, self._restored(), _pairs(pairs))
 
     def tree(self, line: str, **search: Any) -> Drawing:
         """A drawing of the beam search of a line."""
@@ -442,6 +445,15 @@ def _strings(lines: Sequence[str]) -> list[str]:
         if not isinstance(line, str):
             raise UserError(f"line {number} is {line!r:.60}: give strings")
     return found
+
+
+def _pairs(items: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs, refused if one is not a pair of strings."""
+    pairs = _listed(items)
+    for number, pair in enumerate(pairs, start=1):
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs of strings")
+    return pairs
 
 
 def _listed(items: Any) -> list[Any]:

@@ -36,7 +36,7 @@ experiment = Translation(
 """
 
 
-NAMES = "train, prepare, evaluate, results, compare, decode, score, models, launch, plan, bench, doctor"
+NAMES = "train, prepare, evaluate, results, compare, decode, score, align, models, launch, plan, bench, doctor"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def refused(call):
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "prepare", "evaluate", "results", "compare", "decode", "score", "models", "doctor"]
+    "command", ["train", "prepare", "evaluate", "results", "compare", "decode", "score", "align", "models", "doctor"]
 )
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")

@@ -23,6 +23,7 @@ LAYERS = [
     "data",
     "training",
     "evaluate",
+    "align",
     "tasks",
     "experiment_file",
     "lock",
@@ -46,6 +47,7 @@ ALLOWED = {
     "data": {"errors", "config", "core", "data"},
     "training": {"errors", "config", "core", "training"},
     "evaluate": {"errors", "config", "core", "data", "evaluate"},
+    "align": {"errors", "data", "align"},
 }
 
 

@@ -243,18 +243,33 @@ class Translator:
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) of each output piece except <eos>: the source piece with the highest weight."""
         self.require_attention("an alignment")
-        targets = Ragged.of_ids([output.ids[:-1] for output in outputs])
         sources = self._cut([self.source.encode(line) for line in lines])
-        params = self._stored(params)
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for indices, source, target in self._pair_batches(sources, targets):
-            weights = np.array(self._attention(params, self._place(source), self._place(target)))
-            weights[np.broadcast_to(((source == EOS) | (source == PAD))[:, None], weights.shape)] = -1
+        for index, weights in self._forced_attention(params, sources, [output.ids[:-1] for output in outputs]):
+            found[index] = [(int(place), t) for t, place in enumerate(weights.argmax(-1))]
+        return found
+
+    def attention_of(
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """(index, weights [T, S]) of each pair of ids, while the model writes the target; not if the source is empty.
+
+        Neither has <eos>. What is longer than the model can read or write is cut, and its weights with it.
+        """
+        self.require_attention("an attention map")
+        return self._forced_attention(
+            params, self._cut(sources), self._cut(targets, positions=self._max_target or self._cut_at)
+        )
+
+    def _forced_attention(
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        params = self._stored(params)
+        for indices, source, target in self._pair_batches(sources, Ragged.of_ids(targets)):
+            weights = np.asarray(self._attention(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
-                    places = weights[row, : len(outputs[index].ids) - 1].argmax(-1)
-                    found[index] = [(int(place), t) for t, place in enumerate(places)]
-        return found
+                    yield int(index), weights[row, : len(targets[index]), : len(sources[index])]
 
     def score(
         self, params: Any, pairs: Sequence[tuple[str, str]], first: int = 0, notes: Notes | None = None

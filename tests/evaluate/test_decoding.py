@@ -11,10 +11,11 @@ import zoo
 from s2sjax import config, models
 from s2sjax.config import Sampling, Search
 from s2sjax.core import precision
+from s2sjax.core.tokens import EOS
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import figures, mbr, trees
-from s2sjax.evaluate.decoding import Translator
+from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.evaluate.notes import Notes
 
 LETTERS = "abcdef"
@@ -128,6 +129,11 @@ def test_alignment_points_at_source_pieces(weights, text):
         if line:
             _, _, attention = maker.attention(weights[0][1], line, output)
             np.testing.assert_array_equal([s for s, _ in pairs], attention[:-1, :-1].argmax(-1))
+    ids = [[text.encode(line) for line in lines] for lines in (LINES, ["bad"] * len(LINES))]
+    forced = dict(maker.attention_of(weights[0][1], *ids))
+    assert sorted(forced) == [index for index, line in enumerate(LINES) if line]
+    _, _, attention = maker.attention(weights[0][1], "decade", Output("bad", 0, 0, [*ids[1][0], EOS]))
+    np.testing.assert_allclose(forced[LINES.index("decade")], attention[:-1, :-1], atol=1e-5)
 
 
 def test_mbr_puts_the_middle_first(weights, text):

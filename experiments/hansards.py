@@ -1,0 +1,39 @@
+"""English to French debates of the Canadian parliament: a model whose attention is compared with word aligners.
+
+Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate": the
+          attention as a soft alignment; Och and Ney 2000, "Improved statistical alignment models": the gold links.
+Data      data/hansards: train.tsv.gz (English, tab, French), test.text.tsv (the same), dev.tsv (a third column: links)
+Commands  s2sjax train experiments/hansards.py
+          s2sjax align data/hansards/dev.tsv --run runs/hansards --gold data/hansards/dev.tsv --out attention.links
+          s2sjax align data/hansards/dev.tsv --add data/hansards/train.tsv.gz --add data/hansards/test.text.tsv
+              --gold data/hansards/dev.tsv --out hmm.links           the aligners on the same sentences, on a CPU
+Score     not measured yet; the alignment error rates of the aligners are in docs/alignment.md
+
+The text of the test part, which has no links here, chooses the checkpoint by its BLEU.
+"""
+
+from s2sjax.config import Data, Evaluate, RNNsearch, Search, Text, TextFiles, Train
+from s2sjax.tasks import Translation
+
+experiment = Translation(
+    name="hansards",
+    data=Data(
+        corpus=TextFiles(train=("../data/hansards/train.tsv.gz",), dev=("../data/hansards/test.text.tsv",)),
+        source=Text("subwords", size=8000),
+        target=Text("subwords", size=8000),
+        buckets=((12, 14), (20, 24), (36, 40)),
+        tokens=16_384,
+    ),
+    model=RNNsearch(width=512, embedding=256, dropout=0.2),
+    train=Train(
+        steps=4000,
+        learning_rate=1e-3,
+        warmup=400,
+        dtype="bfloat16",
+        evaluate_every=1000,
+        save_every=1000,
+    ),
+    search=Search(beam=4, penalty="mean"),
+    evaluate=Evaluate(metrics=("bleu",)),
+    show=("the house met at ten .", "i thank the honourable member for his question ."),
+)

@@ -1,0 +1,154 @@
+"""Learns to align words from sentence pairs alone, in both directions.
+
+    aligned = fit([("das Haus", "the house"), ("das Buch", "the book"), ("ein Buch", "a book")], model="ibm1")
+    aligned.links("intersection")[0]            {(0, 0), (1, 1)}
+    aligned.forward.probability("Haus", "house")
+
+Model 2 and the HMM start from the translation table of Model 1, so that each of them takes twice as many iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from s2sjax.align import bitext, models
+from s2sjax.align.bitext import Bitext, Direction, Sentence
+from s2sjax.align.models import Positions, Posteriors, Table
+from s2sjax.align.symmetrize import METHODS, Link
+from s2sjax.errors import UserError
+
+Name = Literal["ibm1", "ibm2", "hmm"]
+MODELS: dict[str, Callable[[Direction], Positions]] = {
+    "ibm1": lambda direction: models.Uniform(),
+    "ibm2": lambda direction: models.Absolute.uniform(direction.groups),
+    "hmm": lambda direction: models.Jumps.uniform(direction.groups),
+}
+DIRECTIONS = ("forward", "reverse")
+
+
+class OneWay(NamedTuple):
+    """A trained direction. Forward: each target word has one source word, or none; in reverse, the other way round."""
+
+    text: Bitext
+    table: Table
+    positions: Positions
+    choice: np.ndarray  # of each generated word of the text, the word that generates it, -1 for the null word
+    is_reverse: bool
+    perplexities: list[float]
+    """of the generated words, before each iteration of the last model"""
+
+    def links(self, number: int) -> set[Link]:
+        """(source, target) of sentence pair `number`."""
+        generated = self.text.sources if self.is_reverse else self.text.targets
+        start = generated.starts[number]
+        choice = self.choice[start : start + generated.lengths[number]].tolist()
+        return {(j, i) if self.is_reverse else (i, j) for j, i in enumerate(choice) if i >= 0}
+
+    def probability(self, source: str, target: str) -> float:
+        """t(target | source), in reverse t(source | target); 0 if they are never in the same pair of sentences."""
+        text = self.text
+        if source not in text.sources.types or target not in text.targets.types:
+            return 0.0
+        number = text.sources.types.index(source), text.targets.types.index(target)
+        found = np.flatnonzero((text.pairs[0] == number[0]) & (text.pairs[1] == number[1]))
+        return float(self.table.pair[found[0]]) if len(found) else 0.0
+
+
+class Given(NamedTuple):
+    """A direction whose links are known, such as those of attention."""
+
+    found: Sequence[set[Link]]
+
+    def links(self, number: int) -> set[Link]:
+        return self.found[number]
+
+
+class Aligned(NamedTuple):
+    """Sentence pairs with their alignments, in both directions or in one."""
+
+    forward: OneWay | Given | None
+    reverse: OneWay | Given | None
+    size: int
+    """number of pairs"""
+
+    @property
+    def methods(self) -> list[str]:
+        """What `links` accepts."""
+        there = [name for name in DIRECTIONS if getattr(self, name)]
+        return [*there, *METHODS] if len(there) == 2 else there
+
+    @property
+    def default(self) -> str:
+        return self.methods[-1]
+
+    def links(self, method: str | None = None) -> list[set[Link]]:
+        """The links of each sentence pair: "forward", "reverse", or one of the methods of symmetrize.py."""
+        return [self.links_of(number, method or self.default) for number in range(self.size)]
+
+    def links_of(self, number: int, method: str) -> set[Link]:
+        if method not in self.methods:
+            raise UserError(f"there is no method {method!r}: choose one of {', '.join(self.methods)}")
+        if method in DIRECTIONS:
+            return getattr(self, method).links(number)
+        return METHODS[method](self.forward.links(number), self.reverse.links(number))  # type: ignore[union-attr]
+
+
+def given(forward: Sequence[set[Link]] | None, reverse: Sequence[set[Link]] | None) -> Aligned:
+    """From the links of each pair, (source word, target word) in both."""
+    side = lambda links: None if links is None else Given(links)
+    return Aligned(side(forward), side(reverse), len(forward or reverse or ()))
+
+
+def fit(
+    pairs: Iterable[tuple[Sentence, Sentence]],
+    model: Name = "hmm",
+    iterations: int = 5,
+    agree: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Aligned:
+    """Aligns the words of (source, target) pairs. `report` gets a line for each iteration.
+
+    agree: both directions learn from each other, see models.agree; each is then a better alignment, and no longer EM.
+
+    A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. A sentence that
+    is to be aligned has to be among the pairs: word pairs that were never seen have no probability.
+    """
+    if model not in MODELS:
+        raise UserError(f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
+    if iterations < 1:
+        raise UserError(f"iterations is {iterations}: it must be at least 1")
+    text = bitext.build(pairs)
+    report(
+        f"{text.size:,} sentence pairs, {len(text.sources.ids):,} and {len(text.targets.ids):,} words, "
+        f"{len(text.pairs[0]):,} different pairs of words"
+    )
+    if not len(text.cells):
+        raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
+    directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
+    tables: Sequence[Table] = [models.uniform_table(d) for d in directions]
+    for stage in dict.fromkeys(("ibm1", model)):
+        positions: Sequence[Positions] = [MODELS[stage](d) for d in directions]
+        history = []
+        for iteration in range(1, iterations + 1):
+            log_likelihoods, tables, positions = _step(directions, tables, positions, agree)
+            history.append([float(np.exp(-x / len(d.words))) for x, d in zip(log_likelihoods, directions)])
+            forward, reverse = history[-1]
+            report(f"{stage} {iteration}/{iterations}  perplexity {forward:.2f} forward, {reverse:.2f} reverse")
+    choices = map(models.viterbi, directions, tables, positions)
+    one, other = map(OneWay, (text, text), tables, positions, choices, (False, True), map(list, zip(*history)))
+    return Aligned(one, other, text.size)
+
+
+def _step(
+    directions: Sequence[Direction], tables: Sequence[Table], positions: Sequence[Positions], agree: bool
+) -> tuple[Sequence[float], Sequence[Table], Sequence[Positions]]:
+    """One iteration in both directions: log-likelihoods before it, and tables and positions after it."""
+    found: Iterable[Posteriors] = map(models.expect, directions, tables, positions)  # lazy: one after the other
+    if agree:
+        forward, reverse = found
+        found = models.agree(directions[0], directions[1], forward, reverse)
+    steps = [(one.log_likelihood, *models.maximize(d, one, p)) for d, one, p in zip(directions, found, positions)]
+    return tuple(zip(*steps))  # type: ignore[return-value]

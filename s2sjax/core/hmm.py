@@ -1,0 +1,187 @@
+"""Hidden Markov models with discrete states: filter, smoother, Viterbi and EM, step by step or in parallel over time.
+
+    p(x, y) = p(x_0) prod_t p(x_t | x_{t-1}) prod_t p(y_t | x_t)        (Rabiner 1989)
+
+Everything is in logarithms, for one sequence; `jax.vmap` takes a batch. The observations come as log p(y_t | x_t = k),
+[T, K], so that they may be of any kind; for symbols see `Model.observe`. A step at which nothing is known has a row of
+zeros. `mask` [T] is False for padding, which comes at the end and changes nothing.
+
+parallel=True computes the same by `lax.associative_scan`: products of [K, K] matrices, in log T steps on a device that
+has room for all of them, with K times the work (Särkkä and García-Fernández 2021; Hassan et al. 2021).
+
+Letters: T time, K states, V symbols, N sequences.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.nn import logsumexp
+
+
+class Model(NamedTuple):
+    """All as logarithms."""
+
+    initial: Array  # [K] p(x_0)
+    transition: Array  # [K, K] p(x_t = j | x_{t-1} = i) at [i, j]
+    emission: Array  # [K, V] p(y | x)
+
+    def observe(self, symbols: Array) -> Array:
+        """Symbols [T] -> their log-probabilities in each state [T, K]."""
+        return self.emission.T[symbols]
+
+
+class Filtered(NamedTuple):
+    log_likelihood: Array  # log p(y), -inf if the observations are impossible
+    states: Array  # [T, K] log p(x_t | y_0 ... y_t)
+
+
+class Smoothed(NamedTuple):
+    """All zero if the observations are impossible."""
+
+    log_likelihood: Array
+    states: Array  # [T, K] p(x_t | y), zero at padding
+    transitions: Array  # [K, K] expected number of steps from i to j
+
+
+class Path(NamedTuple):
+    states: Array  # [T] the most probable x, -1 at padding
+    log_prob: Array  # log p(x, y)
+
+
+def filter(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Filtered:
+    """a_t(j) = p(y_t | j) sum_i a_{t-1}(i) p(j | i), normalised: observed [T, K] -> [T, K]."""
+    forward = _forward(initial, transition, observed, _mask(observed, mask), parallel)
+    return Filtered(logsumexp(forward[-1]), _normalized(forward))
+
+
+def smooth(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Smoothed:
+    """p(x_t | y) = a_t b_t / p(y), with b_t(i) = sum_j p(j | i) p(y_{t+1} | j) b_{t+1}(j): forward-backward."""
+    mask = _mask(observed, mask)
+    forward = _forward(initial, transition, observed, mask, parallel)
+    backward = _backward(transition, observed, mask, parallel)
+    total = logsumexp(forward[-1])
+    possible = jnp.isfinite(total)
+    shift = jnp.where(possible, total, 0)
+    states = jnp.exp(forward + backward - shift)
+    steps = forward[:-1, :, None] + transition + (observed + backward)[1:, None, :] - shift  # [T-1, K, K]
+    real = possible & mask
+    transitions = jnp.sum(jnp.where(real[1:, None, None], jnp.exp(steps), 0), axis=0)
+    return Smoothed(total, jnp.where(real[:, None], states, 0), transitions)
+
+
+def viterbi(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Path:
+    """argmax_x p(x, y): observed [T, K] -> [T]. Of states that are equally good, the first."""
+    mask = _mask(observed, mask)
+    scores = _forward(initial, transition, observed, mask, parallel, reduce=jnp.max)
+    before = jnp.argmax(scores[:-1, :, None] + transition, axis=1)  # [T-1, K] the best state before each state
+    before = jnp.where(mask[1:, None], before, jnp.arange(len(initial)))
+    last = jnp.argmax(scores[-1])
+    if parallel:  # x_t is the state that all later choices, composed, lead back to
+        composed = lax.associative_scan(lambda later, earlier: _take(earlier, later), before, reverse=True)
+        states = jnp.append(composed[:, last], last)
+    else:
+        _, states = lax.scan(lambda state, choice: (choice[state], choice[state]), last, before, reverse=True)
+        states = jnp.append(states, last)
+    return Path(jnp.where(mask, states, -1), jnp.max(scores[-1]))
+
+
+class Counts(NamedTuple):
+    """Expected counts: what the M-step divides."""
+
+    initial: Array  # [K]
+    transition: Array  # [K, K]
+    emission: Array  # [K, V]
+
+
+def expected_counts(model: Model, symbols: Array, mask: Array | None = None, parallel=False) -> tuple[Array, Counts]:
+    """The E-step of one sequence [T]: (log-likelihood, expected counts)."""
+    found = smooth(model.initial, model.transition, model.observe(symbols), mask, parallel)
+    emission = jax.ops.segment_sum(found.states, symbols, model.emission.shape[1]).T  # [K, V]
+    return found.log_likelihood, Counts(found.states[0], found.transitions, emission)
+
+
+def em_step(model: Model, symbols: Array, mask: Array | None = None, parallel=False) -> tuple[Model, Array]:
+    """One step of EM (Baum et al. 1970) on sequences [N, T]: (new model, log-likelihood of the given one).
+
+    The log-likelihood never decreases. A state that is never visited keeps its probabilities.
+    """
+    mask = jnp.ones(symbols.shape, bool) if mask is None else mask
+    each = jax.vmap(lambda y, real: expected_counts(model, y, real, parallel))
+    log_likelihoods, counts = each(symbols, mask)
+
+    def maximize(count: Array, old: Array) -> Array:
+        count = count.sum(0)
+        total = count.sum(-1, keepdims=True)
+        return jnp.where(total > 0, jnp.log(count) - jnp.log(jnp.where(total > 0, total, 1)), old)
+
+    return Model(*(maximize(*pair) for pair in zip(counts, model))), log_likelihoods.sum()
+
+
+def em(model: Model, symbols: Array, mask: Array | None = None, steps: int = 10, parallel=False) -> tuple[Model, Array]:
+    """Several steps: (model, log-likelihood before each step [steps])."""
+    return lax.scan(lambda now, _: em_step(now, symbols, mask, parallel), model, length=steps)
+
+
+# ---------------------------------------------------------------------------------- both recursions
+
+
+def _mask(observed: Array, mask: Array | None) -> Array:
+    return jnp.ones(len(observed), bool) if mask is None else mask
+
+
+def _normalized(logs: Array) -> Array:
+    total = logsumexp(logs, axis=-1, keepdims=True)
+    return jnp.where(jnp.isfinite(total), logs - jnp.where(jnp.isfinite(total), total, 0), -jnp.inf)
+
+
+def _forward(
+    initial: Array, transition: Array, observed: Array, mask: Array, parallel: bool, reduce=logsumexp
+) -> Array:
+    """log a_t [T, K]; `reduce` over the state before: the sum, or the maximum for Viterbi."""
+    first = jnp.where(mask[0], initial + observed[0], initial)
+    if parallel:
+        steps = _step_matrices(transition, observed, mask)
+        steps = steps.at[0].set(jnp.broadcast_to(first, steps[0].shape))
+        return lax.associative_scan(lambda a, b: _product(a, b, reduce), steps)[:, 0]
+
+    def step(before: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, real = inputs
+        after = jnp.where(real, reduce(before[:, None] + transition, axis=0) + row, before)
+        return after, after
+
+    _, others = lax.scan(step, first, (observed[1:], mask[1:]))
+    return jnp.concatenate([first[None], others])
+
+
+def _backward(transition: Array, observed: Array, mask: Array, parallel: bool) -> Array:
+    """log b_t [T, K]."""
+    last = jnp.zeros_like(observed[:1])
+    if parallel:
+        steps = _step_matrices(transition, observed, mask)[1:]
+        products = lax.associative_scan(lambda later, earlier: _product(earlier, later), steps, reverse=True)
+        return jnp.concatenate([logsumexp(products, axis=-1), last])
+
+    def step(after: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, real = inputs
+        before = jnp.where(real, logsumexp(transition + row + after, axis=1), after)
+        return before, before
+
+    _, others = lax.scan(step, last[0], (observed[1:], mask[1:]), reverse=True)
+    return jnp.concatenate([others, last])
+
+
+def _step_matrices(transition: Array, observed: Array, mask: Array) -> Array:
+    """log p(y_t, x_t = j | x_{t-1} = i) [T, K, K]; the identity at padding."""
+    nothing = jnp.where(jnp.eye(len(transition), dtype=bool), 0, -jnp.inf)
+    return jnp.where(mask[:, None, None], transition + observed[:, None, :], nothing)
+
+
+def _product(a: Array, b: Array, reduce=logsumexp) -> Array:
+    """Of matrices of logarithms: [..., K, K]."""
+    return reduce(a[..., :, :, None] + b[..., None, :, :], axis=-2)
+
+
+def _take(table: Array, index: Array) -> Array:
+    return jnp.take_along_axis(table, index, axis=-1)
