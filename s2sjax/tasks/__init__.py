@@ -8,16 +8,18 @@ experiment = tasks.Regression("series", data=..., model=...)     a series to num
 experiment = tasks.Classification("topics", data=..., model=...) a sequence to a label
 experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
 experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
+experiment = tasks.LanguageModel("text", data=..., model=...)    what follows a text
 """
 
 from s2sjax.tasks.classification import Classification
+from s2sjax.tasks.language_model import LanguageModel
 from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Classification", "Recognition", "Regression", "Tagging", "Task", "Translation"]
+__all__ = ["TASKS", "Classification", "LanguageModel", "Recognition", "Regression", "Tagging", "Task", "Translation"]
 
 TASKS = {
     "translation": Translation,
@@ -25,5 +27,6 @@ TASKS = {
     "classification": Classification,
     "tagging": Tagging,
     "recognition": Recognition,
+    "language_model": LanguageModel,
 }
 """the experiments of each task that comes with s2sjax"""

@@ -35,13 +35,14 @@ from s2sjax.config import (
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
 from s2sjax.models.ngrams import NGrams
-from s2sjax.tasks import TASKS, Classification, Recognition, Regression, Tagging, Translation
+from s2sjax.tasks import TASKS, Classification, LanguageModel, Recognition, Regression, Tagging, Translation
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
 LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
 TAGGED = [("a b b a"[: 2 * n + 1], "X Y Z Y"[: 2 * n + 1], "pq"[n % 2]) for n in range(4)] * 10
+TEXT = str(Path(__file__).with_name("text.txt"))
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
@@ -85,6 +86,13 @@ EXPERIMENTS = {
         ),
         RecognizerModel(DenseDense(width=8, embedding=0, window=3, dropout=0.0), stack=2, dropout=0.2),
         TRAIN,
+    ),
+    "language_model": LanguageModel(
+        "language_model",
+        config.PlainText(TEXT, TEXT, rows=8, steps=4),
+        config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
+        TRAIN,
+        evaluate=config.PerplexityEvaluate(streams=4),
     ),
 }
 
@@ -147,8 +155,9 @@ def test_one_device_equals_eight(name, tmp_path, request):
 @every_task
 def test_micro_batches_equal_one_batch(name, tmp_path, one_device):
     experiment = changed(EXPERIMENTS[name], evaluate_every=0, steps=2)
-    if hasattr(experiment.model, "dropout"):
-        experiment = config.replace(experiment, model=config.replace(experiment.model, dropout=0.0))
+    noise = {name: 0.0 for name in ("dropout", "weight_drop", "word_dropout") if hasattr(experiment.model, name)}
+    if noise:
+        experiment = config.replace(experiment, model=config.replace(experiment.model, **noise))
     whole = params(run.train(experiment, tmp_path / "whole"))
     parts = params(run.train(changed(experiment, micro_batches=2), tmp_path / "parts"))
     scale = max(np.abs(leaf).max() for leaf in whole)
