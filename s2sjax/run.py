@@ -284,7 +284,8 @@ def train(
         process_index=jax.process_index(), process_count=jax.process_count(),
     )  # fmt: skip
 
-    template = abstract_state(run, mesh)
+    rows = plan.rows[0]
+    template = abstract_state(run, mesh, rows)
     log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
@@ -292,7 +293,9 @@ def train(
         log.print(line)
     if init and other is None:
         log.print(f"--init {init} is not used: this run continues from its own checkpoint of step {step}")
-    start = partial(initial_state, run, mesh) if other is None else partial(transferred_state, run, mesh, other, log)
+    start = partial(initial_state, run, mesh, rows)
+    if other is not None:
+        start = partial(transferred_state, run, mesh, other, log, rows)
     result = fit(
         template,
         start,
@@ -310,20 +313,22 @@ def train(
     return run, result
 
 
-def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
-    """The shapes and shardings of the initial state."""
-    return meshes.abstract_state(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
+def abstract_state(run: Run, mesh: jax.sharding.Mesh, rows: int = 0) -> TrainState:
+    """The shapes and shardings of the initial state. rows: of a batch, for a task with a carry."""
+    init, key = beginning(run.task, rows), jax.random.key(run.experiment.seed)
+    return meshes.abstract_state(init, mesh, run.rules(mesh), key)
 
 
-def initial_state(run: Run, mesh: jax.sharding.Mesh) -> TrainState:
+def initial_state(run: Run, mesh: jax.sharding.Mesh, rows: int = 0) -> TrainState:
     """The state before the first step, each device computing only what it will hold."""
-    return meshes.init_sharded(beginning(run.task), mesh, run.rules(mesh), jax.random.key(run.experiment.seed))
+    init, key = beginning(run.task, rows), jax.random.key(run.experiment.seed)
+    return meshes.init_sharded(init, mesh, run.rules(mesh), key)
 
 
-def transferred_state(run: Run, mesh: jax.sharding.Mesh, other: Run, log: Log) -> TrainState:
+def transferred_state(run: Run, mesh: jax.sharding.Mesh, other: Run, log: Log, rows: int = 0) -> TrainState:
     """The state before the first step, with the parameters that another run has in common with this one."""
     task, key = run.task, jax.random.key(run.experiment.seed)
-    state = abstract_state(run, mesh)
+    state = abstract_state(run, mesh, rows)
     theirs = jax.eval_shape(other.task.init, key)
     found = transfer.match(state.params, theirs, task.transfer_rows(other.task))
     transfer.require_some(found, str(other.folder))
@@ -331,10 +336,7 @@ def transferred_state(run: Run, mesh: jax.sharding.Mesh, other: Run, log: Log) -
     log.print("\n".join(found.describe(str(other.folder), step)))
 
     def init(key: jax.Array, others: Any) -> TrainState:
-        from s2sjax.training.schedules import optimizer
-
-        train = run.experiment.train
-        return create(transfer.merge(found, task.init(key), others), optimizer(train), ema=train.ema > 0)
+        return _created(task, transfer.merge(found, task.init(key), others), rows)
 
     return jax.jit(init, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(key, params)
 
@@ -356,12 +358,16 @@ def _initial_run(path: Path, init: str | Path | None, init_assets: bool) -> Run 
     return other
 
 
-def beginning(task: Task):
-    """init(key), pure: the state of a task before its first step."""
+def beginning(task: Task, rows: int = 0):
+    """init(key), pure: the state of a task before its first step. rows: of a batch; 0 for a state without a carry."""
+    return lambda key: _created(task, task.init(key), rows)
+
+
+def _created(task: Task, params: Any, rows: int) -> TrainState:
     from s2sjax.training.schedules import optimizer
 
     train = task.experiment.train
-    return lambda key: create(task.init(key), optimizer(train), ema=train.ema > 0)
+    return create(params, optimizer(train), train.averages, task.carry(rows) if rows else None)
 
 
 def _shapes(columns: AnyColumns, plan: batches.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:

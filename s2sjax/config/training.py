@@ -115,6 +115,8 @@ class Train:
     """for large target vocabularies"""
     ema: float = 0.0
     """decay of an exponential moving average of the parameters, used for evaluation; 0 for none"""
+    average_from: int = 0
+    """evaluate the mean of the parameters after each update from this step on, as averaged SGD does; 0 for none"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of the computation; parameters, softmax, norms, logits and loss stay float32"""
     mesh: Mesh = Mesh()
@@ -136,6 +138,11 @@ class Train:
     def __post_init__(self):
         at_least(1, self, "train", "steps", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
         at_least(0, self, "train", "warmup", "schedule_steps", "weight_decay", "clip", "evaluate_every", "patience")
+        at_least(0, self, "train", "average_from")
+        require(
+            self.ema == 0 or self.average_from == 0,
+            "train has both ema and average_from, which are two averages of the parameters: set one of them to 0",
+        )
         for name in ("learning_rate", "eps"):
             value = getattr(self, name)
             require(value is None or value > 0, f"train.{name} is {value}: it must be above 0")
@@ -158,6 +165,11 @@ class Train:
                 self.scheduled_sampling.schedule == "none",
                 f"train.scheduled_sampling requires the softmax over all words, but {field} is set: turn one off",
             )
+
+    @property
+    def averages(self) -> bool:
+        """Whether an average of the parameters is kept, and evaluated."""
+        return self.ema > 0 or self.average_from > 0
 
     def _check_functions(self) -> None:
         for field, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):

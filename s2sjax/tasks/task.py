@@ -9,6 +9,7 @@ The runner calls, in this order:
     task.plan(columns, multiple)     which rows make the batch of each step
     task.init(key)                   the parameters before the first step
     task.loss(columns)               loss(params, batch, key, step) -> {"loss": (sum, weight), ...}
+    task.carry(rows)                 what a batch leaves to the next one (rare): the loss then takes and returns it
     task.evaluation_loss()           the same of held-out examples: loss(params, batch), without dropout (optional)
     task.predictor(mesh)             predict(params, examples) -> one output an example
     task.metrics(examples, outputs)  the scores of those outputs
@@ -159,6 +160,13 @@ class Task(ABC):
     @abstractmethod
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         """Pure; `columns` are what it may count in advance. Without them only its shapes and its work count."""
+
+    def carry(self, rows: int) -> Any:
+        """What the first batch finds of those before it, every leaf [rows, ...]; None for tasks whose batches are
+        independent. With a carry, the loss is loss(params, batch, key, step, carry) -> sums, carry; without the last
+        argument, for `s2sjax plan`, it returns the sums alone. Every batch has the same number of rows then.
+        """
+        return None
 
     def evaluation_loss(self) -> EvaluationLoss | None:
         """loss(params, batch) -> {"loss": (sum, weight), ...} of dev examples, pure, without dropout and smoothing.

@@ -1,7 +1,8 @@
 """Checkpoints that are saved completely or not at all, and verified when they are read. Orbax writes them.
 
-A checkpoint has three items of arrays, `params`, `ema` (if an average is kept) and `rest` (step, optimizer, counters),
-and a small JSON item, `notes`, with the step, the fingerprint of every array, the score, and the notes of the loop.
+A checkpoint has three items of arrays, `params`, `ema` (if an average is kept) and `rest` (step, optimizer, counters;
+the carry, if the task has one), and a small JSON item, `notes`, with the step, the fingerprint of every array, the
+score, and the notes of the loop.
 A checkpoint is never changed. A score or notes that come later go to notes.json, a file of ours beside the checkpoints.
 """
 
@@ -252,7 +253,7 @@ class Checkpoints:
             return None
         items, step = found
         rest = {name: items["rest"][name] for name in ("step", "optimizer", "skipped", "skipped_total")}
-        return TrainState(params=items["params"], ema=items.get("ema"), **rest), step
+        return TrainState(params=items["params"], ema=items.get("ema"), carry=items["rest"].get("carry"), **rest), step
 
     def restore_params(self, template: Tree | None = None, step: int | None = None) -> tuple[Tree, int]:
         """(the parameters to decode with, step): the average if one was kept. The optimizer need not be known.
@@ -402,7 +403,7 @@ def _items(state: TrainState) -> dict[str, Tree]:
         "optimizer": state.optimizer,
         "skipped": state.skipped,
         "skipped_total": state.skipped_total,
-    }
+    } | ({} if state.carry is None else {"carry": state.carry})
     return {"params": state.params, "rest": rest} | ({} if state.ema is None else {"ema": state.ema})
 
 

@@ -82,7 +82,8 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     """A NamedSharding for each leaf of a tree of parameters or of a TrainState (arrays, or their shapes).
 
     A parameter is split over `tensor` as the first matching rule says and, if it has at least min_size elements, over
-    `fsdp` along its largest free dimension that divides. Optimizer state and average are sharded like their parameter.
+    `fsdp` along its largest free dimension that divides. Optimizer state and average are sharded like their parameter,
+    a carry by its rows, like a batch.
     """
     params = tree.params if isinstance(tree, TrainState) else tree
     shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -101,6 +102,8 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     def like_parameter(path, leaf):
         """mu/encoder/kernel of the optimizer is sharded like encoder/kernel: the longest suffix that is a parameter."""
         names = path_of(path).split("/")
+        if isinstance(tree, TrainState) and names[0] == "carry":
+            return NamedSharding(mesh, ROWS)
         ends = ("/".join(names[i:]) for i in range(len(names)))
         owner = next((end for end in ends if shapes.get(end) == leaf.shape), None)
         return NamedSharding(mesh, PartitionSpec(*specs[owner]) if owner is not None else PartitionSpec())

@@ -20,8 +20,11 @@ if TYPE_CHECKING:  # it is slow to import, and decoding does not need it
 Tree = Any
 WeightedSums = dict[str, tuple[jax.Array, jax.Array]]
 """Metrics as (sum, weight): added over micro-batches and devices, divided once."""
-Loss = Callable[[Tree, Tree, jax.Array, jax.Array], WeightedSums]
-"""loss(params, batch, key, step) -> sums; sum / weight of sums["loss"] is minimised."""
+Loss = Callable[..., Any]
+"""loss(params, batch, key, step) -> sums; sum / weight of sums["loss"] is minimised.
+
+Of a task with a carry: loss(params, batch, key, step, carry) -> sums, carry.
+"""
 TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
 
 
@@ -33,17 +36,21 @@ class TrainState(NamedTuple):
     params: Tree
     optimizer: Tree
     ema: Tree | None
-    """moving average of params, or None"""
+    """average of params, or None"""
     skipped: jax.Array
     """non-finite steps in a row"""
     skipped_total: jax.Array
     """steps since the start without an update: non-finite, or a batch of weight 0"""
+    carry: Tree | None = None
+    """what a batch leaves to the next one, every leaf [B, ...]; None for most tasks"""
 
 
-def create(params: Tree, optimizer: optax.GradientTransformation, ema: bool = False) -> TrainState:
-    """The state before the first step. With `ema`, the moving average starts as a copy of the parameters."""
+def create(
+    params: Tree, optimizer: optax.GradientTransformation, ema: bool = False, carry: Tree | None = None
+) -> TrainState:
+    """The state before the first step. With `ema`, the average starts as a copy of the parameters."""
     average = jax.tree.map(jnp.copy, params) if ema else None
-    return TrainState(jnp.int32(0), params, optimizer.init(params), average, jnp.int32(0), jnp.int32(0))
+    return TrainState(jnp.int32(0), params, optimizer.init(params), average, jnp.int32(0), jnp.int32(0), carry)
 
 
 def evaluation_params(state: TrainState) -> Tree:
@@ -66,8 +73,8 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        now = lambda params, batch, key: loss(params, batch, key, state.step)
-        sums, gradient = _sum_gradient(now, state.params, batch, key, train.micro_batches)
+        now = _with_carry(loss, state.step)
+        sums, gradient, carry = _sum_gradient(now, state.params, batch, state.carry, key, train.micro_batches)
         total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
@@ -76,10 +83,11 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        ema = None if state.ema is None else _average(state.ema, params, state.step, train.ema)
+        ema = None if state.ema is None else _average(state.ema, params, state.step, train)
         old = (state.params, state.optimizer, state.ema)
         new = (params, optimizer_state, ema)
         params, optimizer_state, ema = jax.tree.map(lambda n, o: jnp.where(updated, n, o), new, old)
+        carry = jax.tree.map(lambda n, o: jnp.where(finite, n, o), carry, state.carry)
 
         skipped = jnp.where(updated, 0, state.skipped + ~finite)
         metrics = {
@@ -89,34 +97,54 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
             "skipped": skipped,
         }
         idle = state.skipped_total + ~updated
-        return TrainState(state.step + 1, params, optimizer_state, ema, skipped, idle), metrics
+        return TrainState(state.step + 1, params, optimizer_state, ema, skipped, idle, carry), metrics
 
     return train_step
 
 
+def _with_carry(loss: Loss, step: jax.Array) -> Callable[..., tuple[WeightedSums, Tree | None]]:
+    """loss(params, batch, key, carry) -> sums, carry: of any task, without a carry it is None."""
+
+    def now(params, batch, key, carry):
+        return (loss(params, batch, key, step), None) if carry is None else loss(params, batch, key, step, carry)
+
+    return now
+
+
 def _sum_gradient(
-    loss: Callable[[Tree, Tree, jax.Array], WeightedSums], params: Tree, batch: Tree, key: jax.Array, parts: int
-) -> tuple[WeightedSums, Tree]:
-    """The weighted sums of the batch and the gradient of the *sum* of its loss, accumulated over micro-batches."""
+    loss: Callable[..., tuple[WeightedSums, Tree | None]],
+    params: Tree,
+    batch: Tree,
+    carry: Tree | None,
+    key: jax.Array,
+    parts: int,
+) -> tuple[WeightedSums, Tree, Tree | None]:
+    """The weighted sums of the batch and the gradient of the *sum* of its loss, accumulated over micro-batches; and
+    the carry, of which each micro-batch reads and writes its own rows.
+    """
 
-    def loss_and_sums(params, batch, key):
-        sums = loss(params, batch, key)
-        return sums["loss"][0], sums
+    def loss_and_sums(params, batch, key, carry):
+        sums, carry = loss(params, batch, key, carry)
+        return sums["loss"][0], (sums, carry)
 
-    def part(index, micro_batch):
-        gradient, sums = jax.grad(loss_and_sums, has_aux=True)(params, micro_batch, jax.random.fold_in(key, index))
-        return sums, gradient
+    def part(index, rows):
+        of_params = jax.grad(loss_and_sums, has_aux=True)
+        gradient, (sums, carry) = of_params(params, rows[0], jax.random.fold_in(key, index), rows[1])
+        return (sums, gradient), carry
 
     if parts == 1:
-        return part(0, batch)
-    micro_batches = jax.tree.map(lambda leaf: _split(leaf, parts), batch)
-    first = jax.tree.map(lambda leaf: leaf[0], micro_batches)
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, first))
+        (sums, gradient), carry = part(0, (batch, carry))
+        return sums, gradient, carry
+    rows = jax.tree.map(lambda leaf: _split(leaf, parts), (batch, carry))
+    first = jax.tree.map(lambda leaf: leaf[0], rows)
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, first)[0])
 
     def add(total, xs):
-        return jax.tree.map(jnp.add, total, part(*xs)), None
+        found, carry = part(*xs)
+        return jax.tree.map(jnp.add, total, found), carry
 
-    return jax.lax.scan(add, zero, (jnp.arange(parts), micro_batches))[0]
+    (sums, gradient), carry = jax.lax.scan(add, zero, (jnp.arange(parts), rows))
+    return sums, gradient, jax.tree.map(_join, carry)
 
 
 def _split(leaf: jax.Array, parts: int) -> jax.Array:
@@ -133,8 +161,20 @@ def _split(leaf: jax.Array, parts: int) -> jax.Array:
     return jnp.moveaxis(leaf.reshape(rows // parts, parts, *leaf.shape[1:]), 1, 0)
 
 
-def _average(ema: Tree, params: Tree, step: jax.Array, decay: float) -> Tree:
-    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly."""
+def _join(leaf: jax.Array) -> jax.Array:
+    """[m, B/m, ...] -> [B, ...]: the inverse of `_split`."""
+    return jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:])
+
+
+def _average(ema: Tree, params: Tree, step: jax.Array, train: config.Train) -> Tree:
+    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly.
+
+    With `average_from` f, d = n / (n + 1) with n = max(t - f, 0): the parameters themselves up to step f, from then on
+    the mean of all since (Polyak and Juditsky 1992).
+    """
     import optax
 
-    return optax.incremental_update(params, ema, 1 - jnp.minimum(decay, (1.0 + step) / (10.0 + step)))
+    if train.average_from:
+        past = jnp.maximum(step - train.average_from, 0).astype(jnp.float32)
+        return optax.incremental_update(params, ema, 1 / (past + 1))
+    return optax.incremental_update(params, ema, 1 - jnp.minimum(train.ema, (1.0 + step) / (10.0 + step)))

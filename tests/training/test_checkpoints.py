@@ -65,6 +65,19 @@ def test_a_state_comes_back_whole_also_in_another_process(open_folder, ema):
     assert_same(params, saved.ema if ema else saved.params)
 
 
+def test_a_carry_comes_back_and_is_kept_only_where_there_is_one(open_folder, tmp_path):
+    carry = ((jnp.full((8, 2), 3.0), jnp.full((8, 2), 4.0, jnp.bfloat16)),)
+    checkpoints, saved = open_folder(keep=9), state_at(7)._replace(carry=carry)
+    checkpoints.save(saved, 7)
+    checkpoints.save(state_at(8), 8)
+    checkpoints.wait()
+    template = state_at(0)._replace(carry=jax.tree.map(jnp.zeros_like, carry))
+    assert_same(open_folder().restore(template, 7)[0], saved)
+    assert_same(open_folder().restore(state_at(0), 8)[0], state_at(8))
+    names = [path for path in checkpoints._header(8)["leaves"] if "carry" in path]
+    assert not names and any("rest/carry" in path for path in checkpoints._header(7)["leaves"])
+
+
 def test_a_donated_state_is_saved_as_it_was(open_folder):
     """The step after a save overwrites the arrays that are still being written behind it."""
     advance = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 - 1, s), donate_argnums=0)

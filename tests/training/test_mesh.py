@@ -104,6 +104,12 @@ def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_paramete
     assert not any(specs["small"]) and not any(specs["none"])
 
 
+def test_a_carry_is_split_by_its_rows():
+    where = mesh.make_mesh(config.Mesh(data=2, fsdp=4))
+    carried = jax.eval_shape(lambda: init()._replace(carry=(jnp.zeros((8, 64)), jnp.zeros((16, 3)))))
+    assert [leaf.spec for leaf in mesh.shardings(carried, where, min_size=1).carry] == [mesh.ROWS, mesh.ROWS]
+
+
 def test_state_can_be_donated_from_the_first_step_on():
     where = mesh.make_mesh(config.Mesh())
     step = jax.jit(state.make_train_step(loss, OPTIMIZER, TRAIN, seed=3), donate_argnums=0)

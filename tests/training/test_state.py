@@ -46,7 +46,7 @@ def dropout_loss(params, batch, key, step):
 def toy(loss, train):
     optimizer = schedules.optimizer(train)
     step = jax.jit(state.make_train_step(loss, optimizer, train, seed=1))
-    return state.create(parameters(), optimizer, ema=train.ema > 0), step
+    return state.create(parameters(), optimizer, train.averages), step
 
 
 def run(steps=1, loss=loss, batches=batch, **options):
@@ -149,3 +149,54 @@ def test_the_reported_rate_is_the_one_the_optimizer_used_also_after_a_skip():
     counts = [int(leaf) for leaf in jax.tree.leaves(current.optimizer) if leaf.dtype == jnp.int32 and leaf.ndim == 0]
     assert set(counts) == {1}, "one update was made"
     assert float(numbers["learning_rate"]) == pytest.approx(0.1), "its rate is that of the first update"
+
+
+# ------------------------------------------------------------------------------------- the carry
+
+
+def carrying(params, batch, key, step, carry=None):
+    """What the rows of the batches before have added up to enters the loss of this one."""
+    seen = jnp.zeros((len(batch["x"]), WIDTH)) if carry is None else carry["seen"]
+    after = seen + batch["x"].sum(1)
+    sums = loss(params, batch | {"x": batch["x"] + jnp.tanh(seen)[:, None]}, key)
+    return sums if carry is None else (sums, {"seen": after})
+
+
+def run_carrying(steps, bad=(), **options):
+    train = config.Train(**{"warmup": 0, "learning_rate": 0.01, "schedule": "constant", **options})
+    current, step = toy(carrying, train)
+    current = current._replace(carry={"seen": jnp.zeros((ROWS, WIDTH))})
+    for index in range(steps):
+        data = batch(index)
+        current, metrics = step(current, data | {"y": data["y"] * np.float32(np.nan if index in bad else 1)})
+    return current, metrics
+
+
+def test_a_carry_passes_from_one_batch_to_the_next():
+    after, numbers = run_carrying(3)
+    np.testing.assert_allclose(after.carry["seen"], sum(batch(i)["x"].sum(1) for i in range(3)), rtol=1e-6)
+    last, data = run_carrying(2)[0], batch(2)
+    expected = carrying(last.params, data, None, None, last.carry)[0]["loss"][0]
+    np.testing.assert_allclose(numbers["loss"][0], expected, rtol=1e-6)
+    assert float(numbers["loss"][0]) != float(carrying(last.params, data, None, None)["loss"][0])
+
+
+def test_each_micro_batch_carries_its_own_rows():
+    whole, split = run_carrying(3)[0], run_carrying(3, micro_batches=2)[0]
+    assert_equal(split.carry, whole.carry)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), split.params, whole.params)
+
+
+def test_a_non_finite_step_leaves_the_carry():
+    assert_equal(run_carrying(2, bad=(1,))[0].carry, run_carrying(1)[0].carry)
+
+
+def test_the_mean_of_the_parameters_from_a_step_on():
+    """Averaged SGD: before that step the parameters themselves, then the plain mean of all since."""
+    steps = [run(n, average_from=2)[0] for n in (1, 2, 3, 4, 5)]
+    for one in steps[:3]:
+        assert_equal(one.ema, one.params)
+    mean = np.mean([one.params["out"] for one in steps[2:]], axis=0)
+    np.testing.assert_allclose(steps[-1].ema["out"], mean, rtol=1e-6)
+    with pytest.raises(UserError, match="both ema and average_from"):
+        config.Train(ema=0.9, average_from=5)
