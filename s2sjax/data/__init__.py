@@ -1,6 +1,7 @@
 """From text to batches: sources -> text -> columns -> batches.
 
 sources.py      examples of a corpus, split by split
+tables.py       text files by line, TSV
 synthetic.py    generated examples
 memory.py       examples given in memory, and their copies in a run folder
 tfds.py         examples of TensorFlow Datasets, without TensorFlow

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import importlib.util
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from s2sjax import config
-from s2sjax.data import Example, Split, memory, records, split_of, synthetic, tfds
+from s2sjax.data import Example, Split, memory, records, split_of, synthetic, tables, tfds
 from s2sjax.errors import UserError
 
 __all__ = ["Example", "Split", "has", "labels", "load", "stream"]
@@ -114,7 +112,7 @@ def _cmudict_file() -> Path:
 def _text_files(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
     if not paths:
         raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
-    sides = [_lines(path, setting) for path in paths]
+    sides = [tables.lines(path, setting) for path in paths]
     if len(paths) == 1:
         for number, line in enumerate(sides[0], start=1):
             yield _from_tsv(line, paths[0], number)
@@ -137,34 +135,6 @@ def _from_tsv(line: str, path: str, number: int) -> Example:
     if not targets:
         raise UserError(f"{path}, line {number}: there is no tab: write a source, a tab, and a target")
     return Example(source, (targets[0], *filter(None, targets[1:])))
-
-
-def _lines(path: str, setting: str) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, plain or .gz. Only "\n" or "\r\n" ends a line: others, such as U+2028, are text."""
-    number = 0
-    for number, line in enumerate(_byte_lines(path, setting), start=1):
-        try:
-            yield line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise UserError(f"{path}, line {number}: not UTF-8: convert the file to UTF-8") from None
-    if number == 0:
-        raise UserError(f"{path} is empty: put examples in it, or change {setting}")
-
-
-def _byte_lines(path: str, setting: str) -> Iterator[bytes]:
-    """The lines, without the byte order mark that some editors write."""
-    file = Path(path).expanduser()
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
-            first = opened.readline().removeprefix(b"\xef\xbb\xbf")
-            if first:
-                yield first
-            yield from opened
-    except FileNotFoundError:
-        raise UserError(f"there is no file {config.relative_path(path)}: correct {setting}") from None
-    except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path} cannot be read ({reason}): correct {setting}") from None
 
 
 READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
