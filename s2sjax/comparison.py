@@ -51,6 +51,9 @@ class Comparison:
                     f"{first[name].label} of {first.path} has the signature {a}, that of {second.path} {b}: "
                     "they cannot be compared"
                 )
+        # A perplexity, which is no ratio of sums, comes with one that is and says the same.
+        testable = [name for name in self.metrics if name in METRICS or _has_terms(name, first.outputs, second.outputs)]
+        self.metrics = testable or self.metrics
         self.differences = {name: self._difference(name) for name in self.metrics}
         self._scores = {name: [self._line_scores(name, one) for one in (first, second)] for name in self.metrics}
 

@@ -90,10 +90,10 @@ class Run:
         if self.task.generates_text:
             found = [best[0].text for best in self.nbest([lines] if isinstance(lines, str) else lines, **search)]
         else:
-            self._searching(search)
+            run = self._searching(search)
             named = enumerate([lines] if isinstance(lines, str) else _listed(lines), start=1)
             examples = [self.task.example_of(x, f"line {n}") if isinstance(x, str) else x for n, x in named]
-            found = self.predictor(self._restored(), examples) if examples else []
+            found = run.predictor(run._restored(), examples) if examples else []
         return found[0] if isinstance(lines, str) else found
 
     def nbest(self, lines: Sequence[str], nbest: int | None = None, **search: Any) -> list[list[Output]]:

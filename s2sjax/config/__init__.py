@@ -23,6 +23,7 @@ from s2sjax.config.data import (
 )
 from s2sjax.config.evaluation import Evaluate, Metric
 from s2sjax.config.experiment import Experiment
+from s2sjax.config.language import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, TransformerLM
 from s2sjax.config.memory import InMemory
 from s2sjax.config.models import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name

@@ -199,6 +199,8 @@ def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
 class EncoderBlock(nn.Module):
     config: config.Transformer
     dtype: jnp.dtype
+    causal: bool = False
+    """each position sees those up to itself: a decoder without a memory"""
 
     def setup(self):
         self.attention = Attention(self.config, self.dtype)
@@ -208,7 +210,7 @@ class EncoderBlock(nn.Module):
 
     def __call__(self, x: Array, lengths: Array, train: bool, bias: Array | None = None) -> Array:
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, bias=bias), train)
+        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, self.causal, bias), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 

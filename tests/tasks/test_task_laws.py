@@ -18,10 +18,11 @@ import zoo
 import s2sjax
 from s2sjax import config, run
 from s2sjax.config import Data, Luong, Mesh, Search, Synthetic, Train
-from s2sjax.tasks import TASKS, Regression, Translation
+from s2sjax.tasks import TASKS, LanguageModel, Regression, Translation
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+TEXT = str(Path(__file__).with_name("text.txt"))
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
@@ -35,6 +36,13 @@ EXPERIMENTS = {
         Windows(Fibonacci(60), steps=4, tokens=32),
         SeriesModel(width=4, cell="gru", attention=True),
         TRAIN,
+    ),
+    "language_model": LanguageModel(
+        "language_model",
+        config.PlainText(TEXT, TEXT, rows=8, steps=4),
+        config.RecurrentLM(embedding=4, width=6, layers=2, dropout=0.2, weight_drop=0.3, word_dropout=0.1),
+        TRAIN,
+        evaluate=config.PerplexityEvaluate(streams=4),
     ),
 }
 
@@ -97,8 +105,9 @@ def test_one_device_equals_eight(name, tmp_path, request):
 @every_task
 def test_micro_batches_equal_one_batch(name, tmp_path, one_device):
     experiment = changed(EXPERIMENTS[name], evaluate_every=0, steps=2)
-    if hasattr(experiment.model, "dropout"):
-        experiment = config.replace(experiment, model=config.replace(experiment.model, dropout=0.0))
+    noise = {name: 0.0 for name in ("dropout", "weight_drop", "word_dropout") if hasattr(experiment.model, name)}
+    if noise:
+        experiment = config.replace(experiment, model=config.replace(experiment.model, **noise))
     whole = params(run.train(experiment, tmp_path / "whole"))
     parts = params(run.train(changed(experiment, micro_batches=2), tmp_path / "parts"))
     scale = max(np.abs(leaf).max() for leaf in whole)

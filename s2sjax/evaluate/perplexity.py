@@ -1,0 +1,107 @@
+"""The negative log-likelihood of every token of a text, in nats, and what follows from it.
+
+    perplexity = exp(sum of nats / tokens)        bits per character = sum of nats / (tokens * ln 2)
+
+A model that keeps a state reads the text from begin to end, in one stream or in several side by side; one that does not
+reads windows that overlap. Either way each token counts once, and line ends are tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from s2sjax.core.tokens import EOS, PAD
+from s2sjax.evaluate.metrics import Result
+
+Tree = Any
+Nats = Callable[[Tree, np.ndarray, np.ndarray, Tree], tuple[Any, Tree]]
+"""nats(params, inputs [R, T], targets [R, T], carry) -> nats [R, T], carry: compiled"""
+TOKENS = 2048
+"""that are evaluated at once: their logits have to fit in memory"""
+
+
+class LineNats(NamedTuple):
+    """Of a line, its end included."""
+
+    nats: float
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.nats:.4f} nats, {self.tokens} token{'s' if self.tokens > 1 else ''}"
+
+
+def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: int, context: int) -> np.ndarray:
+    """ids [total] -> float64 [total]; carry: that of `streams` rows before the first token.
+
+    Stream r reads the r-th part of the text, after the `context` tokens before it, which do not count.
+    """
+    length = -(-len(ids) // streams)
+    begin = np.arange(streams)[:, None] * length  # [R, 1]
+    steps = max(1, min(TOKENS // streams, length + context))
+    found = np.zeros(len(ids))
+    parts = []
+    for first in range(-context, length, steps):
+        within = first + np.arange(steps)
+        place = begin + within  # [R, T]
+        real = (place >= 0) & (place < len(ids)) & (within < length)
+        each, carry = nats(params, *_batch(ids, place, real), carry)
+        parts.append((place, real & (within >= 0), each))
+    for place, counts, each in parts:  # fetched at last: the device does not wait for the host
+        found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
+    return found
+
+
+def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: int) -> np.ndarray:
+    """ids [total] -> float64 [total], by windows of `steps` tokens, each of which begins `context` before those that
+    count; in the first all count.
+    """
+    stride = steps - context
+    ends = np.minimum(np.arange(steps, len(ids) + stride, stride), len(ids))
+    begins = np.maximum(ends - steps, 0)
+    counted = np.concatenate([[0], ends[:-1]])  # the first that counts
+    rows = max(1, TOKENS // steps)
+    found, parts = np.zeros(len(ids)), []
+    for first in range(0, len(ends), rows):
+        chosen = np.arange(first, first + rows)
+        there, chosen = chosen < len(ends), np.minimum(chosen, len(ends) - 1)
+        place = begins[chosen][:, None] + np.arange(steps)  # [R, T]
+        real = there[:, None] & (place < ends[chosen][:, None])
+        each, _ = nats(params, *_batch(ids, place, real), ())
+        parts.append((place, real & (place >= counted[chosen][:, None]), each))
+    for place, counts, each in parts:
+        found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
+    return found
+
+
+def _batch(ids: np.ndarray, place: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets [R, T]: the tokens at `place`, and those before them; <eos> is before the first."""
+    before = np.where(place == 0, EOS, ids.take(place - 1, mode="clip"))
+    return tuple(np.where(real, x, PAD).astype(np.int32) for x in (before, ids.take(place, mode="clip")))  # type: ignore[return-value]
+
+
+def by_line(nats: np.ndarray, offsets: np.ndarray) -> list[LineNats]:
+    """Sums of the tokens from offsets[n] to offsets[n + 1]."""
+    sums = np.add.reduceat(nats, offsets[:-1])
+    return [LineNats(float(total), int(tokens)) for total, tokens in zip(sums, np.diff(offsets))]
+
+
+def results(lines: Sequence[LineNats], characters: bool, signature: str) -> dict[str, Result]:
+    """Perplexity and cross-entropy of a text; of characters, bits per character first.
+
+    A perplexity is no ratio of sums, so `s2sjax compare` tests the cross-entropy instead, whose exp it is.
+    """
+    mean = sum(line.nats for line in lines) / max(sum(line.tokens for line in lines), 1)
+    terms = [(line.nats, float(line.tokens)) for line in lines]
+    bits = [(total / math.log(2), tokens) for total, tokens in terms]
+    perplexity = math.exp(mean) if mean < 700 else math.inf
+    found = {
+        "bpc": Result("bpc", mean / math.log(2), False, signature, len(lines), "bits per character", "{:.4f}", bits),
+        "perplexity": Result("perplexity", perplexity, False, signature, len(lines), "perplexity", "{:.2f}"),
+        "nats": Result("nats", mean, False, signature, len(lines), "nats per token", "{:.4f}", terms),
+    }
+    return found if characters else {name: found[name] for name in ("perplexity", "nats")}

@@ -1,0 +1,220 @@
+"""Language models: decoders without a memory, recurrent or a Transformer's.
+
+    hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row
+    logits(states)                -> [..., V]     of the words that can follow: all ids but <pad> and <sos>
+    __call__(inputs, carry)       -> logits [B, T, V], carry
+    begin(prefix)                 -> state        what was read, prefix [B, P], <pad> at the end of each row
+    advance(state, token)         -> state, logits [B, ids]    one more token [B], for a search
+
+The carry of a recurrent model is the state of each layer after a segment, where the next segment goes on. That of a
+Transformer is (), and segments are independent.
+
+Letters: B batch, T positions, W model width, V words that can follow, L places of a Transformer's window.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers
+from s2sjax.core import losses, recurrence
+from s2sjax.core import regularization as reg
+from s2sjax.core.attention import at_least_float32
+from s2sjax.core.cells import CELLS
+from s2sjax.core.constraints import DEAD
+from s2sjax.core.products import product_with_table
+from s2sjax.core.tokens import EOS, PAD
+from s2sjax.models.transformer import EncoderBlock, Positions, final_norm
+from s2sjax.parameters import param
+
+FIRST = EOS
+"""<pad> and <sos> have smaller ids: no text has them, so they take no part in the softmax"""
+Carry = tuple
+
+
+class Hidden(NamedTuple):
+    states: Array  # [B, T, W] what the output layer reads
+    plain: Array  # [B, T, W] the same before dropout
+    carry: Carry
+
+
+def start(c: config.RecurrentLM | config.TransformerLM, rows: int, dtype) -> Carry:
+    """The carry before the first token: zeros. An LSTM's cell, which sums over time, is at least float32."""
+    if isinstance(c, config.TransformerLM):
+        return ()
+    kinds = (dtype, *(at_least_float32(dtype),) * (CELLS[c.cell].carries - 1))
+    return tuple(tuple(jnp.zeros((rows, width), kind) for kind in kinds) for width in c.widths)
+
+
+class Output(nn.Module):
+    """x E^T + b over the words that can follow. E is the table of the embedding, or one of its own."""
+
+    size: int
+    width: int
+    tied: bool
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.bias = param(self, "bias", nn.initializers.zeros, (self.size,))
+        if not self.tied:
+            self.own = param(self, "table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
+
+    def __call__(self, x: Array, embedding: Array) -> Array:
+        table = (embedding if self.tied else self.own)[FIRST:].astype(self.dtype)  # [V, W]
+        return product_with_table(x, table) + self.bias[FIRST:]
+
+
+class LanguageModel(nn.Module):
+    """What both kinds share; a subclass defines `_layers`, which sets up what lies between, `hidden` and `begin`."""
+
+    config: Any
+    size: int
+    """of the vocabulary"""
+    steps: int
+    """of a segment"""
+    dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
+
+    def setup(self):
+        c = self.config
+        width, scale, top = self._layers()
+        self.embedding = layers.Embedding(self.size, width, self.dtype, scale)
+        self.output = Output(self.size, top, c.tie, self.dtype)
+
+    def _embedded(self, inputs: Array, train: bool) -> Array:
+        embedded, rate = self.embedding(inputs), self.config.word_dropout
+        if not train or rate == 0:
+            return embedded
+        return reg.drop_words(self.make_rng("dropout"), inputs, embedded, self.size, rate)
+
+    def logits(self, states: Array) -> Array:
+        return self.output(states, self.embedding.table)
+
+    def __call__(self, inputs: Array, carry: Carry) -> tuple[Array, Carry]:
+        found = self.hidden(inputs, carry, False)
+        return self.logits(found.states), found.carry
+
+    def nats(self, inputs: Array, targets: Array, carry: Carry) -> tuple[Array, Carry]:
+        """-log p of each target, 0 where it is <pad>: [B, T], [B, T] -> [B, T], carry."""
+        logits, carry = self(inputs, carry)
+        of_target = jnp.take_along_axis(logits, labels(targets)[..., None], axis=-1)[..., 0]
+        return jnp.where(targets != PAD, jax.nn.logsumexp(logits, axis=-1) - of_target, 0), carry
+
+    def loss(self, inputs: Array, targets: Array, carry: Carry) -> tuple[dict[str, tuple[Array, Array]], Carry]:
+        """Of a training batch: the cross-entropy per token, and the penalties of a recurrent model in `loss`."""
+        found = self.hidden(inputs, carry, True)
+        mask = targets != PAD
+        total, tokens = losses.cross_entropy(self.logits(found.states), labels(targets), mask)
+        penalty = self._penalty(found, mask)
+        if penalty is None:
+            return {"loss": (total, tokens)}, found.carry
+        return {"loss": (total + penalty, tokens), "cross_entropy": (total, tokens)}, found.carry
+
+    def _penalty(self, found: Hidden, mask: Array) -> Array | None:
+        return None
+
+
+def labels(targets: Array) -> Array:
+    """Ids as places among the words that can follow; <pad> as any of them."""
+    return jnp.maximum(targets - FIRST, 0)
+
+
+def all_ids(logits: Array) -> Array:
+    """[..., V] -> [..., ids], for a search: <pad> and <sos> are impossible."""
+    return jnp.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(FIRST, 0)], constant_values=DEAD)
+
+
+class RecurrentModel(LanguageModel):
+    """A stack of recurrent layers (Mikolov et al. 2010), regularised as Merity et al. 2017 do."""
+
+    config: config.RecurrentLM
+
+    def _layers(self) -> tuple[int, float, int]:
+        c = self.config
+        inputs = (c.embedding, *c.widths[:-1])
+        self.stack = [layers.cell_weights(c.cell, i, w, self.dtype) for i, w in zip(inputs, c.widths)]
+        return c.embedding, 1.0, c.widths[-1]
+
+    def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
+        c, mask, after = self.config, inputs != PAD, []
+        drop = lambda xs, rate: layers.dropout(self, xs, rate, train, c.variational)
+        xs = drop(self._embedded(inputs, train), c.input_dropout)
+        for layer, (weights, before) in enumerate(zip(self.stack, carry)):
+            xs = drop(xs, c.dropout) if layer else xs
+            matrices = weights()
+            if train and c.weight_drop:
+                matrices = reg.drop_weights(self.make_rng("dropout"), matrices, c.weight_drop)
+            cell = CELLS[c.cell]
+            xs, last = recurrence.run(cell, matrices, xs, mask, before, remat_policy=self.remat_policy)
+            after.append(last)
+        return Hidden(drop(xs, c.output_dropout), xs, tuple(after))
+
+    def _penalty(self, found: Hidden, mask: Array) -> Array | None:
+        """alpha AR of the states after dropout, beta TAR of those before it."""
+        c = self.config
+        if not (c.activation or c.temporal):
+            return None
+        changes = reg.temporal_penalty(found.plain, mask) if c.temporal else 0.0
+        return c.activation * reg.activation_penalty(found.states, mask) + c.temporal * changes
+
+    def begin(self, prefix: Array) -> Carry:
+        return self.hidden(prefix, start(self.config, len(prefix), self.dtype), False).carry
+
+    def advance(self, state: Carry, token: Array) -> tuple[Carry, Array]:
+        logits, state = self(token[:, None], state)
+        return state, all_ids(logits[:, 0])
+
+
+class Window(NamedTuple):
+    """The last tokens that a Transformer sees when it writes."""
+
+    tokens: Array  # [B, L]
+    length: Array  # [B] how many of them are real
+
+
+class TransformerModel(LanguageModel):
+    """Blocks of causal self-attention (Vaswani et al. 2017; Radford et al. 2018)."""
+
+    config: config.TransformerLM
+
+    def _layers(self) -> tuple[int, float, int]:
+        c = self.config.blocks(self.steps)
+        self.positions = Positions(c, self.dtype, causal=True)
+        block = EncoderBlock(c, self.dtype, causal=True, parent=None)
+        self.blocks = layers.Stacked(block, c.decoder_layers, (c.width,), self.dtype, self.remat_policy)
+        self.final_norm = final_norm(c, self.dtype)
+        return c.width, c.width**0.5, c.width
+
+    def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
+        """Padding follows the text, so causality keeps it out of sight."""
+        rows, length = inputs.shape
+        x = self.positions.everywhere(self._embedded(inputs, train), train)
+        x = self.blocks(x, jnp.full(rows, length), train=train, bias=self.positions.bias(length))
+        x = self.final_norm(x)
+        return Hidden(x, x, carry)
+
+    def begin(self, prefix: Array) -> Window:
+        """The last tokens of each prefix, as many as leave room for one more."""
+        most, count = self.steps - 1, jnp.sum(prefix != PAD, axis=1)
+        kept = jnp.minimum(count, most)
+        place = (count - kept)[:, None] + jnp.arange(self.steps)
+        found = jnp.take_along_axis(jnp.pad(prefix, ((0, 0), (0, self.steps))), place, axis=1)
+        return Window(jnp.where(jnp.arange(self.steps) < kept[:, None], found, PAD), kept)
+
+    def advance(self, state: Window, token: Array) -> tuple[Window, Array]:
+        """Reads the whole window again: it slides when it is full, and then every position changes."""
+        full = (state.length == self.steps)[:, None]
+        tokens = jnp.where(full, jnp.roll(state.tokens, -1, axis=1), state.tokens)
+        last = jnp.minimum(state.length, self.steps - 1)[:, None]  # [B, 1]
+        tokens = jnp.where(jnp.arange(self.steps) == last, token[:, None], tokens)
+        states = self.hidden(tokens, (), False).states
+        here = jnp.take_along_axis(states, last[..., None], axis=1)[:, 0]  # [B, W]
+        return Window(tokens, last[:, 0] + 1), all_ids(self.logits(here))
+
+
+def build(c: config.RecurrentLM | config.TransformerLM, size: int, steps: int, dtype, remat: str) -> LanguageModel:
+    kind: Any = TransformerModel if isinstance(c, config.TransformerLM) else RecurrentModel
+    return kind(c, size, steps, jnp.dtype(dtype), remat)

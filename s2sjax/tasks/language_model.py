@@ -1,0 +1,335 @@
+"""Language models: what follows a text, word by word or character by character.
+
+An example to evaluate is a line of a text, which is read after all lines before it; an example to continue is a prompt.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config
+from s2sjax.config import require, settings
+from s2sjax.core import sampling, search
+from s2sjax.core.tokens import EOS, PAD, SOS
+from s2sjax.data import streams, text
+from s2sjax.data.batches import Plan, round_length
+from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.evaluate import perplexity
+from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.perplexity import LineNats
+from s2sjax.models import language_model
+from s2sjax.models.language_model import FIRST
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training.state import Loss
+from s2sjax.training.transfer import Rows
+
+PROMPTS = 64
+"""prompts that are continued at once"""
+
+
+@settings
+class LanguageModel(config.Experiment):
+    """An experiment that learns what follows a text."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: config.PlainText = config.PlainText()
+    """what to learn from"""
+    model: config.RecurrentLM | config.TransformerLM = field(default_factory=config.RecurrentLM)
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    search: config.Continuation = config.Continuation()
+    """how it writes"""
+    evaluate: config.PerplexityEvaluate = config.PerplexityEvaluate()
+    """how it is judged"""
+    show: tuple[str, ...] = ()
+    """prompts that are continued after training"""
+    seed: int = 0
+    """of the initial parameters, the begin of each epoch, and dropout"""
+
+    decode_fields: ClassVar = ("search",)
+    free_fields: ClassVar = ("search", "evaluate.streams", "evaluate.context", "show")
+
+    def task(self) -> LanguageModelTask:
+        return LanguageModelTask(self)
+
+    @property
+    def keeps_state(self) -> bool:
+        return isinstance(self.model, config.RecurrentLM)
+
+    def __post_init__(self):
+        self.check_name()
+        plain = config.Train()
+        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
+            require(
+                getattr(self.train, name) == getattr(plain, name),
+                f"train.{name} applies to translation, and a language model does not use it: leave it out",
+            )
+        require(
+            self.keeps_state or self.evaluate.context < self.data.steps,
+            f"evaluate.context {self.evaluate.context} leaves no token of data.steps {self.data.steps} to count: "
+            "lower it",
+        )
+        require(
+            self.keeps_state or self.evaluate.streams == 1,
+            f"evaluate.streams is {self.evaluate.streams}: a Transformer keeps no state, so it reads windows: set it "
+            "to 1",
+        )
+
+
+# ------------------------------------------------------------------------------------- the task
+
+
+class Line(NamedTuple):
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Prompt(NamedTuple):
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class LanguageModelTask(Task):
+    """A text through a decoder without a memory. Asset: the vocabulary `target`."""
+
+    noun = "line"
+    settings_fields = ("evaluate.streams", "evaluate.context")
+    experiment: LanguageModel
+
+    @property
+    def vocabulary(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return bool(getattr(self.experiment.data, split))
+
+    def _lines(self, split: str) -> list[str]:
+        data = self.experiment.data
+        return streams.read_lines(getattr(data, split), f"data.{split}", data.origin)
+
+    def read(self) -> list[str]:
+        return self._lines("train")
+
+    def examples(self, split: str) -> list[Line]:
+        return [Line(line) for line in self._lines(split)]
+
+    def example_of(self, line: str, where: str) -> Prompt:
+        return Prompt(" ".join(line.split()))
+
+    def fingerprint(self, data: Sequence[str]) -> str:
+        return streams.fingerprint(data)
+
+    def learn_assets(self, data: Sequence[str]) -> Assets:
+        return {"target": streams.vocabulary(self.experiment.data, data)}
+
+    def adopt_assets(self, data: Sequence[str], assets: Assets) -> Assets:
+        found = assets.get("target")
+        require(
+            isinstance(found, text.AnyVocabulary) and found.unit == self.experiment.data.unit,
+            f"the other run has no vocabulary of {self.experiment.data.unit} to take: leave out --init-assets",
+        )
+        return {"target": found}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {"target": text.load(folder, "target")}
+
+    def columns(self, data: Sequence[str]) -> streams.Segments:
+        e, (ids, _) = self.experiment, streams.encode(self.vocabulary, data)
+        require(
+            len(ids) >= e.data.rows,
+            f"{e.data.train} has {len(ids)} tokens, fewer than data.rows {e.data.rows}: lower it, or give more text",
+        )
+        return streams.Segments(ids, e.data.rows, e.data.steps, e.seed if e.data.shift else None)
+
+    def plan(self, columns: AnyColumns, multiple: int) -> Plan:
+        data = self.experiment.data
+        require(
+            data.rows % multiple == 0,
+            f"data.rows {data.rows} streams cannot be split among {multiple} parts (devices x micro-batches): set it "
+            f"to {-(-data.rows // multiple) * multiple}",
+        )
+        kind = streams.InOrder if self.experiment.keeps_state else Plan
+        return kind(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+
+    def describe(self, columns: Any, plan: Plan) -> list[str]:
+        types = len(np.unique(columns.ids))
+        return [
+            f"{len(columns.ids):,} training tokens of {types:,} types, line ends included, {columns.rows} streams, "
+            f"{plan.steps_per_epoch:,} steps an epoch"
+        ]
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def module(self) -> language_model.LanguageModel:
+        e = self.experiment
+        return language_model.build(e.model, self.vocabulary.size, e.data.steps, e.train.dtype, e.train.remat)
+
+    def _start(self, rows: int) -> Any:
+        return language_model.start(self.experiment.model, rows, jnp.dtype(self.experiment.train.dtype))
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, jnp.ones((1, 1), jnp.int32), self._start(1))["params"]
+
+    def carry(self, rows: int) -> Any:
+        """The state of each recurrent layer at the end of a segment; a Transformer has none."""
+        return self._start(rows) if self.experiment.keeps_state else None
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        """Cross-entropy per token. A stream that starts again starts from zero."""
+        module, start = self.module, self._start
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array, carry: Any = None) -> Any:
+            rows = len(batch["start"])
+            zero = lambda leaf: jnp.where(batch["start"].reshape(rows, *(1,) * (leaf.ndim - 1)), 0, leaf)
+            before = start(rows) if carry is None else jax.tree.map(zero, carry)
+            sums, after = module.apply(
+                {"params": params}, batch["inputs"], batch["targets"], before, method="loss", rngs={"dropout": key}
+            )
+            return sums if carry is None else (sums, after)
+
+        return loss
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        ids = ((rows, *bucket), np.int32)
+        return abstract(inputs=ids, targets=ids, start=((rows,), np.bool_))
+
+    def output_bytes(self, bucket: Bucket) -> int:
+        return 2 * 4 * bucket[0] * (self.vocabulary.size - FIRST)
+
+    def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
+        """The tables and biases of words."""
+        theirs = other.assets.get("target")
+        if theirs is not None and theirs.fingerprint == self.vocabulary.fingerprint:
+            return {}
+        index = text.rows_in(self.vocabulary, theirs) if isinstance(theirs, text.AnyVocabulary) else None
+        words = Rows(0, index) if index is not None else None
+        return dict.fromkeys(("embedding/table", "output/table", "output/bias"), words)
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """The nats of each line, one line after the other; the continuation of each prompt."""
+        require(not others, "a language model has no ensembles: name one run")
+        score, write = self._scorer(mesh), self._writer(mesh)
+
+        def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
+            prompts = bool(examples) and isinstance(examples[0], Prompt)
+            return (write if prompts else score)(params, [example.text for example in examples])
+
+        return predict
+
+    def _compiled(self, function: Callable[..., Any], mesh: jax.sharding.Mesh | None) -> Callable[..., Any]:
+        """Every device computes the same: a text is one sequence."""
+        if mesh is None or mesh.size == 1:
+            return jax.jit(function)
+        return jax.jit(function, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+    def _scorer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[LineNats]]:
+        e, module = self.experiment, self.module
+        nats = self._compiled(lambda params, *batch: module.apply({"params": params}, *batch, method="nats"), mesh)
+
+        def score(params: Any, lines: list[str]) -> list[LineNats]:
+            ids, offsets = streams.encode(self.vocabulary, lines)
+            if e.keeps_state:
+                rows = min(e.evaluate.streams, len(ids))
+                found = perplexity.by_streams(nats, params, self._start(rows), ids, rows, e.evaluate.context)
+            else:
+                found = perplexity.by_windows(nats, params, ids, e.data.steps, e.evaluate.context)
+            return perplexity.by_line(found, offsets)
+
+        return score
+
+    def _writer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[str]]:
+        s, module = self.experiment.search, self.module
+        options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+
+        def search_all(params: Any, prefix: Array, last: Array, keys: Array) -> Array:
+            """prefix [B, P] and the token `last` [B] after it -> what follows [B, max_length]."""
+            apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
+
+            def step(state: Any, token: Array) -> tuple[Any, Array, None]:
+                read, last = state  # a search begins with <sos>: here with the last token of the prompt
+                read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
+                return (read, last), logits, None
+
+            state, limit = (apply(prefix, method="begin"), last), jnp.full(len(last), s.max_length)
+            if s.temperature == 0:
+                return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
+            return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
+
+        compiled = self._compiled(search_all, mesh)
+
+        def write(params: Any, prompts: list[str]) -> list[str]:
+            ids = [[EOS, *self.vocabulary.encode(prompt)] for prompt in prompts]
+            keys, found = _keys(s.seed, prompts), []
+            for first in range(0, len(ids), PROMPTS):
+                some = ids[first : first + PROMPTS]
+                width = round_length(max(map(len, some)))
+                table = np.full((min(PROMPTS, round_length(len(some))), width), PAD, np.int32)
+                last = np.full(len(table), EOS, np.int32)
+                for row, tokens in enumerate(some):
+                    table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
+                own = np.resize(keys[first : first + PROMPTS], len(table))
+                written = jax.device_get(compiled(params, table, last, jax.vmap(jax.random.key)(own)))
+                found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
+            return found
+
+        return write
+
+    def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, Result]:
+        words = self.vocabulary.size - FIRST
+        signature = f"unit:{self.experiment.data.unit}|vocabulary:{words}|tokens:{sum(o.tokens for o in outputs)}"
+        return perplexity.results(outputs, self.experiment.data.unit == "characters", signature)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return False
+
+    def settings_text(self) -> str:
+        e = self.experiment.evaluate
+        if not self.experiment.keeps_state:
+            return f"windows of {self.experiment.data.steps} with context {e.context}"
+        read_before = f" with context {e.context}" if e.context and e.streams > 1 else ""
+        return "state carried" + (f" in {e.streams} streams{read_before}" if e.streams > 1 else "")
+
+    def show(self, example: Line, output: LineNats) -> str:
+        return f"{example.text}  ({np.exp(min(output.nats / output.tokens, 700)):.1f})"
+
+    def record(self, example: Line, output: LineNats) -> dict[str, Any]:
+        return {"source": "", "hypothesis": str(output), "references": [example.text]}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Prints the continuations of `show`."""
+        if prompts := [self.example_of(line, "") for line in self.experiment.show]:
+            for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
+                print(f"{prompt}  ->  {written}")
+        return []
+
+
+def _keys(seed: int, prompts: Sequence[str]) -> np.ndarray:
+    """A random seed for each prompt: of its text, and of how often it came before. uint32 [n]."""
+    seen: Counter[str] = Counter()
+    found = []
+    for prompt in prompts:
+        found.append(zlib.crc32(f"{seed}/{seen[prompt]}/{prompt}".encode()))
+        seen[prompt] += 1
+    return np.array(found, np.uint32)
