@@ -61,7 +61,8 @@ def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: i
     count; in the first all count.
     """
     stride = steps - context
-    ends = np.minimum(np.arange(steps, len(ids) + stride, stride), len(ids))
+    count = 1 + -(-max(len(ids) - steps, 0) // stride)
+    ends = np.minimum(steps + stride * np.arange(count), len(ids))
     begins = np.maximum(ends - steps, 0)
     counted = np.concatenate([[0], ends[:-1]])  # the first that counts
     rows = max(1, TOKENS // steps)

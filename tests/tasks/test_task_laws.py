@@ -40,7 +40,7 @@ EXPERIMENTS = {
     "language_model": LanguageModel(
         "language_model",
         config.PlainText(TEXT, TEXT, rows=8, steps=4),
-        config.RecurrentLM(embedding=4, width=6, layers=2, dropout=0.2, weight_drop=0.3, word_dropout=0.1),
+        config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
         TRAIN,
         evaluate=config.PerplexityEvaluate(streams=4),
     ),

@@ -1,0 +1,33 @@
+"""Characters of the Penn Treebank by an LSTM: 5,017,482 of them, line ends included, of 50 types.
+
+Paper     Merity, Keskar and Socher 2018, An Analysis of Neural Language Modeling at Multiple Scales: 1.175 bits per
+          character on the test part, with layers 1,000 wide
+Command   s2sjax train experiments/ptb_characters.py
+Score     not measured yet
+"""
+
+from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
+from s2sjax.tasks import LanguageModel
+
+experiment = LanguageModel(
+    name="ptb_characters",
+    data=PlainText(
+        train="../data/ptb/ptb.train.txt",
+        dev="../data/ptb/ptb.valid.txt",
+        origin="the Penn Treebank as prepared by Mikolov et al. 2010",
+        unit="characters",
+        rows=128,
+        steps=150,
+    ),
+    model=RecurrentLM(
+        embedding=128, width=1000, layers=3, tie=False,
+        dropout=0.25, input_dropout=0.0, output_dropout=0.1, weight_drop=0.5,
+    ),
+    train=Train(
+        steps=8000, learning_rate=2.7e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=1e-4, clip=1.0,
+        ema=0.999, dtype="bfloat16", log_every=200, evaluate_every=1000, save_every=1000,
+    ),
+    search=Continuation(temperature=0.7, max_length=120),
+    evaluate=PerplexityEvaluate(streams=16, context=512),
+    show=("the company said", "in new york"),
+)  # fmt: skip

@@ -1,0 +1,28 @@
+"""Words of the Penn Treebank by a small Transformer, beside the LSTM of ptb_lstm.py.
+
+Paper     Vaswani et al. 2017; Radford et al. 2018, who train the decoder alone
+Command   s2sjax train experiments/ptb_transformer.py
+Score     not measured yet
+"""
+
+from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, Train, TransformerLM
+from s2sjax.tasks import LanguageModel
+
+experiment = LanguageModel(
+    name="ptb_transformer",
+    data=PlainText(
+        train="../data/ptb/ptb.train.txt",
+        dev="../data/ptb/ptb.valid.txt",
+        origin="the Penn Treebank as prepared by Mikolov et al. 2010",
+        rows=64,
+        steps=128,
+    ),
+    model=TransformerLM(width=512, heads=8, feedforward=1024, layers=6, dropout=0.4, word_dropout=0.2),
+    train=Train(
+        steps=10_000, learning_rate=5e-4, warmup=1000, weight_decay=0.1, ema=0.999, dtype="bfloat16",
+        log_every=200, evaluate_every=500, save_every=500,
+    ),
+    search=Continuation(temperature=0.8),
+    evaluate=PerplexityEvaluate(context=96),
+    show=("the company said", "in new york"),
+)  # fmt: skip

@@ -1,0 +1,32 @@
+"""Words of WikiText-2, case and punctuation included, by an AWD-LSTM.
+
+Paper     Merity, Keskar and Socher 2017: 68.6 on valid
+Command   s2sjax train experiments/wikitext2_lstm.py
+Changes   those of ptb_lstm.py
+Score     not measured yet
+"""
+
+from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
+from s2sjax.tasks import LanguageModel
+
+experiment = LanguageModel(
+    name="wikitext2_lstm",
+    data=PlainText(
+        train="../data/wikitext2/wiki.train.txt.gz",
+        dev="../data/wikitext2/wiki.valid.txt",
+        origin="WikiText-2 (Merity et al. 2016)",
+        rows=80,
+        steps=70,
+    ),
+    model=RecurrentLM(
+        embedding=400, width=1150, layers=3, tie=True,
+        dropout=0.2, input_dropout=0.5, output_dropout=0.4, word_dropout=0.1, weight_drop=0.5,
+        activation=2.0, temporal=1.0,
+    ),
+    train=Train(
+        steps=30_000, learning_rate=2e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=1e-3, clip=1.0,
+        ema=0.999, dtype="bfloat16", log_every=200, evaluate_every=3000, save_every=3000,
+    ),
+    search=Continuation(temperature=0.8),
+    show=("The game was", "In 1990 ,"),
+)  # fmt: skip

@@ -1,0 +1,242 @@
+"""Language models: a state that is carried equals one pass; regularisation acts in training alone; prompts."""
+
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+from s2sjax import config
+from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train, TransformerLM
+from s2sjax.core.tokens import EOS, PAD
+from s2sjax.data import streams
+from s2sjax.errors import UserError
+from s2sjax.models import language_model
+from s2sjax.tasks import LanguageModel
+from s2sjax.tasks.language_model import Line, Prompt
+
+TEXT = str(Path(__file__).with_name("text.txt"))
+LINES = [" ".join(line.split()) for line in Path(TEXT).read_text().splitlines()]
+RECURRENT = RecurrentLM(embedding=4, width=6, layers=2)
+TRANSFORMER = TransformerLM(width=8, heads=2, feedforward=8, layers=2)
+
+
+@cache
+def made(model, **fields):
+    """A task with its vocabulary, parameters that are not trained, and the ids of the text."""
+    data = PlainText(TEXT, TEXT, rows=2, steps=8)
+    task = LanguageModel("small", data, model, **fields).task()
+    task = task.replace(assets=task.learn_assets(LINES))
+    params = jax.jit(task.init)(jax.random.key(1))
+    return task, jax.tree.map(lambda leaf: leaf * 3, params), streams.encode(task.vocabulary, LINES)[0]
+
+
+@cache
+def compiled(task, method, *static):
+    def run(params, key, *arrays):
+        return task.module.apply({"params": params}, *arrays, *static, method=method, rngs={"dropout": key})
+
+    return jax.jit(run)
+
+
+def apply(task, params, method, *arrays, train=()):
+    return compiled(task, method, *train)(params, jax.random.key(0), *arrays)
+
+
+def test_the_loss_of_segments_with_a_carry_is_that_of_the_text_in_one_pass():
+    task, params, ids = made(RECURRENT)
+    loss = jax.jit(task.loss())
+    whole = streams.Segments(ids, 1, len(ids)).batch(np.array([0]), (len(ids),))
+    total, tokens = loss(params, whole, jax.random.key(0), 0)["loss"]
+    carry, parts = task.carry(1), []
+    columns = streams.Segments(ids, 1, 8)
+    for segment in range(columns.segments):
+        sums, carry = loss(params, columns.batch(np.array([segment]), (8,)), jax.random.key(0), 0, carry)
+        parts.append(sums["loss"])
+    assert sum(int(weight) for _, weight in parts) == int(tokens) == len(ids)
+    np.testing.assert_allclose(sum(float(part) for part, _ in parts), total, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_evaluation_carries_the_state_from_line_to_line():
+    task, params, ids = made(RECURRENT)
+    inputs = np.concatenate([[EOS], ids[:-1]])
+    total = float(apply(task, params, "nats", inputs[None], ids[None], task.carry(1))[0].sum())
+    scored = task.predictor()(params, [Line(line) for line in LINES])
+    np.testing.assert_allclose(sum(line.nats for line in scored), total, rtol=1e-5)
+    assert [line.tokens for line in scored] == [len(line.split()) + 1 for line in LINES]
+
+
+@pytest.mark.slow
+def test_a_stream_that_starts_again_starts_from_zero():
+    task, params, ids = made(RECURRENT)
+    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    dirty = jax.tree.map(lambda leaf: leaf + 1, task.carry(2))
+    loss = jax.jit(task.loss())
+    sums, _ = loss(params, batch, jax.random.key(0), 0, dirty)
+    assert float(sums["loss"][0]) == float(loss(params, batch, jax.random.key(0), 0)["loss"][0])
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.slow
+def test_one_token_at_a_time_equals_all_positions(model):
+    task, params, ids = made(model)
+    inputs = np.stack([ids[:8], ids[8:16]])
+    logits, _ = apply(task, params, "__call__", inputs, language_model.start(model, 2, jnp.float32))
+    prefix = np.where(np.arange(8) < [[3], [0]], inputs, PAD)  # of three tokens, and of none
+    state = apply(task, params, "begin", prefix)
+    for t in range(5):
+        tokens = np.array([inputs[0, 3 + t], inputs[1, t]])
+        state, now = apply(task, params, "advance", state, tokens)
+        assert now.shape == (2, task.vocabulary.size) and (np.asarray(now)[:, :EOS] < -1e8).all()
+        np.testing.assert_allclose(now[:, EOS:], [logits[0, 3 + t], logits[1, t]], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_window_of_a_transformer_slides():
+    task, params, ids = made(TRANSFORMER)
+    state = apply(task, params, "begin", ids[None, :20])
+    state, now = apply(task, params, "advance", state, ids[20:21])
+    state, then = apply(task, params, "advance", state, ids[21:22])
+    for logits, last in ((now, 20), (then, 21)):
+        wanted, _ = apply(task, params, "__call__", ids[None, last - 7 : last + 1], ())
+        np.testing.assert_allclose(logits[0, EOS:], wanted[0, -1], atol=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_windows_of_a_transformer_have_the_nats_of_their_own_context():
+    task, params, ids = made(TRANSFORMER, evaluate=PerplexityEvaluate(context=7))
+    nats = sum(line.nats for line in task.predictor()(params, [Line(line) for line in LINES]))
+    inputs = np.concatenate([[EOS], ids[:-1]])
+    expected = 0.0
+    run = jax.jit(partial(task.module.apply, {"params": params}, method="nats"))
+    for end in range(1, len(ids) + 1):  # every token by itself, with seven before it
+        begin = max(0, end - 8)
+        pad = lambda part: np.pad(part, (0, 8 - len(part)))[None]
+        found, _ = run(pad(inputs[begin:end]), pad(ids[begin:end]), ())
+        expected += float(found[0, end - begin - 1])
+    np.testing.assert_allclose(nats, expected, rtol=1e-5)
+
+
+def test_perplexity_of_a_uniform_model_is_the_number_of_words():
+    task, params, _ = made(RECURRENT)
+    lines = [Line(line) for line in [*LINES, "unheard words count too"]]
+    results = task.metrics(lines, task.predictor()(jax.tree.map(jnp.zeros_like, params), lines))
+    words = len({word for line in LINES for word in line.split()} | {"<eos>"})
+    assert results["perplexity"].value == pytest.approx(words)
+    tokens = sum(len(line.text.split()) + 1 for line in lines)
+    assert results["perplexity"].signature == f"unit:words|vocabulary:{words}|tokens:{tokens}"
+
+
+# --------------------------------------------------------------------------------- regularisation
+
+NOISE = {
+    "weight_drop": 0.5, "dropout": 0.5, "input_dropout": 0.5, "output_dropout": 0.5, "word_dropout": 0.5,
+    "activation": 2.0, "temporal": 1.0,
+}  # fmt: skip
+OTHERS = [name for name in NOISE if name != "weight_drop"] + ["word_dropout of a Transformer"]
+
+
+@zoo.each(["weight_drop", *OTHERS], quick=(), rare=OTHERS)
+def test_regularisation_changes_training_and_leaves_evaluation(name):
+    """Weight drop among them: DropConnect leaves the weights of evaluation whole."""
+    field, _, transformer = name.partition(" ")
+    base = config.replace(TRANSFORMER, dropout=0.0) if transformer else RECURRENT
+    (plain, params, ids), (noisy, _, _) = made(base), made(config.replace(base, **{field: NOISE[field]}))
+    lines = [Line(line) for line in LINES]
+    assert plain.predictor()(params, lines) == noisy.predictor()(params, lines)
+    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    loss = {task: jax.jit(task.loss()) for task in (plain, noisy)}
+    run = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
+    assert run(plain, 0) != run(noisy, 0)
+    draws = field not in ("activation", "temporal")
+    assert (run(noisy, 0) != run(noisy, 1)) == draws and run(noisy, 0) == run(noisy, 0)
+
+
+@pytest.mark.slow
+def test_penalties_are_added_to_the_mean_cross_entropy():
+    task, params, ids = made(config.replace(RECURRENT, activation=2.0, temporal=0.5))
+    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    sums = jax.jit(task.loss())(params, batch, jax.random.key(0), 0)
+    states = np.asarray(apply(task, params, "hidden", batch["inputs"], task.carry(2), train=(False,)).plain)
+    penalty = 2.0 * np.mean(states**2) + 0.5 * np.mean((states[:, 1:] - states[:, :-1]) ** 2)
+    mean = {name: float(total / weight) for name, (total, weight) in sums.items()}
+    np.testing.assert_allclose(mean["loss"], mean["cross_entropy"] + penalty, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_variational_mask_is_the_same_at_every_step():
+    for variational in (True, False):
+        model = config.replace(RECURRENT, output_dropout=0.5, variational=variational)
+        task, params, ids = made(model)
+        found = apply(task, params, "hidden", ids[None, :8], task.carry(1), train=(True,))
+        kept = np.asarray(found.states)[0] != 0  # [T, W]
+        assert (kept == kept[0]).all() == variational and 0 < kept.mean() < 1
+        np.testing.assert_allclose(found.states[0][kept], 2 * found.plain[0][kept], rtol=1e-6)
+
+
+# ----------------------------------------------------------------------------------------- prompts
+
+
+@zoo.each(["recurrent", "transformer"], quick=(), rare=("transformer",))
+def test_prompts_are_continued(name):
+    model = {"recurrent": RECURRENT, "transformer": TRANSFORMER}[name]
+    task, params, _ = made(model, search=Continuation(max_length=5, temperature=0.0))
+    prompts = [Prompt("the cat"), Prompt(""), Prompt("the zebra sat on the mat and the dog saw the cat")]
+    greedy = task.predictor()(params, prompts)
+    assert greedy[0].startswith("the cat") and greedy[2].startswith("the <unk> sat on")
+    state, token, written = apply(task, params, "begin", np.array([[PAD]])), EOS, []
+    while len(written) < 4 and (token != EOS or not written):  # by hand, from an empty prompt; the fifth is <eos>
+        state, logits = apply(task, params, "advance", state, np.array([token]))
+        token = int(np.argmax(logits[0]))
+        written.append(token)
+    assert task.vocabulary.decode(written) == greedy[1]
+    one, _, _ = made(model, search=Continuation(max_length=5, top_k=1))
+    assert one.predictor()(params, prompts) == greedy
+    assert task.predictor()(params, prompts[2:]) == greedy[2:], "neighbours change nothing"
+
+
+@pytest.mark.slow
+def test_samples_follow_the_seed_the_prompt_and_how_often_it_came():
+    task, params, _ = made(RECURRENT, search=Continuation(max_length=12, seed=1))
+    other, _, _ = made(RECURRENT, search=Continuation(max_length=12, seed=2))
+    prompts = [Prompt("the cat")] * 4
+    found = task.predictor()(params, prompts)
+    assert found == task.predictor()(params, prompts) and len(set(found)) > 1
+    assert found != other.predictor()(params, prompts)
+    assert task.predictor()(params, [Prompt("a dog"), *prompts])[1:] == found
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: RecurrentLM(weight_drop=1.0), "model.weight_drop is 1.0: it must be in [0, 1)"),
+        (lambda: RecurrentLM(cell="mingru", weight_drop=0.1), "model.weight_drop drops weights from state to state"),
+        (lambda: TransformerLM(width=10, heads=4), "model.width 10 does not divide into model.heads 4"),
+        (lambda: PlainText(rows=0), "data.rows is 0: it must be at least 1"),
+        (lambda: Continuation(top_p=0.0), "search.top_p is 0.0: it must be above 0"),
+        (
+            lambda: LanguageModel("x", train=Train(label_smoothing=0.1)),
+            "train.label_smoothing applies to translation",
+        ),
+        (
+            lambda: LanguageModel("x", model=TRANSFORMER, evaluate=PerplexityEvaluate(context=70)),
+            "evaluate.context 70 leaves no token of data.steps 70",
+        ),
+        (
+            lambda: LanguageModel("x", model=TRANSFORMER, evaluate=PerplexityEvaluate(streams=2)),
+            "evaluate.streams is 2: a Transformer keeps no state",
+        ),
+        (lambda: made(RECURRENT)[0].plan(made(RECURRENT)[0].columns(LINES), 4), "data.rows 2 streams cannot be split"),
+        (lambda: made(RECURRENT)[0].columns([""]), f"{TEXT} has 1 tokens, fewer than data.rows 2"),
+        (lambda: LanguageModel("x").task().read(), "data.train is empty: name a text file"),
+        (lambda: made(RECURRENT)[0].predictor(None, [made(RECURRENT)[0]]), "a language model has no ensembles"),
+    ],
+)
+def test_what_cannot_work_is_refused(build, message):
+    with pytest.raises(UserError) as caught:
+        build()
+    assert str(caught.value).startswith(message)
