@@ -28,5 +28,6 @@ experiment = LanguageModel(
         ema=0.999, dtype="bfloat16", log_every=200, evaluate_every=3000, save_every=3000,
     ),
     search=Continuation(temperature=0.8),
+    evaluate=PerplexityEvaluate(streams=8, context=512),
     show=("The game was", "In 1990 ,"),
 )  # fmt: skip

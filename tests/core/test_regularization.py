@@ -15,7 +15,7 @@ def test_weight_drop_hides_entries_of_the_state_matrix_alone_and_scales_the_othe
     assert set(np.unique(found["state"])) == {np.float32(0), np.float32(2 / 0.75)}
     assert 0.72 < np.mean(found["state"] != 0) < 0.78
     assert found["input"] is weights["input"] and found["bias"] is weights["bias"]
-    both = reg.drop_weights(KEY, {"state": weights["state"], "candidate": weights["state"]}, 0.5)
+    both = reg.drop_weights(KEY, {"state": weights["state"], "candidate": weights["state"]}, 0.25)
     assert not np.array_equal(both["state"], both["candidate"]), "a cell with two matrices draws two masks"
 
 
