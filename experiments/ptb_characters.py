@@ -3,6 +3,8 @@
 Paper     Merity, Keskar and Socher 2018, An Analysis of Neural Language Modeling at Multiple Scales: 1.175 bits per
           character on the test part, with layers 1,000 wide
 Command   s2sjax train experiments/ptb_characters.py
+Changes   Evaluations during training read 16 streams; from begin to end in one it is
+          s2sjax evaluate runs/ptb_characters --evaluate.streams 1
 Score     not measured yet
 """
 
@@ -20,12 +22,12 @@ experiment = LanguageModel(
         steps=150,
     ),
     model=RecurrentLM(
-        embedding=128, width=1000, layers=3, tie=False,
-        dropout=0.25, input_dropout=0.0, output_dropout=0.1, weight_drop=0.5,
+        embedding=256, width=1024, layers=3, tie=False,
+        dropout=0.25, input_dropout=0.1, output_dropout=0.1, weight_drop=0.5,
     ),
     train=Train(
-        steps=8000, learning_rate=2.7e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=1e-4, clip=1.0,
-        ema=0.999, dtype="bfloat16", log_every=200, evaluate_every=1000, save_every=1000,
+        steps=14_000, learning_rate=2.7e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=1e-4, clip=1.0,
+        ema=0.999, dtype="bfloat16", log_every=200, evaluate_every=2000, save_every=2000,
     ),
     search=Continuation(temperature=0.7, max_length=120),
     evaluate=PerplexityEvaluate(streams=16, context=512),

@@ -161,13 +161,21 @@ class LanguageModelTask(Task):
 
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         data = self.experiment.data
-        require(
-            data.rows % multiple == 0,
-            f"data.rows {data.rows} streams cannot be split among {multiple} parts (devices x micro-batches): set it "
-            f"to {-(-data.rows // multiple) * multiple}",
-        )
+        self._check_rows(multiple)
         kind = streams.InOrder if self.experiment.keeps_state else Plan
         return kind(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.micro_batches)
+
+    def _check_rows(self, multiple: int) -> None:
+        """A stream keeps its row from batch to batch, on however many devices: no row of them is padding."""
+        rows = self.experiment.data.rows
+        require(
+            rows % multiple == 0 or not self.experiment.keeps_state,
+            f"data.rows {rows} streams cannot be split among {multiple} parts (devices x micro-batches): set it to "
+            f"{-(-rows // multiple) * multiple}",
+        )
 
     def describe(self, columns: Any, plan: Plan) -> list[str]:
         types = len(np.unique(columns.ids))
@@ -237,21 +245,18 @@ class LanguageModelTask(Task):
 
         return predict
 
-    def _compiled(self, function: Callable[..., Any], mesh: jax.sharding.Mesh | None) -> Callable[..., Any]:
-        """Every device computes the same: a text is one sequence."""
-        if mesh is None or mesh.size == 1:
-            return jax.jit(function)
-        return jax.jit(function, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
-
     def _scorer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[LineNats]]:
-        e, module = self.experiment, self.module
-        nats = self._compiled(lambda params, *batch: module.apply({"params": params}, *batch, method="nats"), mesh)
+        """Every device computes the same: a text is one sequence."""
+        e, module, everywhere = self.experiment, self.module, _replicated(mesh)
+        apply = lambda params, *batch: module.apply({"params": params}, *batch, method="nats")
+        nats = jax.jit(apply, out_shardings=everywhere)
 
         def score(params: Any, lines: list[str]) -> list[LineNats]:
             ids, offsets = streams.encode(self.vocabulary, lines)
             if e.keeps_state:
                 rows = min(e.evaluate.streams, len(ids))
-                found = perplexity.by_streams(nats, params, self._start(rows), ids, rows, e.evaluate.context)
+                carry = jax.device_put(self._start(rows), everywhere)  # as it comes back: one program serves all
+                found = perplexity.by_streams(nats, params, carry, ids, rows, e.evaluate.context)
             else:
                 found = perplexity.by_windows(nats, params, ids, e.data.steps, e.evaluate.context)
             return perplexity.by_line(found, offsets)
@@ -276,7 +281,7 @@ class LanguageModelTask(Task):
                 return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
             return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
 
-        compiled = self._compiled(search_all, mesh)
+        compiled = jax.jit(search_all, out_shardings=_replicated(mesh))
 
         def write(params: Any, prompts: list[str]) -> list[str]:
             ids = [[EOS, *self.vocabulary.encode(prompt)] for prompt in prompts]
@@ -323,6 +328,10 @@ class LanguageModelTask(Task):
             for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
                 print(f"{prompt}  ->  {written}")
         return []
+
+
+def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
+    return None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def _keys(seed: int, prompts: Sequence[str]) -> np.ndarray:
