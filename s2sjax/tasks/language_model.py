@@ -320,7 +320,7 @@ class LanguageModelTask(Task):
         return f"{example.text}  ({np.exp(min(output.nats / output.tokens, 700)):.1f})"
 
     def record(self, example: Line, output: LineNats) -> dict[str, Any]:
-        return {"source": "", "hypothesis": str(output), "references": [example.text]}
+        return {"source": example.text, "hypothesis": str(output), "references": []}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Prints the continuations of `show`."""
