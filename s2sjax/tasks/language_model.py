@@ -92,17 +92,15 @@ class LanguageModel(config.Experiment):
 
 
 class Line(NamedTuple):
-    text: str
+    """To be scored, after the lines before it."""
 
-    def __str__(self) -> str:
-        return self.text
+    text: str
 
 
 class Prompt(NamedTuple):
-    text: str
+    """To be continued."""
 
-    def __str__(self) -> str:
-        return self.text
+    text: str
 
 
 class LanguageModelTask(Task):
@@ -326,7 +324,7 @@ class LanguageModelTask(Task):
         """Prints the continuations of `show`."""
         if prompts := [self.example_of(line, "") for line in self.experiment.show]:
             for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
-                print(f"{prompt}  ->  {written}")
+                print(f"{prompt.text}  ->  {written}")
         return []
 
 

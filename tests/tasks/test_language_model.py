@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax import config
+from s2sjax import config, run
 from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train, TransformerLM
 from s2sjax.core.tokens import EOS, PAD
 from s2sjax.data import streams
@@ -151,10 +151,10 @@ def test_regularisation_changes_training_and_leaves_evaluation(name):
     assert plain.predictor()(params, lines) == noisy.predictor()(params, lines)
     batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     loss = {task: jax.jit(task.loss()) for task in (plain, noisy)}
-    run = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
-    assert run(plain, 0) != run(noisy, 0)
+    total = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
+    assert total(plain, 0) != total(noisy, 0)
     draws = field not in ("activation", "temporal")
-    assert (run(noisy, 0) != run(noisy, 1)) == draws and run(noisy, 0) == run(noisy, 0)
+    assert (total(noisy, 0) != total(noisy, 1)) == draws and total(noisy, 0) == total(noisy, 0)
 
 
 @pytest.mark.slow
@@ -182,9 +182,9 @@ def test_a_variational_mask_is_the_same_at_every_step():
 # ----------------------------------------------------------------------------------------- prompts
 
 
-@zoo.each(["recurrent", "transformer"], quick=(), rare=("transformer",))
-def test_prompts_are_continued(name):
-    model = {"recurrent": RECURRENT, "transformer": TRANSFORMER}[name]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_prompts_are_continued(model):
     task, params, _ = made(model, search=Continuation(max_length=5, temperature=0.0))
     prompts = [Prompt("the cat"), Prompt(""), Prompt("the zebra sat on the mat and the dog saw the cat")]
     greedy = task.predictor()(params, prompts)
@@ -241,6 +241,28 @@ def test_what_cannot_work_is_refused(build, message):
     with pytest.raises(UserError) as caught:
         build()
     assert str(caught.value).startswith(message)
+
+
+LEARNERS = ["next word", "next character", "next word of a Transformer"]
+
+
+@zoo.each(LEARNERS, quick=(), rare=LEARNERS[1:])
+def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeypatch):
+    """Of a line that comes again and again nothing is left to guess."""
+    everything = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
+    line, text = "one two three two one", tmp_path / "text.txt"
+    text.write_text(f"{line}\n" * 40)
+    model = TransformerLM(16, 2, 16, 1, dropout=0.0) if "Transformer" in name else RecurrentLM(16, 16, 1)
+    unit = "characters" if "character" in name else "words"
+    experiment = LanguageModel(
+        "line", PlainText(str(text), str(text), unit=unit, rows=4, steps=11), model,
+        Train(steps=150, learning_rate=3e-2, warmup=10, evaluate_every=0, save_every=150),
+        Continuation(temperature=0.0), PerplexityEvaluate(context=6),
+    )  # fmt: skip
+    trained, _ = run.train(experiment, tmp_path / "run")
+    assert run.evaluate(trained)["perplexity"].value < 1.1
+    assert trained.decode("one two") == line
 
 
 @pytest.mark.exhaustive
