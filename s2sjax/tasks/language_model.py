@@ -56,7 +56,7 @@ class LanguageModel(config.Experiment):
     show: tuple[str, ...] = ()
     """prompts that are continued after training"""
     seed: int = 0
-    """of the initial parameters, the begin of each epoch, and dropout"""
+    """of the initial parameters, where each epoch starts, and dropout"""
 
     decode_fields: ClassVar = ("search",)
     free_fields: ClassVar = ("search", "evaluate.streams", "evaluate.context", "show")
