@@ -3,7 +3,7 @@
 Paper     Merity, Keskar and Socher 2018, An Analysis of Neural Language Modeling at Multiple Scales: 1.175 bits per
           character on the test part, with layers 1,000 wide
 Command   s2sjax train experiments/ptb_characters.py
-Changes   Evaluations during training read 16 streams; from begin to end in one it is
+Changes   Evaluations during training read 16 streams; from beginning to end in one it is
           s2sjax evaluate runs/ptb_characters --evaluate.streams 1
 Score     not measured yet
 """

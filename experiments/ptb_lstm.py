@@ -2,9 +2,9 @@
 
 Paper     Merity, Keskar and Socher 2017, Regularizing and Optimizing LSTM Language Models: 60.0 on valid
 Command   s2sjax train experiments/ptb_lstm.py
-Changes   Adam without its first moment (as Melis, Dyer and Blunsom 2017), a cosine, batches of 64 streams, bfloat16 and an
-          exponential average of the parameters, instead of averaged SGD on 20 streams (ptb_lstm_sgd.py); layers are
-          1,152 wide instead of 1,150, which suits the matrix units of a GPU
+Changes   Adam without its first moment (as Melis, Dyer and Blunsom 2017), a cosine, 64 streams and an exponential
+          average of the parameters, instead of averaged SGD on 20 streams (ptb_lstm_sgd.py); bfloat16; layers are 1,152
+          wide instead of 1,150, which suits the matrix units of a GPU
 Score     not measured yet
 """
 

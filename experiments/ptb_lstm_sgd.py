@@ -2,7 +2,7 @@
 
 Paper     Merity, Keskar and Socher 2017, Regularizing and Optimizing LSTM Language Models: 60.0 on valid
 Command   s2sjax train experiments/ptb_lstm_sgd.py
-Changes   the mean begins at a fixed step, not when the perplexity stops to fall; segments of 70 words, not of about 70;
+Changes   the mean begins at a fixed step, not when the perplexity stops falling; segments of 70 words, not of about 70;
           bfloat16; layers are 1,152 wide instead of 1,150
 Score     not measured yet
 """

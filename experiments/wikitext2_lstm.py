@@ -2,7 +2,7 @@
 
 Paper     Merity, Keskar and Socher 2017: 68.6 on valid
 Command   s2sjax train experiments/wikitext2_lstm.py
-Changes   those of ptb_lstm.py. Evaluations during training read eight streams; from begin to end in one it is
+Changes   those of ptb_lstm.py. Evaluations during training read eight streams; from beginning to end in one it is
           s2sjax evaluate runs/wikitext2_lstm --evaluate.streams 1
 Score     not measured yet
 """

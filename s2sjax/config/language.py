@@ -167,7 +167,7 @@ class PerplexityEvaluate:
     """Every token of the text counts, line ends included."""
 
     streams: int = 1
-    """of a recurrent model: 1 reads the text from its begin to its end, the state kept; more are read side by side"""
+    """of a recurrent model: 1 reads the text from beginning to end, the state kept; more are read side by side"""
     context: int = 0
     """tokens read before those that count: by each stream but the first; by each window of a Transformer at least"""
     lines: int = 1_000_000

@@ -64,7 +64,7 @@ class Segments(NamedTuple):
     rows: int
     steps: int
     seed: int | None = None
-    """each epoch begins at a place of the text that follows from (seed, epoch); None: at its begin"""
+    """each epoch begins at a place of the text that follows from (seed, epoch); None: at its start"""
 
     @property
     def segments(self) -> int:

@@ -2,8 +2,8 @@
 
     perplexity = exp(sum of nats / tokens)        bits per character = sum of nats / (tokens * ln 2)
 
-A model that keeps a state reads the text from begin to end, in one stream or in several side by side; one that does not
-reads windows that overlap. Either way each token counts once, and line ends are tokens.
+A model that keeps a state reads the text from beginning to end, in one stream or in several side by side; one that does
+not reads windows that overlap. Either way each token counts once, and line ends are tokens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: 
         real = (place >= 0) & (place < len(ids)) & (within < length)
         each, carry = nats(params, *_batch(ids, place, real), carry)
         parts.append((place, real & (within >= 0), each))
-    for place, counts, each in parts:  # fetched at last: the device does not wait for the host
+    for place, counts, each in parts:  # fetched last: the device does not wait for the host
         found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
     return found
 

@@ -56,7 +56,7 @@ class LanguageModel(config.Experiment):
     show: tuple[str, ...] = ()
     """prompts that are continued after training"""
     seed: int = 0
-    """of the initial parameters, the begin of each epoch, and dropout"""
+    """of the initial parameters, where each epoch starts, and dropout"""
 
     decode_fields: ClassVar = ("search",)
     free_fields: ClassVar = ("search", "evaluate.streams", "evaluate.context", "show")
@@ -92,17 +92,15 @@ class LanguageModel(config.Experiment):
 
 
 class Line(NamedTuple):
-    text: str
+    """To be scored, after the lines before it."""
 
-    def __str__(self) -> str:
-        return self.text
+    text: str
 
 
 class Prompt(NamedTuple):
-    text: str
+    """To be continued."""
 
-    def __str__(self) -> str:
-        return self.text
+    text: str
 
 
 class LanguageModelTask(Task):
@@ -320,13 +318,13 @@ class LanguageModelTask(Task):
         return f"{example.text}  ({np.exp(min(output.nats / output.tokens, 700)):.1f})"
 
     def record(self, example: Line, output: LineNats) -> dict[str, Any]:
-        return {"source": "", "hypothesis": str(output), "references": [example.text]}
+        return {"source": example.text, "hypothesis": str(output), "references": []}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Prints the continuations of `show`."""
         if prompts := [self.example_of(line, "") for line in self.experiment.show]:
             for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
-                print(f"{prompt}  ->  {written}")
+                print(f"{prompt.text}  ->  {written}")
         return []
 
 

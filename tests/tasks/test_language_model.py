@@ -1,6 +1,6 @@
 """Language models: a state that is carried equals one pass; regularisation acts in training alone; prompts."""
 
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax import config
+from s2sjax import config, run
 from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train, TransformerLM
 from s2sjax.core.tokens import EOS, PAD
 from s2sjax.data import streams
@@ -114,11 +114,10 @@ def test_windows_of_a_transformer_have_the_nats_of_their_own_context():
     nats = sum(line.nats for line in task.predictor()(params, [Line(line) for line in LINES]))
     inputs = np.concatenate([[EOS], ids[:-1]])
     expected = 0.0
-    run = jax.jit(partial(task.module.apply, {"params": params}, method="nats"))
     for end in range(1, len(ids) + 1):  # every token by itself, with seven before it
         begin = max(0, end - 8)
         pad = lambda part: np.pad(part, (0, 8 - len(part)))[None]
-        found, _ = run(pad(inputs[begin:end]), pad(ids[begin:end]), ())
+        found, _ = apply(task, params, "nats", pad(inputs[begin:end]), pad(ids[begin:end]), ())
         expected += float(found[0, end - begin - 1])
     np.testing.assert_allclose(nats, expected, rtol=1e-5)
 
@@ -152,10 +151,10 @@ def test_regularisation_changes_training_and_leaves_evaluation(name):
     assert plain.predictor()(params, lines) == noisy.predictor()(params, lines)
     batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     loss = {task: jax.jit(task.loss()) for task in (plain, noisy)}
-    run = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
-    assert run(plain, 0) != run(noisy, 0)
+    total = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
+    assert total(plain, 0) != total(noisy, 0)
     draws = field not in ("activation", "temporal")
-    assert (run(noisy, 0) != run(noisy, 1)) == draws and run(noisy, 0) == run(noisy, 0)
+    assert (total(noisy, 0) != total(noisy, 1)) == draws and total(noisy, 0) == total(noisy, 0)
 
 
 @pytest.mark.slow
@@ -183,9 +182,9 @@ def test_a_variational_mask_is_the_same_at_every_step():
 # ----------------------------------------------------------------------------------------- prompts
 
 
-@zoo.each(["recurrent", "transformer"], quick=(), rare=("transformer",))
-def test_prompts_are_continued(name):
-    model = {"recurrent": RECURRENT, "transformer": TRANSFORMER}[name]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_prompts_are_continued(model):
     task, params, _ = made(model, search=Continuation(max_length=5, temperature=0.0))
     prompts = [Prompt("the cat"), Prompt(""), Prompt("the zebra sat on the mat and the dog saw the cat")]
     greedy = task.predictor()(params, prompts)
@@ -242,3 +241,54 @@ def test_what_cannot_work_is_refused(build, message):
     with pytest.raises(UserError) as caught:
         build()
     assert str(caught.value).startswith(message)
+
+
+LEARNERS = ["next word", "next character", "next word of a Transformer"]
+
+
+@zoo.each(LEARNERS, quick=(), rare=LEARNERS[1:])
+def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeypatch):
+    """Of a line that comes again and again nothing is left to guess."""
+    everything = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
+    line, text = "one two three two one", tmp_path / "text.txt"
+    text.write_text(f"{line}\n" * 40)
+    model = TransformerLM(16, 2, 16, 1, dropout=0.0) if "Transformer" in name else RecurrentLM(16, 16, 1)
+    unit = "characters" if "character" in name else "words"
+    experiment = LanguageModel(
+        "line", PlainText(str(text), str(text), unit=unit, rows=4, steps=11), model,
+        Train(steps=150, learning_rate=3e-2, warmup=10, evaluate_every=0, save_every=150),
+        Continuation(temperature=0.0), PerplexityEvaluate(context=6),
+    )  # fmt: skip
+    trained, _ = run.train(experiment, tmp_path / "run")
+    assert run.evaluate(trained)["perplexity"].value < 1.1
+    assert trained.decode("one two") == line
+
+
+@pytest.mark.exhaustive
+def test_the_commands(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.py").write_text(
+        "from s2sjax.config import *\nfrom s2sjax.tasks import LanguageModel\n"
+        f"experiment = LanguageModel('lm', PlainText({TEXT!r}, {TEXT!r}, rows=8, steps=4), RecurrentLM(4, 6, 1),\n"
+        "    Train(steps=4, evaluate_every=2, save_every=2), show=('the cat',))\n"
+    )
+    code, out, err = call("train", "page.py")
+    assert (code, err) == (0, "")
+    assert "53 training tokens of 14 types, line ends included, 8 streams, 2 steps an epoch" in out
+    assert "state carried:" in out and "unit:words|vocabulary:14|tokens:53" in out and "the cat  ->  the cat" in out
+    code, out, err = call("decode", "runs/lm", "--search.max_length", 3, stdin=b"the cat\n\nzebra dog\n")
+    assert (code, err, len(out.splitlines())) == (0, "", 3) and out.splitlines()[2].startswith("<unk> dog")
+    code, out, _ = call("evaluate", "runs/lm", "--evaluate.streams", 2, "--evaluate.context", 3)
+    assert code == 0 and "state carried in 2 streams with context 3:" in out
+    code, out, _ = call("compare", "runs/lm", "runs/lm")
+    assert code == 0 and "nats per token" in out
+    for arguments, message in (
+        (("train", "page.py", "--data.train", "gone.txt", "--out", "x"), "error: there is no file gone.txt"),
+        (("train", "page.py", "--data.rows", 3, "--out", "x"), "error: data.rows 3 streams cannot be split among 8"),
+        (("evaluate", "runs/lm", "--split", "test"), "error: data.test is empty"),
+        (("decode", "runs/lm", "--search.top_p", 2), "error: search.top_p is 2.0: it must be above 0 and at most 1"),
+    ):
+        code, out, err = call(*arguments, stdin=b"the\n")
+        assert code == 2 and err.startswith(message), err
+    assert not (tmp_path / "x" / "config.json").exists()
