@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sjax.errors import UserError
+
+MOST_CELLS = 10_000_000
+"""of a sentence pair: some gigabytes of memory"""
 Sentence = str | Sequence[str]
 """words, or a string that is split at blanks"""
 
@@ -84,6 +88,10 @@ def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
         targets.add(target)
     one, two = sources.words(), targets.words()
     sizes = one.lengths * two.lengths
+    if sizes.max(initial=0) > MOST_CELLS:
+        pair = int(sizes.argmax())
+        lengths = f"{one.lengths[pair]:,} and {two.lengths[pair]:,}"
+        raise UserError(f"sentence pair {pair + 1} has {lengths} words: split it into sentences")
     keys = np.repeat(one.ids.astype(np.int64) * max(len(two.types), 1), np.repeat(two.lengths, one.lengths))
     ends = np.cumsum(sizes)
     # Target words of a sentence, once for each of its source words.
