@@ -185,6 +185,23 @@ TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
 }
 
 
+def build_encoder(family: config.Family, inputs: int, dtype=jnp.float32, remat_policy: str = "none") -> nn.Module:
+    """The encoder of a family, for tasks without its decoder: encoder(xs [B, S, inputs], mask [B, S], train) -> Memory.
+
+    The width of its states is `family.encoder_spec.states`.
+    """
+    return _module_of(family, "encoder_type")(family, inputs, jnp.dtype(dtype), remat_policy)
+
+
+def encoder_rules(family: config.Family) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    """The rules of the encoder alone, whose parameters are below `encoder/`."""
+    return tuple(
+        ("(^|/)encoder/.*" + pattern.removeprefix("encoder/"), axes)
+        for pattern, axes in _rules(family)
+        if not pattern.startswith("decoder")
+    )
+
+
 def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
     """The rules of a model; for a pair, those of the family of each side, limited to that side."""
     if not isinstance(model, config.Pair):
@@ -200,6 +217,16 @@ def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None
 def _rules(side: config.ModelSettings) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
     own_modules = side.encoder_type or side.decoder_type
     return side.tensor_rules if side.tensor_rules or own_modules else _of_family(TENSOR_RULES, side, ())
+
+
+def _module_of(side: config.ModelSettings, name: str) -> Any:
+    """The Flax module of a side: `encoder_type` or `decoder_type` of its class, or that of its family."""
+    module = getattr(side, name) or _of_family(FAMILIES, side, (None, None))[name == "decoder_type"]
+    require(
+        module is not None,
+        f"model {type(side).__name__} has no {name}: set it on the class, see s2sjax/models/__init__.py",
+    )
+    return module
 
 
 def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: Any) -> Any:
@@ -233,13 +260,7 @@ def build(
         f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "
         f"{target_size}: set data.shared True, or another model.tie",
     )
-    encoder = encodes.encoder_type or _of_family(FAMILIES, encodes, (None, None))[0]
-    decoder = decodes.decoder_type or _of_family(FAMILIES, decodes, (None, None))[1]
-    for side, module, name in ((encodes, encoder, "encoder_type"), (decodes, decoder, "decoder_type")):
-        require(
-            module is not None,
-            f"model {type(side).__name__} has no {name}: set it on the class, see s2sjax/models/__init__.py",
-        )
+    encoder, decoder = _module_of(encodes, "encoder_type"), _module_of(decodes, "decoder_type")
     return EncoderDecoder(
         model,
         encoder,

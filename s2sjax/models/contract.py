@@ -43,7 +43,7 @@ from s2sjax.core import positions
 from s2sjax.core.beams import Beams, as_beams
 from s2sjax.core.cells import CELLS, Carry
 from s2sjax.core.tokens import PAD, SOS
-from s2sjax.models.frontends import Tokens
+from s2sjax.models.frontends import Tokens, token_embedding
 
 
 class Memory(NamedTuple):
@@ -149,11 +149,11 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
-        self.target_embedding = self._embedding(self.target_size, decodes.embedding, self.target_spelling)
+        self.target_embedding = token_embedding(self.target_size, decodes.embedding, self.dtype, self.target_spelling)
         self.source_embedding = (
             self.target_embedding
             if decodes.tie == "all"
-            else self._embedding(self.source_size, encodes.embedding, self.source_spelling)
+            else token_embedding(self.source_size, encodes.embedding, self.dtype, self.source_spelling)
         )
         self.frontend = Tokens(self.source_embedding)
         self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
@@ -162,14 +162,6 @@ class EncoderDecoder(nn.Module):
         self.bridge = None
         if isinstance(self.config, config.Pair):
             self.bridge = Bridge(self.config.bridge, encodes.encoder_spec, decodes.decoder_spec, self.dtype)
-
-    def _embedding(self, size: int, width: int, spelling: layers.Spelling | None) -> nn.Module:
-        if spelling is not None:
-            return layers.SpelledEmbedding(spelling, width, self.dtype)
-        if width == 0:
-            return layers.OneHot(size, self.dtype)
-        # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
-        return layers.Embedding(size, width, self.dtype, scale=width**0.5)
 
     @property
     def attends(self) -> bool:

@@ -8,6 +8,8 @@ columns) is a new class here, and no encoder changes.
 Letters: B batch, S source positions, E width of the vectors, F features of a frame.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -53,3 +55,13 @@ class Frames(nn.Module):
         frames = frames.astype(self.dtype)
         xs = frames if self.project is None else self.project(frames)
         return jnp.where(mask[..., None], xs, 0), mask
+
+
+def token_embedding(size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None) -> nn.Module:
+    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0."""
+    if spelling is not None:
+        return layers.SpelledEmbedding(spelling, width, dtype)
+    if width == 0:
+        return layers.OneHot(size, dtype)
+    # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
+    return layers.Embedding(size, width, dtype, scale=width**0.5)

@@ -1,12 +1,15 @@
 """Front ends: ids or frames become vectors and a mask, and every encoder reads them."""
 
+import re
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import zoo
 
 from s2sjax import layers, models
+from s2sjax.models.encoders import FrameEncoder, TextEncoder
 from s2sjax.models.frontends import Frames, Tokens
+from s2sjax.training.fingerprints import named_leaves
 
 FRAMES = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
 LENGTHS = np.array([4, 2])
@@ -46,10 +49,21 @@ def test_frames_of_width_0_pass_unchanged_and_have_no_parameters():
 def test_every_encoder_reads_frames(name):
     """The memory of a row does not depend on what lies beyond its length."""
     c = zoo.without_dropout(zoo.MODELS[name])
-    frontend = Frames(3, c.embedding or 3)
-    encoder = models.FAMILIES[type(c)][0](c, frontend.width, jnp.float32)
-    xs, mask = frontend.init_with_output(jax.random.key(0), FRAMES, LENGTHS)[0]
-    memory, params = encoder.init_with_output(jax.random.key(1), xs, mask, False)
+    encoder = FrameEncoder(c, features=3)
+    memory, params = encoder.init_with_output(jax.random.key(0), FRAMES, LENGTHS)
     assert memory.states.shape == (2, 4, c.encoder_spec.states)
-    short = encoder.apply(params, xs[1:, :2], mask[1:, :2], False)
+    short = encoder.apply(params, FRAMES[1:, :2], LENGTHS[1:])
     np.testing.assert_allclose(memory.states[1, :2], short.states[0], atol=1e-5)
+    for pattern, _ in models.encoder_rules(c):
+        assert any(re.search(pattern, path) for path, _ in named_leaves(params["params"]))
+
+
+def test_text_encoders_are_those_of_the_encoder_decoder():
+    c = zoo.without_dropout(zoo.MODELS["luong"])
+    ids = np.array([[4, 5, 6, 2], [5, 2, 0, 0]])
+    memory, params = TextEncoder(c, size=7).init_with_output(jax.random.key(0), ids)
+    whole = models.build(c, 7, 7)
+    other = whole.init(jax.random.key(1), ids, ids)["params"]
+    other = other | {"encoder": params["params"]["encoder"], "source_embedding": params["params"]["embedding"]}
+    encoded = whole.apply({"params": other}, ids, method="encode")
+    np.testing.assert_allclose(memory.states, encoded.states, atol=1e-6)
