@@ -203,6 +203,8 @@ def test_words_can_be_given_as_lists_and_what_cannot_be_aligned_is_refused():
         align.fit([("", "a"), ("b", "")])
     with pytest.raises(UserError, match="sentence pair 2 has 4,000 and 4,000 words: split it into sentences"):
         align.fit([("a", "b"), ("a " * 4000, "b " * 4000)])
+    with pytest.raises(UserError, match="pair 1 is 'a b': give"):
+        align.fit(["a b"])
     with pytest.raises(UserError, match="there is no model 'ibm3': choose one of ibm1, ibm2, hmm"):
         align.fit(TEXT, "ibm3")
     with pytest.raises(UserError, match="iterations is 0: it must be at least 1"):
