@@ -279,8 +279,8 @@ def _add_align_options(align: _Parser, help: bool) -> None:
     align.add_argument("--model", choices=["ibm1", "ibm2", "hmm"], help=about)
     about = "of EM, for Model 1, and again for the model that starts from it (default: 5)"
     align.add_argument("--iterations", metavar="N", type=_count, help=about)
-    about = "let the two directions learn from each other: usually better in each, at more memory"
-    align.add_argument("--agree", action="store_true", help=about)
+    about = "the two directions learn from each other, which makes both better (default), or each learns alone, by EM"
+    align.add_argument("--agree", action=argparse.BooleanOptionalAction, help=about)
     methods = ["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
     about = "how the two directions become one alignment (default: grow-diag-final-and)"
     align.add_argument("--symmetrize", choices=methods, help=about)

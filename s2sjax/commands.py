@@ -198,7 +198,8 @@ def align(options: argparse.Namespace, fields: list[str]) -> None:
         aligned = _aligned_by_attention(options, text.pairs)
     else:
         report = lambda line: print(line, file=sys.stderr, flush=True)
-        aligned = aligner.fit(text.pairs, options.model or "hmm", options.iterations or 5, options.agree, report)
+        model, agree = options.model or "hmm", options.agree is not False
+        aligned = aligner.fit(text.pairs, model, options.iterations or 5, agree, report)
     method = options.direction or options.symmetrize or aligned.default
     lines = (gold.pharaoh(aligned.links_of(number, method)) for number in range(text.size))
     if options.out:
@@ -384,10 +385,13 @@ def _check_align(options: argparse.Namespace, by_attention: bool) -> None:
     if options.symmetrize and options.direction:
         raise UserError("--symmetrize joins both directions, and --direction is one of them: leave one of these out")
     for name in ("model", "iterations", "agree", "add", "direction"):
-        if by_attention and getattr(options, name):
+        if by_attention and getattr(options, name) not in (None, []):
             raise UserError(f"--{name} does not apply to the attention of a run: leave it out")
     if by_attention and options.symmetrize and not (options.run and options.reverse_run):
         raise UserError("--symmetrize requires both directions: give --run and --reverse-run, or leave it out")
+    inputs = [path for path in (options.source, options.target, options.gold, *options.add) if path]
+    if options.out and any(Path(options.out).absolute() == Path(path).absolute() for path in inputs):
+        raise UserError(f"--out {options.out} is also read: name another file")
     if options.out and Path(options.out).is_dir():
         raise UserError(f"--out {options.out} is a folder: name a file")
     if options.out and not Path(options.out).absolute().parent.is_dir():

@@ -687,6 +687,19 @@ def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_align_takes_the_attention_of_a_run(call, trained, tmp_path):
+    """One direction, and both; the words of the tiny run are whole lines."""
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("abcd\tdcba\t0-0\n\ta\t\nbad\tdab\t0-0\n")
+    code, out, err = call("align", pairs, "--run", trained[0], "--gold", pairs)
+    assert (code, out) == (0, "0-0\n\n0-0\n")
+    assert err == "on 3 gold sentences:\nforward  AER  0.0%  precision 100.0%  recall 100.0%\n"
+    both = call("align", pairs, "--run", trained[0], "--reverse-run", trained[0], "--symmetrize", "union")
+    assert both == (0, "0-0\n\n0-0\n", "")
+    assert call("align", pairs, "--run", tmp_path)[2].startswith(f"error: {tmp_path} is not a run folder")
+
+
 def test_decode_draws_the_attention(call, trained, tmp_path):
     picture = tmp_path / "attention.svg"
     code, out, err = call("decode", trained[0], "--attention", picture, stdin=b"abcd\nbad\n")

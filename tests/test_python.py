@@ -114,6 +114,7 @@ def test_the_score_is_that_of_the_search(typed, one_device):
         (lambda run: run.nbest(["a"], 9), "search.nbest 9 is not from 1 to search.beam 4"),
         (lambda run: run.score(["a\tb"]), "pair 1 is 'a\\tb': give (source, target) pairs of strings"),
         (lambda run: run.score([("a", "b"), ("a", 3)]), "pair 2 is ('a', 3): give (source, target) pairs of strings"),
+        (lambda run: run.align([("a",)]), "pair 1 is ('a',): give (source, target) pairs of strings"),
         (lambda run: run.evaluate("tset"), "there is no split 'tset': choose from train, dev, test"),
         (lambda run: run.attention("a").save("a.gif"), "a.gif is not a supported image format: use .png, .svg or .pdf"),
         (lambda run: run.tree("a", beam=1), "only beam search has a tree"),

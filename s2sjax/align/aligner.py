@@ -10,7 +10,7 @@ Model 2 and the HMM start from the translation table of Model 1, so that each of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from s2sjax.align.models import Positions, Posteriors, Table
 from s2sjax.align.symmetrize import METHODS, Link
 from s2sjax.errors import UserError
 
-Name = Literal["ibm1", "ibm2", "hmm"]
 MODELS: dict[str, Callable[[Direction], Positions]] = {
     "ibm1": lambda direction: models.Uniform(),
     "ibm2": lambda direction: models.Absolute.uniform(direction.groups),
@@ -104,14 +103,14 @@ def given(forward: Sequence[set[Link]] | None, reverse: Sequence[set[Link]] | No
 
 def fit(
     pairs: Iterable[tuple[Sentence, Sentence]],
-    model: Name = "hmm",
+    model: str = "hmm",
     iterations: int = 5,
-    agree: bool = False,
+    agree: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> Aligned:
     """Aligns the words of (source, target) pairs. `report` gets a line for each iteration.
 
-    agree: both directions learn from each other, see models.agree; each is then a better alignment, and no longer EM.
+    agree: the two directions learn from each other (models.agree), and are better for it; without, each is plain EM.
 
     A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. A sentence that
     is to be aligned has to be among the pairs: word pairs that were never seen have no probability.

@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sjax.errors import UserError
+
+MOST_CELLS = 10_000_000
+"""of a sentence pair: some gigabytes of memory"""
 Sentence = str | Sequence[str]
 """words, or a string that is split at blanks"""
 
@@ -79,11 +83,17 @@ class Direction(NamedTuple):
 def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
     """Numbers the words, and the pairs of words that occur in translations of each other."""
     sources, targets = _Numbering(), _Numbering()
-    for source, target in pairs:
-        sources.add(source)
-        targets.add(target)
+    for number, pair in enumerate(pairs, start=1):
+        if isinstance(pair, str) or len(pair) != 2:
+            raise UserError(f"pair {number} is {pair!r:.60}: give (source, target) pairs")
+        sources.add(pair[0])
+        targets.add(pair[1])
     one, two = sources.words(), targets.words()
     sizes = one.lengths * two.lengths
+    if sizes.max(initial=0) > MOST_CELLS:
+        longest = int(sizes.argmax())
+        lengths = f"{one.lengths[longest]:,} and {two.lengths[longest]:,}"
+        raise UserError(f"sentence pair {longest + 1} has {lengths} words: split it into sentences")
     keys = np.repeat(one.ids.astype(np.int64) * max(len(two.types), 1), np.repeat(two.lengths, one.lengths))
     ends = np.cumsum(sizes)
     # Target words of a sentence, once for each of its source words.

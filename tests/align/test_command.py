@@ -1,6 +1,7 @@
 """`s2sjax align` as a person meets it."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def refused(call, here):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_line_of_links_for_each_line(call, here, name):
-    code, out, err = call("align", "s", "t", "--model", name, "--agree")
+    code, out, err = call("align", "s", "t", "--model", name, "--no-agree")
     assert (code, out) == (0, LINKS)
     first, second, *_ = err.splitlines()
     assert first == "5 sentence pairs, 8 and 9 words, 12 different pairs of words"
@@ -97,9 +98,11 @@ def test_wrong_options_are_refused_before_anything_is_read(refused):
     assert "0' is not a whole number that is at least 1" in refused("x", "t", "--iterations", "0")
     both = "--symmetrize joins both directions, and --direction is one of them: leave one of these out"
     assert refused("x", "t", "--symmetrize", "union", "--direction", "forward") == both
+    assert refused("s", "t", "--out", "t") == "--out t is also read: name another file"
     assert refused("x", "t", "--out", ".") == "--out . is a folder: name a file"
     assert refused("x", "t", "--out", "no/links").startswith("--out no/links: there is no folder no: make it")
     assert refused("x", "t", "--run", "r", "--model", "hmm").startswith("--model does not apply to the attention of a")
+    assert refused("x", "t", "--run", "r", "--no-agree").startswith("--agree does not apply to the attention of a run")
     assert refused("x", "t", "--run", "r", "--symmetrize", "union").startswith("--symmetrize requires both directions")
     assert refused("x", "t", "--beam", "4") == "align has no option --beam: see s2sjax align --help"
 
@@ -115,3 +118,13 @@ def test_the_choices_of_the_command_line_are_those_of_the_package(call):
     text = "".join(call("align", "--help")[1].split())
     assert f"--model{{{','.join(MODELS)}}}" in text
     assert f"--symmetrize{{{','.join(METHODS)}}}" in text
+
+
+def test_the_program_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs/alignment.md").read_text(encoding="utf-8")
+    (program,) = re.findall("```python\n(.*?)```", page, re.S)
+    exec(program, {})
+    links, probability, score = capsys.readouterr().out.splitlines()
+    assert links == str([{(0, 0), (1, 1)}] * 3)
+    assert 0.9 < float(probability) <= 1
+    assert score == "AER  0.0%  precision 100.0%  recall 100.0%"

@@ -184,7 +184,7 @@ def test_directions_that_agree_count_the_product_of_their_posteriors():
     for d, each in zip(directions, both):
         assert (text.cells[d.places] == d.cells).all()
         np.testing.assert_allclose(by_cell(d, each), product, atol=1e-15)
-    links = align.fit(TEXT, agree=True).links("intersection")
+    links = align.fit(TEXT).links("intersection")
     assert len(links) == len(TEXT) and any(links)
 
 
@@ -201,6 +201,10 @@ def test_words_can_be_given_as_lists_and_what_cannot_be_aligned_is_refused():
     assert align.fit(listed).links() == align.fit(TEXT).links()
     with pytest.raises(UserError, match="no sentence pair has words on both sides"):
         align.fit([("", "a"), ("b", "")])
+    with pytest.raises(UserError, match="sentence pair 2 has 4,000 and 4,000 words: split it into sentences"):
+        align.fit([("a", "b"), ("a " * 4000, "b " * 4000)])
+    with pytest.raises(UserError, match="pair 1 is 'a b': give"):
+        align.fit(["a b"])
     with pytest.raises(UserError, match="there is no model 'ibm3': choose one of ibm1, ibm2, hmm"):
         align.fit(TEXT, "ibm3")
     with pytest.raises(UserError, match="iterations is 0: it must be at least 1"):
