@@ -24,6 +24,6 @@ experiment = Recognition(
     model=RecognizerModel(
         Luong(width=128, embedding=0, layers=2, cell="gru", bidirectional=True, dropout=0.2), dropout=0.2
     ),
-    train=Train(steps=1000, learning_rate=3e-3, warmup=100, evaluate_every=250, save_every=250),
+    train=Train(steps=600, learning_rate=3e-3, warmup=100, evaluate_every=200, save_every=200),
     evaluate=LabelEvaluate(samples=2, drawn=3),
 )

@@ -205,10 +205,8 @@ class Recognition(config.Experiment):
             self.search.language_weight == 0 or self.data.ngram > 0,
             "search.language_weight requires a language model: set data.ngram above 0",
         )
-        longest, places = (
-            -(-max(T for T, _ in self.data.buckets) // self.model.reduction),
-            self.model.encoder.max_positions,
-        )
+        longest = -(-max(T for T, _ in self.data.buckets) // self.model.reduction)
+        places = self.model.encoder.max_positions
         require(
             places is None or places >= longest,
             f"model.encoder.max_length {places} is shorter than the longest of data.buckets, {longest} frames that are "
@@ -439,12 +437,19 @@ class RecognitionTask(Task):
 
             drawn = []
             for example, output, (logits, length) in zip(examples, outputs, found):
-                log_probs, ids = jax.nn.log_softmax(logits[:length]), jnp.array(self.labels.ids(output.labels), int)
-                states, _ = ctc.align(log_probs, length, ids, jnp.array(len(ids)))
-                title, probs = self.show(example, output), np.exp(log_probs)
-                one = spikes.Spikes(
-                    example.frames, probs, self.labels.alphabet, np.asarray(states), e.model.stack, title
+                log_probs, ids = jax.nn.log_softmax(logits[:length]), self.labels.ids(output.labels)
+                states, _ = ctc.align(log_probs, length, jnp.array(ids, int), jnp.array(len(ids)))
+                drawn.append(
+                    spikes.Spikes(
+                        example.frames,
+                        np.exp(log_probs),
+                        self.labels.alphabet,
+                        ids,
+                        np.asarray(states),
+                        e.model.reduction,
+                        self.show(example, output),
+                        self.corpus.seconds,
+                    )
                 )
-                drawn.append(one._replace(seconds=self.corpus.seconds))
             spikes.spike_figure(path, drawn)
         return [path]
