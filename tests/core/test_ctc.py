@@ -124,7 +124,7 @@ def test_the_loss_is_never_negative():
 many = jax.jit(jax.vmap(ctc.negative_log_likelihood))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rounding_stays_small_on_many_frames():
     """Float32 against float64 on 1,000 frames: a loss of about 1,000, and gradients up to 1. Optax is off by 1e-3."""
     rng = np.random.default_rng(9)
