@@ -151,6 +151,7 @@ def test_it_agrees_with_optax():
     np.testing.assert_allclose(many(jax.nn.log_softmax(logits), frames, labels, count), theirs, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_posteriors_and_the_best_alignment():
     log_probs, labels = random_log_probs(6), (1, 2)
     alignments = [a for a in product(range(V), repeat=4) if tuple(ctc.collapse(a)) == labels]

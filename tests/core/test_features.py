@@ -59,6 +59,7 @@ def test_normalized_examples():
     assert not found[0, 4:].any() and not found[1].any()
 
 
+@pytest.mark.slow
 def test_stretch_and_warp():
     frames = jnp.arange(6.0)[:, None] * jnp.ones((1, 3))
     stretch, warp = jax.jit(augment.stretch), jax.jit(augment.warp)
