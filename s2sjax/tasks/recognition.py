@@ -220,15 +220,6 @@ class Recognition(config.Experiment):
 # ----------------------------------------------------------------------------------------- task
 
 
-def frame_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Numbers of frames for predictions, which may be longer than training examples: the last one is doubled.
-
-    ((100, 8), (300, 8))  ->  (100,), (300,), (600,), (1200,), ...
-    """
-    frames = [T for T, _ in buckets]
-    return [(T,) for T in [*frames, *(frames[-1] << n for n in range(1, 9))]]
-
-
 def _ctc(
     module: Recognizer, params: Any, frames: Any, lengths: Any, labels: Any, train: bool = False, rngs: Any = None
 ) -> dict[str, tuple[Array, Array]]:
@@ -361,7 +352,7 @@ class RecognitionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), frame_buckets(e.data.buckets), e.evaluate.rows, mesh)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -428,9 +419,8 @@ class RecognitionTask(Task):
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
         apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        found = Batched(apply, frame_buckets(e.data.buckets), len(examples), mesh)(
-            params, self.columns(examples, False)
-        )
+        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh)
+        found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if hosts.is_leader():
             from s2sjax.evaluate import spikes  # imports Matplotlib, which is slow
