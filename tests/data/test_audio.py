@@ -146,6 +146,17 @@ def test_strings_are_of_one_speaker_and_test_speakers_are_never_heard(fsdd):
     assert {name.split("_")[1] for example in by_speaker.examples("dev") for name in example.name.split("+")} == {"ben"}
 
 
+def test_only_training_strings_are_changed(fsdd):
+    digests = lambda split, **options: [example.digest for example in corpus(fsdd, **options).examples(split)]
+    changed = {"voices": 0.3, "noise": 0.1}
+    assert digests("test", **changed) == digests("test")
+    assert digests("train", **changed) == digests("train", **changed)
+    assert not {*digests("train", **changed)} & {*digests("train")}
+    slower = corpus(fsdd, voices=0.3).examples("train")
+    lengths = [len(new.frames) / len(old.frames) for new, old in zip(slower, corpus(fsdd).examples("train"))]
+    assert 0.6 < min(lengths) < 0.9 and 1.1 < max(lengths) < 1.6  # from 1 / 1.3 to 1 / 0.7, in whole frames
+
+
 def test_an_index_that_is_wrong_is_refused(fsdd):
     index = (fsdd / "index.tsv").read_text()
     cases = {

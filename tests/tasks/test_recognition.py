@@ -118,6 +118,7 @@ def test_random_changes_depend_on_seed_step_and_example_alone(task):
         (lambda: LabelSearch(bonus=1.0), "search.language_weight and search.bonus are of prefix beam search: set"),
         (lambda: LabelledSignals(buckets=()), "data.buckets is empty"),
         (lambda: Augment(speed=1.5), "data.augment.speed is 1.5: it must be below 1"),
+        (lambda: RecognizerModel(stack=2, channels=8), "model.channels already reads four frames as one"),
         (lambda: RecognizerModel(stack=0), "model.stack is 0: it must be at least 1"),
         (lambda: Recognition("x", train=Train(label_smoothing=0.1)), "train.label_smoothing applies to tasks"),
         (
