@@ -4,7 +4,8 @@ Paper     Graves et al. 2006, Connectionist Temporal Classification
 Command   s2sjax train experiments/sklearn_digits.py            (pip install 's2sjax[sklearn]')
 Data      1,797 digits of 8 by 8 pixels; numbers of 1 to 5 digits with 0 to 2 empty columns between. 15 % of the digits
           are only in test numbers, 5 % only in dev numbers
-Score     not measured yet
+Hardware  one ARM core, 1 min 44 s of its time; no accelerator
+Score     test LER 1.64 %, SER 4.60 % on 500 numbers, greedy, seed 0; 103,563 weights
 """
 
 from s2sjax.config import Luong, Train
@@ -24,6 +25,6 @@ experiment = Recognition(
     model=RecognizerModel(
         Luong(width=128, embedding=0, layers=2, cell="gru", bidirectional=True, dropout=0.2), dropout=0.2
     ),
-    train=Train(steps=1000, learning_rate=3e-3, warmup=100, evaluate_every=250, save_every=250),
+    train=Train(steps=600, learning_rate=3e-3, warmup=100, evaluate_every=200, save_every=200),
     evaluate=LabelEvaluate(samples=2, drawn=3),
 )

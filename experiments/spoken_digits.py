@@ -27,7 +27,6 @@ experiment = Recognition(
     model=RecognizerModel(
         Luong(width=256, embedding=0, layers=3, cell="lstm", bidirectional=True, dropout=0.3),
         channels=32,
-        normalize=True,
         dropout=0.3,
     ),
     train=Train(steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-FLOOR = 1e-3
+FLOOR = 1e-2
 """of the power in a triangle; samples are in [-1, 1]"""
 
 

@@ -2,6 +2,11 @@
 
 sources.py      examples of a corpus, split by split
 tables.py       text files by line, TSV
+signals.py      frames and their labels; strings of pieces
+audio.py        recordings and their log-mel features
+spoken.py       corpora of recordings
+written.py      corpora of written digits
+label_models.py the alphabet and the n-gram model of labels
 synthetic.py    generated examples
 labels.py       examples with a label
 assets.py       labels and statistics that are learned from the data

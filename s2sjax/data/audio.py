@@ -35,12 +35,14 @@ class LogMel:
     """lowest frequency in Hz"""
     high: float = 0.0
     """highest frequency in Hz; 0: half of the rate"""
-    center: bool = True
-    """scale each recording to a highest sample of 1 and subtract the mean of its features, so that loudness and
-    microphone count less"""
+    loudness: float = 0.1
+    """each recording is scaled to this root mean square of the samples that are not 0; 0: it is not scaled"""
+    center: bool = False
+    """subtract the mean of the features of each recording, so that the microphone counts less; bad for short ones"""
 
     def __post_init__(self):
         at_least(1, self, "LogMel", "rate", "filters")
+        at_least(0, self, "LogMel", "loudness")
         require(self.window > 0 and self.hop > 0, "LogMel: window and hop must be above 0 milliseconds")
         require(self.hop_samples >= 1, f"LogMel.hop {self.hop} ms is less than one sample at {self.rate} Hz: raise it")
         require(
@@ -151,14 +153,18 @@ def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndar
         height = CHUNK if len(recordings) > CHUNK else len(rows)
         padded = np.zeros((height, rounded[rows[-1]]), np.float32)
         for place, row in enumerate(rows):
-            loudness = np.abs(recordings[row]).max() if settings.center else 1
-            padded[place, : len(recordings[row])] = recordings[row] / loudness
+            padded[place, : len(recordings[row])] = _scaled(recordings[row], settings.loudness)
         computed = np.asarray(compute(padded))
         for place, row in enumerate(rows):
             length = features.frame_count(len(recordings[row]), settings.window_samples, settings.hop_samples)
             frames = computed[place, :length]
             found[row] = frames - frames.mean(axis=0) if settings.center else frames.copy()
     return found
+
+
+def _scaled(samples: np.ndarray, loudness: float) -> np.ndarray:
+    sounding = samples[samples != 0]
+    return samples * (loudness / np.sqrt(np.mean(sounding**2))) if loudness and len(sounding) else samples
 
 
 @cache

@@ -23,7 +23,8 @@ class Spikes(NamedTuple):
 
     frames: np.ndarray  # [T, F]
     probs: np.ndarray  # [ceil(T / n), V]; symbol 0 is the blank
-    alphabet: Sequence[str]
+    alphabet: Sequence[str]  # of the symbols from 1
+    output: Sequence[int]  # symbols
     states: np.ndarray  # [ceil(T / n)] the alignment of the output: see `ctc.align`
     stack: int
     title: str
@@ -69,13 +70,12 @@ def _draw_probs(panel: Axes, one: Spikes) -> None:
             colour = SERIES[(symbol - 1) % len(SERIES)]
             panel.fill_between(at, one.probs[:, symbol], color=colour, alpha=0.25, linewidth=0)
             panel.plot(at, one.probs[:, symbol], color=colour, linewidth=1.2)
-    for state in sorted({int(state) for state in one.states if state % 2 == 1}):
-        (places,) = np.nonzero(one.states == state)
-        place = places[np.argmax(one.probs[places].max(axis=1))]
-        label = one.alphabet[int(np.argmax(one.probs[place, 1:]))]
+    for number, symbol in enumerate(one.output):
+        (places,) = np.nonzero(one.states == 2 * number + 1)
+        place = places[np.argmax(one.probs[places, symbol])]
         panel.annotate(
-            label, (at[place], 1.02), ha="center", va="bottom", annotation_clip=False, **text_style(9),
-            bbox={"facecolor": BACKGROUND, "edgecolor": "none", "pad": 0.8},
+            one.alphabet[symbol - 1], (at[place], 1.02), ha="center", va="bottom", annotation_clip=False,
+            bbox={"facecolor": BACKGROUND, "edgecolor": "none", "pad": 0.8}, **text_style(9),
         )  # fmt: skip
     panel.set_xlim(0, T)
     panel.set_ylim(0, 1.25)

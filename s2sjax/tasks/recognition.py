@@ -205,10 +205,8 @@ class Recognition(config.Experiment):
             self.search.language_weight == 0 or self.data.ngram > 0,
             "search.language_weight requires a language model: set data.ngram above 0",
         )
-        longest, places = (
-            -(-max(T for T, _ in self.data.buckets) // self.model.reduction),
-            self.model.encoder.max_positions,
-        )
+        longest = -(-max(T for T, _ in self.data.buckets) // self.model.reduction)
+        places = self.model.encoder.max_positions
         require(
             places is None or places >= longest,
             f"model.encoder.max_length {places} is shorter than the longest of data.buckets, {longest} frames that are "
@@ -220,15 +218,6 @@ class Recognition(config.Experiment):
 
 
 # ----------------------------------------------------------------------------------------- task
-
-
-def frame_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Numbers of frames for predictions, which may be longer than training examples: the last one is doubled.
-
-    ((100, 8), (300, 8))  ->  (100,), (300,), (600,), (1200,), ...
-    """
-    frames = [T for T, _ in buckets]
-    return [(T,) for T in [*frames, *(frames[-1] << n for n in range(1, 9))]]
 
 
 def _ctc(
@@ -363,7 +352,7 @@ class RecognitionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), frame_buckets(e.data.buckets), e.evaluate.rows, mesh)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -430,21 +419,27 @@ class RecognitionTask(Task):
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
         apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        found = Batched(apply, frame_buckets(e.data.buckets), len(examples), mesh)(
-            params, self.columns(examples, False)
-        )
+        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh)
+        found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if hosts.is_leader():
             from s2sjax.evaluate import spikes  # imports Matplotlib, which is slow
 
             drawn = []
             for example, output, (logits, length) in zip(examples, outputs, found):
-                log_probs, ids = jax.nn.log_softmax(logits[:length]), jnp.array(self.labels.ids(output.labels), int)
-                states, _ = ctc.align(log_probs, length, ids, jnp.array(len(ids)))
-                title, probs = self.show(example, output), np.exp(log_probs)
-                one = spikes.Spikes(
-                    example.frames, probs, self.labels.alphabet, np.asarray(states), e.model.stack, title
+                log_probs, ids = jax.nn.log_softmax(logits[:length]), self.labels.ids(output.labels)
+                states, _ = ctc.align(log_probs, length, jnp.array(ids, int), jnp.array(len(ids)))
+                drawn.append(
+                    spikes.Spikes(
+                        example.frames,
+                        np.exp(log_probs),
+                        self.labels.alphabet,
+                        ids,
+                        np.asarray(states),
+                        e.model.reduction,
+                        self.show(example, output),
+                        self.corpus.seconds,
+                    )
                 )
-                drawn.append(one._replace(seconds=self.corpus.seconds))
             spikes.spike_figure(path, drawn)
         return [path]

@@ -65,6 +65,7 @@ def loss_and_gradient():
     return jax.jit(jax.grad(loss, has_aux=True))
 
 
+@pytest.mark.slow
 def test_the_gradient_matches_finite_differences():
     labels, frames, count = np.array([[1, 1, 0]], np.int32), np.array([T]), np.array([2])
     with jax.enable_x64(True):
@@ -124,7 +125,7 @@ def test_the_loss_is_never_negative():
 many = jax.jit(jax.vmap(ctc.negative_log_likelihood))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rounding_stays_small_on_many_frames():
     """Float32 against float64 on 1,000 frames: a loss of about 1,000, and gradients up to 1. Optax is off by 1e-3."""
     rng = np.random.default_rng(9)
@@ -138,7 +139,7 @@ def test_rounding_stays_small_on_many_frames():
         np.testing.assert_allclose(gradient, exact_gradient, atol=5e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_agrees_with_optax():
     optax = pytest.importorskip("optax")
     rng = np.random.default_rng(5)
@@ -150,6 +151,7 @@ def test_it_agrees_with_optax():
     np.testing.assert_allclose(many(jax.nn.log_softmax(logits), frames, labels, count), theirs, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_posteriors_and_the_best_alignment():
     log_probs, labels = random_log_probs(6), (1, 2)
     alignments = [a for a in product(range(V), repeat=4) if tuple(ctc.collapse(a)) == labels]
@@ -182,7 +184,7 @@ def test_greedy_reads_the_best_alignment():
 BIGRAM = ngram.estimate([(1, 2), (1, 2, 2), (2,)], V, order=2)
 
 
-@pytest.mark.parametrize("weight, bonus", [(None, 0.0), (0.7, 0.9)])
+@pytest.mark.parametrize("weight, bonus", [(0.7, 0.9), pytest.param(None, 0.0, marks=pytest.mark.slow)])
 def test_a_wide_prefix_beam_equals_enumeration(weight, bonus):
     """Log-probabilities of all label sequences, and their order, with and without a language model."""
     model = None if weight is None else BIGRAM
@@ -214,6 +216,7 @@ def test_prefix_search_finds_what_greedy_misses():
     np.testing.assert_allclose(np.exp(found.log_prob), [0.64, 0.36], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_narrow_beam_has_no_prefix_twice_and_never_too_much():
     log_probs = random_log_probs(7, frames=8)
     expected = sums_by_labels(log_probs)
@@ -223,6 +226,7 @@ def test_a_narrow_beam_has_no_prefix_twice_and_never_too_much():
     assert all(np.exp(p) <= expected[name] * (1 + 1e-5) for p, name in zip(found.log_prob, names))
 
 
+@pytest.mark.slow
 def test_a_language_model_can_forbid():
     """An automaton for sequences of exactly two labels."""
     forbidden = -np.inf

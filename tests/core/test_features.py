@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from s2sjax.core import augment, features
 
@@ -58,6 +59,7 @@ def test_normalized_examples():
     assert not found[0, 4:].any() and not found[1].any()
 
 
+@pytest.mark.slow
 def test_stretch_and_warp():
     frames = jnp.arange(6.0)[:, None] * jnp.ones((1, 3))
     stretch, warp = jax.jit(augment.stretch), jax.jit(augment.warp)
@@ -73,6 +75,7 @@ def test_stretch_and_warp():
     np.testing.assert_allclose(warp(features, 2.0), [[0, 2, 3, 3]])
 
 
+@pytest.mark.slow
 def test_masks_are_short_runs_of_real_places():
     keep = jax.jit(jax.vmap(lambda key: augment.keep_runs(key, 12, 8, 1, 3)))
     kept = np.asarray(keep(jax.random.split(jax.random.key(0), 200)))
@@ -82,6 +85,7 @@ def test_masks_are_short_runs_of_real_places():
         assert np.ptp(np.flatnonzero(row)) == row.sum() - 1  # one run
 
 
+@pytest.mark.slow
 def test_what_is_drawn_depends_on_the_key_alone():
     ranges = augment.Ranges(0.2, 0.1, 0.5, 0.1, 1, 2, 1, 2)
     one = jax.jit(partial(augment.augment, ranges))

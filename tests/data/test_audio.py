@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from s2sjax import config
 from s2sjax.data import audio
 from s2sjax.data.audio import LogMel
 from s2sjax.data.signals import Strings
@@ -46,8 +47,11 @@ def test_features_do_not_depend_on_neighbours():
     together = audio.log_mels(recordings, SMALL)
     assert [frames.shape for frames in together] == [(11, 4), (3, 4), (19, 4)]
     np.testing.assert_allclose(together[1], audio.log_mels(recordings[1:2], SMALL)[0], atol=1e-5)
-    np.testing.assert_allclose(together[0].mean(0), 0, atol=1e-5)
-    np.testing.assert_allclose(audio.log_mels([9 * recordings[1]], SMALL)[0], together[1], atol=1e-4)  # louder
+    silence = np.zeros(3, np.float32)
+    louder = np.concatenate([9 * recordings[1], silence])
+    np.testing.assert_allclose(audio.log_mels([louder], SMALL)[0], together[1], atol=1e-4)
+    centred = audio.log_mels(recordings, config.replace(SMALL, center=True))
+    np.testing.assert_allclose(centred[0], together[0] - together[0].mean(0), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,17 @@ def test_strings_are_of_one_speaker_and_test_speakers_are_never_heard(fsdd):
     assert again[0].digest == parts["train"][0].digest and len(again[0].digest) == 64
     by_speaker = corpus(fsdd, dev_speakers=("ben",))
     assert {name.split("_")[1] for example in by_speaker.examples("dev") for name in example.name.split("+")} == {"ben"}
+
+
+def test_only_training_strings_are_changed(fsdd):
+    digests = lambda split, **options: [example.digest for example in corpus(fsdd, **options).examples(split)]
+    changed = {"voices": 0.3, "noise": 0.1}
+    assert digests("test", **changed) == digests("test")
+    assert digests("train", **changed) == digests("train", **changed)
+    assert not {*digests("train", **changed)} & {*digests("train")}
+    slower = corpus(fsdd, voices=0.3).examples("train")
+    lengths = [len(new.frames) / len(old.frames) for new, old in zip(slower, corpus(fsdd).examples("train"))]
+    assert 0.6 < min(lengths) < 0.9 and 1.1 < max(lengths) < 1.6  # from 1 / 1.3 to 1 / 0.7, in whole frames
 
 
 def test_an_index_that_is_wrong_is_refused(fsdd):
