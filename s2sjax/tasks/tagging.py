@@ -217,7 +217,7 @@ class TaggingTask(Task):
             return {"loss": of_tags}
         of_intents = losses.cross_entropy(scores.intents, label("intent"), scores.mask[:, 0], smoothing)
         total = of_tags[0] + self.experiment.model.intent * of_intents[0]
-        return {"loss": (total, of_tags[1]), "tag_loss": of_tags, "intent_loss": of_intents}
+        return {"loss": (total, of_tags[1]), "intent_loss": of_intents}
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         module, smoothing = self.module, self.experiment.train.label_smoothing
