@@ -2,7 +2,8 @@
 
 Command   s2sjax train experiments/etth1.py
 Data      data/ett/ETTh1_train_val.csv: train on the first 8,640 hours, dev on the next 2,880
-Score     not measured yet
+Hardware  1 ARM core, no accelerator; about a minute of CPU time
+Score     dev MSE 0.00992 after 1,000 steps, seed 0; persistence 0.01017
 
 The mean squared error is of values scaled by the mean and the standard deviation of the training hours. Beside it is
 the error of the persistence forecast: the value of now.
@@ -24,6 +25,6 @@ experiment = Regression(
         tokens=24 * 64,
     ),
     model=SeriesModel(width=32, cell="gru", attention=True, output="linear", residual=True),
-    train=Train(steps=1000, learning_rate=3e-3, warmup=100, log_every=100, evaluate_every=100, save_every=500),
+    train=Train(steps=1000, learning_rate=3e-3, warmup=100, log_every=100, evaluate_every=1000, save_every=1000),
     evaluate=SeriesEvaluate(metrics=("mse", "mae", "persistence"), lines=5000, samples=2),
 )

@@ -221,7 +221,7 @@ class Run:
 
     def check_ensemble(self, others: Sequence[Run]) -> None:
         """Refuses runs whose outputs this run does not understand."""
-        if others and not self.task.generates_text:
+        if others and not (self.task.generates_text or self.task.has_ensembles):
             raise UserError(f"{self.folder} does not generate text, so it cannot be part of an ensemble: drop --also")
         for other in others:
             for name, asset in self.task.assets.items():

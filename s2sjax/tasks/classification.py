@@ -126,6 +126,7 @@ class Prediction(NamedTuple):
 class ClassificationTask(Task):
     """Assets: the `labels`, and the vocabulary `text` or the statistics `frames`."""
 
+    has_ensembles = True
     experiment: Classification
 
     # ------------------------------------------------------------------------------------ data

@@ -60,6 +60,8 @@ class Task(ABC):
 
     generates_text: ClassVar[bool] = False
     """whether it has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
+    has_ensembles: ClassVar[bool] = False
+    """whether `predictor` takes `others`; a task that generates text does"""
     has_perplexity: ClassVar[bool] = False
     """whether exp of the mean `evaluation_loss` is a perplexity"""
     noun: ClassVar[str] = "example"

@@ -176,6 +176,8 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
     assert all(row["hypothesis"] == row["references"][0] and 0.5 < row["probability"] <= 1 for row in outputs)
     code, out, err = call("compare", "runs/films", "runs/films")
     assert code == 0 and "not tested, because it is no sum over examples: macro F1 100.00% (A)" in out
+    code, out, err = call("decode", "runs/films", "--also", "runs/films", stdin=b"bad film\n")
+    assert (code, out, err) == (0, "no\n", "")
     code, out, err = call("decode", "runs/films", stdin=b"good film\n\n")
     assert code == 2 and err.startswith("error: standard input, line 2 is empty")
 

@@ -8,7 +8,7 @@ from s2sjax import config
 from s2sjax.core.pooling import attention_pool
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
-from s2sjax.tasks.regression import Fibonacci, Scale, SeriesModel, Windows
+from s2sjax.tasks.regression import CsvSeries, Estimate, Fibonacci, Scale, SeriesEvaluate, SeriesModel, Windows
 
 SMALL = Regression("small", Windows(Fibonacci(40), steps=4))
 
@@ -56,6 +56,72 @@ def test_a_scale_is_undone():
     assert scale.invert(0.5) == 6.0
 
 
+def hours(folder, count=20):
+    """A CSV file of the series 0, 1, 4, 9, ..."""
+    rows = [f"2016-07-01 {n:02}:00,{-n},{n * n}" for n in range(count)]
+    (folder / "series.csv").write_text("\n".join(["date,load,OT", *rows]))
+    return CsvSeries(str(folder / "series.csv"), "OT")
+
+
+def test_a_split_by_time_has_the_latest_targets_in_dev(tmp_path):
+    data = Windows(hours(tmp_path), steps=4, dev_percent=25.0, test_percent=0.0, split="time", scale="deviation")
+    task = Regression("series", data).task()
+    train, dev = task.examples("train"), task.examples("dev")
+    assert [window.target for window in train] == [n * n for n in range(4, 15)]
+    assert [window.target for window in dev] == [n * n for n in range(15, 20)]
+    assert dev[0].values.tolist() == [121, 144, 169, 196]  # the hours before, which training has seen
+    scale = task.learn_assets(train)["scale"]
+    values = np.arange(15.0) ** 2  # each training hour once
+    assert abs(scale.low - values.mean()) < 1e-9 and abs(scale.high - values.mean() - values.std()) < 1e-9
+    ahead = config.replace(data, horizon=3)
+    later = Regression("series", ahead).task().examples("dev")
+    assert later[0].values[-1] == 12 * 12 and later[0].target == 15 * 15
+
+
+def test_persistence_is_the_value_of_now(tmp_path):
+    data = Windows(hours(tmp_path), steps=4, dev_percent=25.0, test_percent=0.0, split="time", scale="deviation")
+    task = Regression("series", data, evaluate=SeriesEvaluate(("mse", "persistence"))).task()
+    task = task.replace(assets={"scale": Scale(0.0, 10.0)})
+    dev = task.examples("dev")
+    found = task.metrics(dev, [Estimate(window.target, window.target / 10) for window in dev])
+    assert found["mse"].value == 0
+    expected = np.mean([((2 * n - 1) / 10) ** 2 for n in range(15, 20)])
+    assert abs(found["persistence"].value - expected) < 1e-9
+
+
+def test_a_residual_model_that_says_zero_is_persistence():
+    task = Regression("series", Windows(steps=3), SeriesModel(output="linear", residual=True)).task()
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    values = np.array([[[1.0], [2.0], [5.0]]], np.float32)
+    assert jax.jit(task.module.apply)({"params": zeros}, values, np.array([3])).tolist() == [[5.0]]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("date,load\nx,1\n", " has no column 'OT': its first line names date, load"),
+        ("date,OT\nx,1\nx,one\n", ", line 3 has no number in column 'OT' ('x,one'): correct it"),
+        ("date,OT\nx,nan\n", ", line 2 has no number in column 'OT' ('x,nan'): correct it"),
+        ("date,OT\n1\n", ", line 2 has no number in column 'OT' ('1'): correct it"),
+    ],
+)
+def test_a_file_that_is_no_series_is_refused(tmp_path, content, message):
+    series = hours(tmp_path)
+    (tmp_path / "series.csv").write_text(content)
+    with pytest.raises(UserError) as caught:
+        series.values()
+    assert str(caught.value) == f"{tmp_path}/series.csv{message}"
+
+
+def test_a_missing_series_names_its_origin(tmp_path):
+    series = CsvSeries(str(tmp_path / "no.csv"), "OT", origin="ETTh1 (Zhou et al. 2021)")
+    with pytest.raises(
+        UserError, match=r"no\.csv \(CSV, column OT\) of ETTh1 \(Zhou et al. 2021\): correct data\.series"
+    ):
+        series.values()
+
+
 @pytest.mark.parametrize(
     "line, message",
     [
@@ -80,7 +146,7 @@ def test_a_line_that_is_no_window_is_refused(line, message):
         ),
         (
             lambda: Regression("x", Windows(Fibonacci(10), steps=20)).task().read(),
-            "the series has 10 values",
+            "the series has 10 values: data.steps 20 and data.horizon 1 need 21",
         ),
         (lambda: Regression("a/b"), "name is 'a/b': it must be the name of a folder"),
         (lambda: Regression("x", model="rnn"), "Regression.model is 'rnn': it must be a config.SeriesModel"),

@@ -1,0 +1,25 @@
+"""Who says /ae/? Nine speakers from 12 cepstrum coefficients a frame (Japanese Vowels, Kudo et al. 1999).
+
+Command   s2sjax train experiments/japanese_vowels.py
+Data      data/japanese_vowels/train.tsv: 270 utterances; about a third of them, by a hash, are held out as dev
+Hardware  1 ARM core, no accelerator; about half a minute of CPU time
+Score     accuracy 98.67% (74 of 75), macro F1 98.52%, for seed 0
+
+Evaluated once, after the last step: dev chooses nothing.
+"""
+
+from s2sjax.config import LabelData, LabelledFrames, LabelModel, Luong, Train
+from s2sjax.tasks import Classification
+
+experiment = Classification(
+    name="japanese_vowels",
+    data=LabelData(
+        LabelledFrames("../data/japanese_vowels", dev_percent=30.0, origin="Japanese Vowels (Kudo et al. 1999)"),
+        buckets=((30,),),
+        tokens=30 * 32,
+    ),
+    model=LabelModel(
+        Luong(width=64, embedding=0, layers=1, cell="gru", bidirectional=True, dropout=0.2), "attention", dropout=0.3
+    ),
+    train=Train(steps=400, learning_rate=3e-3, warmup=50, evaluate_every=400, save_every=400),
+)

@@ -1,0 +1,32 @@
+"""Is a sentence about a film positive? SST-2 (Socher et al. 2013), whole sentences only, from scratch.
+
+The mean of the features of words, pairs and triples: convolutions as in Kim 2014, averaged as in Iyyer et al. 2015.
+
+Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for others)
+          sst2_gru.py and sst2_transformer.py beside it are the same with other encoders
+Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
+          --data.corpus.dev "" --data.corpus.dev_percent 10
+Score     not measured yet; dev is evaluated once, after the last step, and chooses nothing
+"""
+
+from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train
+from s2sjax.models.ngrams import NGrams
+from s2sjax.tasks import Classification
+
+experiment = Classification(
+    name="sst2",
+    data=LabelData(
+        LabelledText("../data/sst2", dev="dev.tsv", origin="SST-2 (Socher et al. 2013)"),
+        Text("words", normalize="nfkc_lower"),
+        buckets=((16,), (32,), (64,)),
+        tokens=1536,
+    ),
+    model=LabelModel(
+        NGrams(embedding=64, kernels=(1, 2, 3), filters=64, dropout=0.5),
+        "mean",
+        dropout=0.5,
+        initial=0.03,
+        word_dropout=0.3,
+    ),
+    train=Train(steps=500, learning_rate=2e-3, warmup=50, evaluate_every=500, save_every=500),
+)

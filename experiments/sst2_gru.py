@@ -1,0 +1,18 @@
+"""SST-2 as in sst2.py, read by a bidirectional GRU (Bahdanau et al. 2014), pooled by attention with a learned query.
+
+Command   s2sjax train experiments/sst2_gru.py      (--model.pooling final, mean or max for the others)
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import LabelModel, RNNsearch, replace
+from s2sjax.experiment_file import load_experiment
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("sst2.py"))),
+    name="sst2_gru",
+    model=LabelModel(
+        RNNsearch(width=64, embedding=64, dropout=0.5), "attention", dropout=0.5, initial=0.1, word_dropout=0.2
+    ),
+)

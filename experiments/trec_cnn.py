@@ -1,0 +1,23 @@
+"""TREC as in trec.py, with convolutions of several widths and the maximum over time (Kim 2014).
+
+Command   s2sjax train experiments/trec_cnn.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import LabelModel, replace
+from s2sjax.experiment_file import load_experiment
+from s2sjax.models.ngrams import NGrams
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("trec.py"))),
+    name="trec_cnn",
+    model=LabelModel(
+        NGrams(embedding=64, kernels=(1, 2, 3), filters=64, dropout=0.3),
+        "max",
+        dropout=0.5,
+        initial=0.1,
+        word_dropout=0.1,
+    ),
+)
