@@ -168,6 +168,21 @@ class TaggingTask(Task):
             found["intents"] = tagged.label_vocabulary(sentence.intent for sentence in data)
         return found
 
+    def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
+        needed = self.learn_assets(data)
+        for name, mine in needed.items():
+            theirs = assets.get(name)
+            require(
+                isinstance(theirs, text.Vocabulary) and theirs.normalize == mine.normalize,
+                f"the other run has no vocabulary of {name} that fits: leave out --init-assets",
+            )
+            new = set(tagged.labels_of(mine)) - set(tagged.labels_of(assets[name]))
+            require(
+                name in ("words", "characters") or not new,
+                f"the other run does not know the {name} {', '.join(sorted(new)[:5])}: leave out --init-assets",
+            )
+        return {name: assets[name] for name in needed}
+
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         return {name: text.load(folder, name) for name in names}
 

@@ -166,6 +166,19 @@ def test_another_run_gives_each_word_and_tag_its_own_row():
     assert task.transfer_rows(task) == {}
 
 
+def test_vocabularies_of_another_run_are_taken_if_they_know_all_tags():
+    task = tagging().task()
+    fewer = with_assets(tagging(rows=ROWS[1:])).assets | {"unused": 1}
+    taken = tagging(rows=ROWS[2:]).task().adopt_assets(tagging(rows=ROWS[2:]).task().read(), fewer)
+    assert taken == {name: fewer[name] for name in ("words", "characters", "tags")}
+    for assets, message in (
+        (with_assets(tagging(rows=ROWS[2:])).assets, "the other run does not know the tags V: leave out --init-assets"),
+        ({}, "the other run has no vocabulary of words that fits: leave out --init-assets"),
+    ):
+        with pytest.raises(UserError, match=message):
+            task.adopt_assets(task.read(), assets)
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
