@@ -293,7 +293,14 @@ class TaggingTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """Made once for each mesh, so that training, evaluation and figures share what is compiled."""
         require(not others, "a tagger has no ensembles: name one run")
+        made = self.__dict__.setdefault("_predictors", {})
+        if mesh not in made:
+            made[mesh] = self._make_predictor(mesh)
+        return made[mesh]
+
+    def _make_predictor(self, mesh: jax.sharding.Mesh | None) -> Predictor:
         module, e, known = self.module, self.experiment, self.known
         labels = tagged.labels_of(known.tags)
         intents = tagged.labels_of(known.intents) if known.intents else []
@@ -310,9 +317,9 @@ class TaggingTask(Task):
                 self._check_length(sentence.words, f"sentence {number}")
             real = [sentence for sentence in examples if sentence.words]
             rows = iter(batched(params, self.columns(real)) if real else [])
-            return [next_output(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
+            return [tagged_as(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
 
-        def next_output(row: dict[str, Any], length: int) -> Tagged:
+        def tagged_as(row: dict[str, Any], length: int) -> Tagged:
             intent = intents[row["intent"]] if "intent" in row else ""
             return Tagged(tuple(labels[tag] for tag in row["tags"][:length]), intent)
 

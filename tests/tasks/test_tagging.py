@@ -64,7 +64,7 @@ def started(name):
     return task, jax.jit(task.init)(jax.random.key(0)), jax.jit(scores)
 
 
-@zoo.each(ENCODERS, quick=("dense-dense",), rare=("bi-GRU", "convolutions", "gated convolutions"))
+@zoo.each(ENCODERS, quick=("dense-dense",), rare=("bi-GRU", "Transformer", "convolutions", "gated convolutions"))
 def test_aligned_many_to_many_longer_padding_and_other_neighbours_change_no_score(name):
     """One score a word, from any encoder; alone or in a batch, in a short bucket or in a long one."""
     task, params, scores = started(name)
