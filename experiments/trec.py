@@ -4,8 +4,8 @@ A bidirectional GRU (Bahdanau et al. 2014), pooled by attention with a learned q
 
 Command   s2sjax train experiments/trec.py          (--seed 1, --seed 2 for others; --model.pooling final, mean or max)
           trec_cnn.py and trec_transformer.py beside it are the same with other encoders
-Data      data/trec/train.tsv: 5,452 questions, a tenth of them, by a hash of the question, held out as dev. Settings
-          were chosen on another tenth: --data.corpus.test_percent 10
+Data      data/trec/train.tsv: 5,452 questions, about a tenth of them, by a hash of the question, held out as dev.
+          Settings were chosen on another tenth: --data.corpus.split_seed 0
 Score     not measured yet; dev is evaluated once, after the last step, and chooses nothing
 """
 
@@ -18,6 +18,7 @@ experiment = Classification(
         LabelledText(
             "../data/trec",
             dev_percent=10.0,
+            split_seed=1,
             columns=("text", "label", "fine class"),
             origin="TREC questions (Li and Roth 2002)",
         ),

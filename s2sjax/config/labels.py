@@ -24,6 +24,7 @@ class _LabelFiles(Corpus):
     test: str
     dev_percent: float
     test_percent: float
+    split_seed: int
 
     def _check(self) -> None:
         require(self.train != "", "data.corpus.train is empty: name the file with the training examples")
@@ -59,6 +60,8 @@ class LabelledText(_LabelFiles):
     """percentage of the train file held out as test, if there is no test file"""
     columns: tuple[str, ...] = ("text", "label")
     """names of the columns of a file; those named text and label are read, the others ignored"""
+    split_seed: int = 0
+    """another number holds out other examples"""
     origin: str = ""
     """where the data comes from, for the error if a file is missing"""
 
@@ -88,6 +91,8 @@ class LabelledFrames(_LabelFiles):
     """percentage of the train file held out as dev, by a hash of its numbers, if there is no dev file"""
     test_percent: float = 0.0
     """percentage of the train file held out as test, if there is no test file"""
+    split_seed: int = 0
+    """another number holds out other examples"""
     origin: str = ""
     """where the data comes from, for the error if a file is missing"""
 

@@ -93,7 +93,8 @@ def _belongs(corpus: Any, split: Split, key: str) -> bool:
     """Whether a row of the file of a split is in that split: the train file may contain others."""
     if getattr(corpus, split) and split != "train":
         return True
-    return split_of(key, corpus.dev_percent, corpus.test_percent) == split
+    seeded = f"{corpus.split_seed}\t{key}" if corpus.split_seed else key
+    return split_of(seeded, corpus.dev_percent, corpus.test_percent) == split
 
 
 def _key(example: Labelled) -> Any:

@@ -43,6 +43,7 @@ def test_a_held_out_part_has_no_text_of_train(tmp_path):
     found = {split: {" ".join(text.lower().split()) for text, _ in part} for split, part in parts.items()}
     assert not found["train"] & found["dev"] and not found["train"] & found["test"] and not found["dev"] & found["test"]
     assert len(found["dev"]) > 15 and len(found["test"]) > 15
+    assert texts_of(config.replace(corpus, split_seed=1), "dev") != parts["dev"]
 
 
 def test_frames_one_a_field(tmp_path):
