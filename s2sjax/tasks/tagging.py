@@ -168,6 +168,21 @@ class TaggingTask(Task):
             found["intents"] = tagged.label_vocabulary(sentence.intent for sentence in data)
         return found
 
+    def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
+        needed = self.learn_assets(data)
+        for name, mine in needed.items():
+            theirs = assets.get(name)
+            require(
+                isinstance(theirs, text.Vocabulary) and theirs.normalize == mine.normalize,
+                f"the other run has no vocabulary of {name} that fits: leave out --init-assets",
+            )
+            new = set(tagged.labels_of(mine)) - set(tagged.labels_of(assets[name]))
+            require(
+                name in ("words", "characters") or not new,
+                f"the other run does not know the {name} {', '.join(sorted(new)[:5])}: leave out --init-assets",
+            )
+        return {name: assets[name] for name in needed}
+
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         return {name: text.load(folder, name) for name in names}
 
@@ -217,7 +232,7 @@ class TaggingTask(Task):
             return {"loss": of_tags}
         of_intents = losses.cross_entropy(scores.intents, label("intent"), scores.mask[:, 0], smoothing)
         total = of_tags[0] + self.experiment.model.intent * of_intents[0]
-        return {"loss": (total, of_tags[1]), "tag_loss": of_tags, "intent_loss": of_intents}
+        return {"loss": (total, of_tags[1]), "intent_loss": of_intents}
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         module, smoothing = self.module, self.experiment.train.label_smoothing
@@ -278,7 +293,14 @@ class TaggingTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """Made once for each mesh, so that training, evaluation and figures share what is compiled."""
         require(not others, "a tagger has no ensembles: name one run")
+        made = self.__dict__.setdefault("_predictors", {})
+        if mesh not in made:
+            made[mesh] = self._make_predictor(mesh)
+        return made[mesh]
+
+    def _make_predictor(self, mesh: jax.sharding.Mesh | None) -> Predictor:
         module, e, known = self.module, self.experiment, self.known
         labels = tagged.labels_of(known.tags)
         intents = tagged.labels_of(known.intents) if known.intents else []
@@ -295,9 +317,9 @@ class TaggingTask(Task):
                 self._check_length(sentence.words, f"sentence {number}")
             real = [sentence for sentence in examples if sentence.words]
             rows = iter(batched(params, self.columns(real)) if real else [])
-            return [next_output(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
+            return [tagged_as(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
 
-        def next_output(row: dict[str, Any], length: int) -> Tagged:
+        def tagged_as(row: dict[str, Any], length: int) -> Tagged:
             intent = intents[row["intent"]] if "intent" in row else ""
             return Tagged(tuple(labels[tag] for tag in row["tags"][:length]), intent)
 

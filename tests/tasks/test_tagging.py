@@ -33,6 +33,7 @@ from s2sjax.tasks import Tagging
 from s2sjax.tasks.tagging import Tagged
 
 SPELLING = Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=4)
+NONE = Spelling(on=False)
 ROWS = [("the dog barks", "D N V", "say"), ("dogs bark", "N V", "say"), ("a cat", "D N", "name")]
 ENCODERS = {
     "bi-LSTM": Luong(width=4, embedding=5, layers=1, bidirectional=True, dropout=0.1),
@@ -63,7 +64,7 @@ def started(name):
     return task, jax.jit(task.init)(jax.random.key(0)), jax.jit(scores)
 
 
-@zoo.each(ENCODERS, quick=("dense-dense",))
+@zoo.each(ENCODERS, quick=("dense-dense",), rare=("bi-GRU", "Transformer", "convolutions", "gated convolutions"))
 def test_aligned_many_to_many_longer_padding_and_other_neighbours_change_no_score(name):
     """One score a word, from any encoder; alone or in a batch, in a short bucket or in a long one."""
     task, params, scores = started(name)
@@ -133,10 +134,12 @@ def test_a_run_learns_opens_again_and_tags_lines(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     ends = ("runs", "V", "go"), ("red", "A", "be")
     rows = [(f"{first} dog {last}", f"D N {tag}", intent) for first in ("the", "a") for last, tag, intent in ends]
-    experiment = tagging("dense-dense", rows, ("accuracy", "padded", "sentence", "intent"), crf=True, intent=1.0)
+    metrics = ("accuracy", "padded", "sentence", "intent")
+    experiment = tagging("dense-dense", rows, metrics, crf=True, intent=1.0, spelling=NONE)
     corpus = InMemory(train=rows * 4, dev=[*rows, ("the dog", "D X", "go")])
     train = Train(steps=60, learning_rate=0.05, warmup=1, evaluate_every=30, save_every=30, log_every=30)
-    experiment = config.replace(experiment, data=config.replace(experiment.data, corpus=corpus), train=train)
+    data = config.replace(experiment.data, corpus=corpus, buckets=((4,),))
+    experiment = config.replace(experiment, data=data, train=train)
     run.train(experiment, tmp_path)
     assert "tags of dev that training never sees, so that they count as wrong: X" in capsys.readouterr().out
     opened = s2sjax.load(tmp_path)
@@ -161,6 +164,19 @@ def test_another_run_gives_each_word_and_tag_its_own_row():
     assert words == ["<pad>", "<sos>", "<eos>", "<unk>", "", "", "barks", "", "", "dogs", ""]
     assert {path for path, how in found.items() if how is None} == {"crf_transition", "intent/kernel", "intent/bias"}
     assert task.transfer_rows(task) == {}
+
+
+def test_vocabularies_of_another_run_are_taken_if_they_know_all_tags():
+    task = tagging().task()
+    fewer = with_assets(tagging(rows=ROWS[1:])).assets | {"unused": 1}
+    taken = tagging(rows=ROWS[2:]).task().adopt_assets(tagging(rows=ROWS[2:]).task().read(), fewer)
+    assert taken == {name: fewer[name] for name in ("words", "characters", "tags")}
+    for assets, message in (
+        (with_assets(tagging(rows=ROWS[2:])).assets, "the other run does not know the tags V: leave out --init-assets"),
+        ({}, "the other run has no vocabulary of words that fits: leave out --init-assets"),
+    ):
+        with pytest.raises(UserError, match=message):
+            task.adopt_assets(task.read(), assets)
 
 
 @pytest.mark.parametrize(

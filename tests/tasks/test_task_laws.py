@@ -67,11 +67,10 @@ EXPERIMENTS = {
         "tagging",
         TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
         TaggerModel(
-            Luong(width=8, embedding=6, layers=1, bidirectional=True, dropout=0.0),
+            DenseDense(width=4, embedding=5, window=3, dropout=0.0),
             Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
             spelling_width=2,
             dropout=0.2,
-            crf=True,
             intent=1.0,
         ),
         TRAIN,
