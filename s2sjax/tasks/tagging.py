@@ -310,7 +310,7 @@ class TaggingTask(Task):
             found = {"tags": best_tags(scores)}
             return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
 
-        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh, longer=True)
+        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh)
 
         def predict(params: Any, examples: Sequence[Sentence]) -> list[Tagged]:
             for number, sentence in enumerate(examples, start=1):
