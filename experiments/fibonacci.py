@@ -3,10 +3,22 @@
 Commands  s2sjax train experiments/fibonacci.py                            11 weights: 8 + 3
           s2sjax train experiments/fibonacci.py --model.attention True --out runs/fibonacci-attention
                                                                            33 weights: 8 + 22 + 3
-Hardware  2 ARM cores, no accelerator; about half a minute each
-Score     test MSE of values scaled to [0, 1], for --seed 0, 1, 2, 3:
-          without attention  6.3e-6  2.2e-5  6.4e-6  5.5e-6
-          with attention     1.3e-3  1.9e-5  2.3e-6  1.2e-6       lower for three of four seeds
+Score     not measured yet by these commands. The same training for eight seeds at once, batches drawn with
+          replacement (tests/tasks/test_regression.py), on a CPU; test MSE of values scaled to [0, 1]:
+          without attention  4.4e-5 6.4e-5 7.8e-6 2.7e-5 8.8e-6 1.6e-5 7.7e-6 2.8e-6     mean 2.2e-5
+          with attention     3.4e-5 1.4e-5 5.6e-6 1.2e-6 1.0e-5 1.3e-5 6.6e-6 1.0e-5     mean 1.2e-5, lower for 6 of 8
+
+Few windows have values that matter, so few batches have gradients: Adam must remember them for long (b2 0.999). The
+setting above was chosen from seven, tried on the same seeds; which of the two models is better depends on it:
+
+    learning rate  b2      steps  batch   lower with attention
+    3e-2           0.999   3,000  8       6 of 8
+    1e-2           0.999   3,000  8       6 of 8
+    2e-2           0.9999  3,000  8       5 of 8
+    1e-2           0.98    3,000  8       5 of 8
+    3e-3           0.999   3,000  8       1 of 8
+    1e-2           0.999   8,000  8       1 of 6
+    2e-2           0.98    2,000  64      1 of 6
 """
 
 from s2sjax.config import Train
@@ -18,7 +30,14 @@ experiment = Regression(
     data=Windows(Fibonacci(1200), steps=20, tokens=160),
     model=SeriesModel(width=2, cell="rnn", attention=False),
     train=Train(
-        steps=3000, learning_rate=1e-2, warmup=100, log_every=500, evaluate_every=500, save_every=500, clip=0.0
+        steps=3000,
+        learning_rate=3e-2,
+        warmup=100,
+        b2=0.999,
+        log_every=500,
+        evaluate_every=500,
+        save_every=500,
+        clip=0.0,
     ),
     evaluate=SeriesEvaluate(metrics=("mse", "mae"), samples=2),
 )

@@ -6,7 +6,8 @@ Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for othe
           sst2_gru.py and sst2_transformer.py beside it are the same with other encoders
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
-Score     not measured yet; dev is evaluated once, after the last step, and chooses nothing
+Hardware  1 ARM core, no accelerator
+Score     accuracy 78.10%, macro F1 78.07%, for seed 0; dev is evaluated once, after the last step, and chooses nothing
 """
 
 from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train

@@ -168,17 +168,6 @@ class AnyColumns(Protocol):
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch: ...
 
 
-def with_longer(buckets: Buckets, lengths: np.ndarray) -> list[Bucket]:
-    """The buckets, and the last one doubled again and again until all rows [N, k] fit: predictions leave none out.
-
-    buckets (4,), (8,) and lengths 3, 20 -> (4,), (8,), (16,), (32,)
-    """
-    found = [tuple(bucket) for bucket in buckets]
-    while (lengths > np.array(found[-1])).any():
-        found.append(tuple(2 * width for width in found[-1]))
-    return found
-
-
 def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
     """[N, k] -> [N]: the first bucket that fits all columns of a row, -1 if none does.
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket, with_longer
+from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 
 Tree = Any
 
@@ -17,19 +17,13 @@ Tree = Any
 class Batched:
     """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
 
-    With a mesh, the rows of a batch are split over all devices, and every process gets all results. Rows that are
-    longer than the last bucket are padded to a multiple of it, fewer of them at once.
+    A row that is longer than the last bucket gets one that is twice, four times, ... as long, with fewer rows at once.
+
+    With a mesh, the rows of a batch are split over all devices, and every process gets all results.
     """
 
-    def __init__(
-        self,
-        function: Callable[[Tree, Batch], Tree],
-        buckets: Buckets,
-        rows: int,
-        mesh: Mesh | None = None,
-    ):
-        self.buckets = buckets
-        self.mesh = mesh if mesh is not None and mesh.size > 1 else None
+    def __init__(self, function: Callable[[Tree, Batch], Tree], buckets: Buckets, rows: int, mesh: Mesh | None = None):
+        self.buckets, self.mesh = buckets, mesh if mesh is not None and mesh.size > 1 else None
         self.devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self.rows = -(-rows // self.devices) * self.devices
         replicated = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
@@ -37,13 +31,13 @@ class Batched:
 
     def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
         """One result for each row of the columns, in order."""
-        buckets = with_longer(self.buckets, columns.lengths)
+        buckets = self._buckets(columns.lengths)
         bucket = first_bucket(columns.lengths, buckets)
         found: list[Tree] = [None] * len(bucket)
         for number, widths in enumerate(buckets):
             members = np.flatnonzero(bucket == number)
-            beyond = max(0, number + 1 - len(self.buckets))  # times that the last bucket was doubled
-            many = max(self.rows >> beyond, self.devices) // self.devices * self.devices
+            doubled = max(0, number + 1 - len(self.buckets))  # how often the last bucket was
+            many = max(self.rows >> doubled, self.devices) // self.devices * self.devices
             for first in range(0, len(members), many):
                 chosen = members[first : first + many]
                 rows = np.full(many, -1)
@@ -53,6 +47,13 @@ class Batched:
                 for place, row in enumerate(chosen):
                     found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
         return found
+
+    def _buckets(self, lengths: np.ndarray) -> list[Bucket]:
+        """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
+        buckets = [tuple(bucket) for bucket in self.buckets]
+        while len(lengths) and np.any(lengths.max(axis=0) > buckets[-1]):
+            buckets.append(tuple(2 * width for width in buckets[-1]))
+        return buckets
 
     def _place(self, array: np.ndarray) -> Any:
         if self.mesh is None:

@@ -13,8 +13,8 @@ def test_learned_query_pooling_is_its_equation():
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
     weights, states = {"kernel": draw(H, A), "bias": draw(A), "query": draw(A, K)}, draw(B, S, H)
     mask = np.arange(S) < np.array([4, 2, 0])[:, None]
-    pool = jax.jit(lambda states: query_pool(weights, states, mask))
-    (pooled, alpha), gradient = pool(states), jax.grad(lambda states: pool(states)[0].sum())(states)
+    total = lambda states: (lambda pooled, alpha: (pooled.sum(), (pooled, alpha)))(*query_pool(weights, states, mask))
+    (_, (pooled, alpha)), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(states)
     for row, length in enumerate((4, 2)):
         for k in range(K):
             scores = []

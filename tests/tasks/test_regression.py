@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from s2sjax import config
@@ -193,3 +194,35 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
         assert err.startswith(message)
     code, out, _ = call("plan", "page.py", "--devices", 2)
     assert code == 0 and "fib: SeriesModel with 11 weights" in out
+
+
+@pytest.mark.exhaustive
+def test_fibonacci_has_a_lower_test_error_with_attention_than_without():
+    """The mean over eight seeds, which train at once as in experiments/fibonacci.py, and most of the seeds."""
+    without, with_attention = (errors_of(attention, seeds=8, steps=3000) for attention in (False, True))
+    assert with_attention.mean() < without.mean()
+    assert (with_attention < without).sum() > 4
+
+
+def errors_of(attention: bool, seeds: int, steps: int) -> np.ndarray:
+    """[seeds]: the mean squared error of the test windows after training on batches of 8."""
+    task = Regression("fibonacci", Windows(Fibonacci(1200), steps=20), SeriesModel(2, "rnn", attention)).task()
+    task = task.replace(assets=task.learn_assets(task.read()))
+    train, test = (task.columns(task.examples(split)) for split in ("train", "test"))
+    train, test = (columns.batch(np.arange(len(columns.lengths)), (20,)) for columns in (train, test))
+    optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0, 3e-2, 100, steps), b2=0.999, eps=1e-9)
+    loss = lambda params, batch: (lambda total, weight: total / weight)(*task.evaluation_loss()(params, batch)["loss"])
+
+    def learn(key):
+        def step(state, number):
+            params, moments = state
+            rows = jax.random.randint(jax.random.fold_in(key, number), (8,), 0, len(train["target"]))
+            gradient = jax.grad(loss)(params, {name: jax.numpy.asarray(array)[rows] for name, array in train.items()})
+            update, moments = optimizer.update(gradient, moments, params)
+            return (optax.apply_updates(params, update), moments), None
+
+        params = task.init(key)
+        (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), np.arange(steps))
+        return loss(params, test)
+
+    return np.asarray(jax.jit(jax.vmap(learn))(jax.vmap(jax.random.key)(np.arange(seeds))))
