@@ -326,16 +326,32 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
     for name in ("scores", "alignment", "prefixes", "tag", "tree", "attention"):
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that generate text: leave it out")
-    examples_of_stdin = chunks(lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}"))
+
+    def parse(line: str, index: int) -> Any:
+        """An example, or what is wrong with the line: the others are answered all the same."""
+        try:
+            return opened.task.example_of(line, f"standard input, line {index + 1}")
+        except UserError as error:
+            return error
+
+    examples_of_stdin = chunks(parse)
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
         predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
+    lines = refused = 0
     for examples in examples_of_stdin:
-        for output in predict(params, examples):
-            print(output)
+        good = [example for example in examples if not isinstance(example, UserError)]
+        outputs = iter(predict(params, good) if good else [])
+        for example in examples:
+            if isinstance(example, UserError):
+                print(f"error: {example}", file=sys.stderr, flush=True)
+            print("" if isinstance(example, UserError) else next(outputs))
         sys.stdout.flush()
+        lines, refused = lines + len(examples), refused + len(examples) - len(good)
+    if refused:
+        raise UserError(f"{refused} of {lines} lines could not be read, their answers are empty lines: see above")
 
 
 def _report(notes: Any) -> None:

@@ -20,6 +20,7 @@ from s2sjax.core import cells, convolution, device, recurrence, spelling
 from s2sjax.core.attention import at_least_float32
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
+from s2sjax.core.precision import Quantised
 from s2sjax.core.products import product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
 from s2sjax.parameters import param
@@ -407,8 +408,9 @@ class Dense(nn.Module):
 
     def in_parts(self, x: Array, parts: int) -> list[Array]:
         """The outputs as a list of equal parts, one product each: slicing the kernel is cheaper than slicing them."""
-        cut = lambda array: jnp.split(array.astype(self.dtype), parts, axis=-1)
-        kernels, offsets = cut(self.kernel), [None] * parts if self.offset is None else cut(self.offset)
+        part = lambda array, i: jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis=-1)[i], array.astype(self.dtype))
+        kernels = [part(self.kernel, i) for i in range(parts)]
+        offsets = [None if self.offset is None else part(self.offset, i) for i in range(parts)]
         return [x @ kernel if offset is None else x @ kernel + offset for kernel, offset in zip(kernels, offsets)]
 
     def logits(self, x: Array) -> Array:
@@ -429,7 +431,7 @@ def kernels_as_tables(params: Any) -> Any:
     if not isinstance(params, Mapping) or not device.reads_table_as_stored(1):
         return params
     found = {name: kernels_as_tables(leaf) for name, leaf in params.items()}
-    if "kernel" in found and found["kernel"].ndim == 2:
+    if "kernel" in found and found["kernel"].ndim == 2 and not isinstance(found["kernel"], Quantised):
         found[TABLE] = found.pop("kernel").T
     return found
 

@@ -6,7 +6,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 _shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
@@ -26,6 +25,6 @@ def param(module: nn.Module, name: str, initial: Callable[..., Array], shape: tu
     """module.param(name, initial, shape). Flax would trace `initial` at every use, only to compare the shapes."""
     if module.has_variable("params", name):
         value: Any = module.get_variable("params", name)
-        if jnp.shape(value) == shape:
+        if value.shape == shape:
             return value
     return module.param(name, nn.initializers.zeros if _shapes_only.get() else initial, shape)

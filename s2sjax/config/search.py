@@ -80,7 +80,8 @@ class Search:
     ensemble: Literal["log", "linear"] = "log"
     """combine several models by the mean of log-probabilities, or of probabilities"""
     precision: Literal["trained", "float32", "bfloat16", "int8"] = "trained"
-    """precision of the parameters: as trained, float32, bfloat16, or int8 matrices with a scale for each column"""
+    """of the parameters: as trained, float32, bfloat16, or int8 matrices with a scale for each column; a CPU then also
+    multiplies in int8"""
     sampling: Sampling = Sampling()
     """random sampling instead of search"""
 

@@ -5,19 +5,62 @@ int8       each column of a matrix (each row of an embedding table) as whole num
            scale: w ~ q * scale, scale = max |w| / 127; so an entry is off by at most half a scale
 """
 
-from typing import Any, Literal, NamedTuple
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2sjax.core import device
+
 Precision = Literal["trained", "float32", "bfloat16", "int8"]
 Tree = Any
 
 
-class Quantised(NamedTuple):
-    numbers: Array  # int8
+@partial(jax.tree_util.register_dataclass, data_fields=("numbers", "scale"), meta_fields=())
+@dataclass(frozen=True)
+class Quantised:
+    """numbers * scale. As far as layers use a matrix, it can be used as one: x @ W, and rows of a table W[ids]."""
+
+    numbers: Array  # int8 [..., D, V]
     scale: Array  # float32, of length 1 in the direction that is summed over
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.numbers.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.numbers.ndim
+
+    def astype(self, dtype: Any) -> Quantised:
+        """Itself: the type of its products is that of the other factor."""
+        return self
+
+    def __getitem__(self, ids: Array) -> Array:
+        return self.numbers[ids] * self.scale[ids]
+
+    def __rmatmul__(self, x: Array) -> Array:
+        """x W: [..., D] @ [D, V] -> [..., V]."""
+        return self._product(x, 0)
+
+    def as_table(self, x: Array) -> Array:
+        """x W^T, W being a table [V, D]: [..., D] -> [..., V]."""
+        return self._product(x, 1)
+
+    def _product(self, x: Array, summed: int) -> Array:
+        """Summed in int32 over an axis of W. Each row of x is rounded like W:
+
+        x ~ p * step, step = max |x| / 127;    x W ~ (p q) * step * scale
+        """
+        rows, step = _rounded(x.reshape(-1, x.shape[-1]).astype(jnp.float32), -1)
+        over = (((1,), (summed,)), ((), ()))
+        product = jax.lax.dot_general(rows, self.numbers, over, preferred_element_type=jnp.int32)
+        return (product * (step * self.scale.reshape(-1))).astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
 def stored(params: Tree, precision: Precision) -> Tree:
@@ -32,16 +75,34 @@ def stored(params: Tree, precision: Precision) -> Tree:
 
 
 def restored(params: Tree) -> Tree:
-    """The parameters as used in computation: int8 is converted back."""
+    """The parameters as used in computation: int8 is converted back, except where the device multiplies in it."""
     is_quantised = lambda leaf: isinstance(leaf, Quantised)
-    whole = lambda leaf: leaf.numbers * leaf.scale if is_quantised(leaf) else leaf
-    return jax.tree.map(whole, params, is_leaf=is_quantised)
+
+    def used(path: tuple, leaf: Any) -> Any:
+        if not is_quantised(leaf) or (device.multiplies_int8() and _is_factor(path, leaf)):
+            return leaf
+        return leaf.numbers * leaf.scale
+
+    return jax.tree_util.tree_map_with_path(used, params, is_leaf=is_quantised)
+
+
+def _is_factor(path: tuple, leaf: Quantised) -> bool:
+    """Whether it is a matrix that layers only multiply with, or an embedding table; stacked blocks have one more axis.
+
+    The kernel of a convolution has three, too, and is no such matrix.
+    """
+    names = [str(getattr(key, "key", "")) for key in path]
+    stacked = "blocks" in names and "stack" in names
+    return names[-1] in ("table", "kernel") and leaf.ndim == (3 if stacked else 2)
 
 
 def _quantised(path: tuple, leaf: Array) -> Array | Quantised:
     if leaf.ndim < 2:
         return leaf
-    summed_over = -1 if path[-1].key == "table" else -2
-    scale = jnp.max(jnp.abs(leaf), axis=summed_over, keepdims=True) / 127
-    numbers = jnp.round(leaf / jnp.where(scale > 0, scale, 1)).astype(jnp.int8)
-    return Quantised(numbers, scale)
+    return Quantised(*_rounded(leaf, -1 if path[-1].key == "table" else -2))
+
+
+def _rounded(x: Array, axis: int) -> tuple[Array, Array]:
+    """Whole numbers, and their scale along an axis."""
+    scale = jnp.max(jnp.abs(x), axis=axis, keepdims=True) / 127
+    return jnp.round(x / jnp.where(scale > 0, scale, 1)).astype(jnp.int8), scale

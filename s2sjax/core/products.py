@@ -6,23 +6,28 @@ from jax import Array
 
 from s2sjax.core import device
 from s2sjax.core.attention import at_least_float32
+from s2sjax.core.precision import Quantised
 
 
-def product_in_float32(x: Array, kernel: Array) -> Array:
+def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
     """x W with float32 accumulation and result, whatever the type of its operands: [..., D] @ [D, V] -> [..., V].
 
     The gradient is rounded to the operands' type before it is multiplied. Left to itself JAX would multiply a float32
     gradient with a bfloat16 matrix, which XLA computes in TF32, at a fraction of the speed.
     """
+    if isinstance(kernel, Quantised):
+        return x.astype(at_least_float32(x.dtype)) @ kernel
     return _dot(x, kernel) if x.dtype == at_least_float32(x.dtype) else _narrow_dot(x, kernel)
 
 
-def product_with_table(x: Array, table: Array) -> Array:
+def product_with_table(x: Array, table: Array | Quantised) -> Array:
     """x W^T in float32, W stored as a table [V, D]: [..., D] -> [..., V].
 
     A CPU copies the second operand of a product into another layout. Of a few rows, that costs as much as the product:
     there the table comes first, and is read as it is stored.
     """
+    if isinstance(table, Quantised):
+        return table.as_table(x.astype(at_least_float32(x.dtype)))
     rows = x.reshape(-1, x.shape[-1])
     if not device.reads_table_as_stored(len(rows)):
         return product_in_float32(x, table.T)

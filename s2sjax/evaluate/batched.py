@@ -9,14 +9,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
-from s2sjax.errors import UserError
+from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 
 Tree = Any
 
 
 class Batched:
     """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
+
+    A row that is longer than the last bucket gets one that is twice, four times, ... as long.
 
     With a mesh, the rows of a batch are split over all devices, and every process gets all results.
     """
@@ -30,15 +31,10 @@ class Batched:
 
     def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
         """One result for each row of the columns, in order."""
-        bucket = first_bucket(columns.lengths, self.buckets)
-        if np.any(bucket < 0):
-            row = int(np.argmin(bucket))
-            raise UserError(
-                f"example {row + 1} has lengths {tuple(columns.lengths[row].tolist())}, more than the last of "
-                f"data.buckets, {tuple(self.buckets[-1])}: shorten it"
-            )
+        buckets = self._buckets(columns.lengths)
+        bucket = first_bucket(columns.lengths, buckets)
         found: list[Tree] = [None] * len(bucket)
-        for number, widths in enumerate(self.buckets):
+        for number, widths in enumerate(buckets):
             members = np.flatnonzero(bucket == number)
             for first in range(0, len(members), self.rows):
                 chosen = members[first : first + self.rows]
@@ -49,6 +45,13 @@ class Batched:
                 for place, row in enumerate(chosen):
                     found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
         return found
+
+    def _buckets(self, lengths: np.ndarray) -> list[Bucket]:
+        """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
+        buckets = [tuple(bucket) for bucket in self.buckets]
+        while len(lengths) and np.any(lengths.max(axis=0) > buckets[-1]):
+            buckets.append(tuple(2 * width for width in buckets[-1]))
+        return buckets
 
     def _place(self, array: np.ndarray) -> Any:
         if self.mesh is None:

@@ -7,6 +7,7 @@ ready, and a batch of another bucket waits only for its own program.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +55,8 @@ class Programs:
         self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
         self._mesh, self._options = mesh, compiler_options
         self._pool = ThreadPoolExecutor(device.compile_threads(), "compile")
+        self._tracing = threading.Lock()
+        """tracing holds the GIL: the first program must not share it with the others"""
         self._programs: dict[Any, Any] = {}
         self._compiling: dict[Any, tuple[Batch, Future[Compiled]]] = {}
         self._printed: set[str] = set()
@@ -129,7 +132,9 @@ class Programs:
         sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
         with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            program = device.compile_with(self._step.lower(self._state, abstract), self._options, note)
+            with self._tracing:
+                lowered = self._step.lower(self._state, abstract)
+            program = device.compile_with(lowered, self._options, note)
         return Compiled(program, time.perf_counter() - begin, memory.measure(self._state, abstract, program))
 
 

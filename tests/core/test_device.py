@@ -75,6 +75,13 @@ def test_an_option_that_jax_does_not_know_is_dropped_with_one_note(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(("capability", "products"), [("9.0", {"xla_gpu_enable_triton_gemm": False}), ("gfx942", None)])
+def test_the_options_of_a_gpu_are_those_of_nvidia(monkeypatch, capability, products):
+    monkeypatch.setattr(jax, "devices", lambda *_: gpu(capability))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert device.compiler_options() == products
+
+
 def test_the_options_of_today_are_all_accepted():
     notes = []
     lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(3))

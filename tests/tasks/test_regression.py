@@ -171,6 +171,14 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     code, out, err = call("decode", "runs/fib", stdin=b"1 1 2 3\n5 8 13 21\n")
     assert (code, err, len(out.splitlines())) == (0, "", 2)
     assert all(np.isfinite(float(line)) for line in out.splitlines())
+    first, second = out.splitlines()
+    code, out, err = call("decode", "runs/fib", stdin=b"1 1 2 3\n1 2\n5 8 13 21\nx\n")
+    assert (code, out.split("\n")) == (2, [first, "", second, "", ""])  # the others are answered
+    assert err.splitlines() == [
+        "error: standard input, line 2 has 2 numbers: write 4, separated by blanks",
+        "error: standard input, line 4: could not convert string to float: 'x': write 4 numbers, separated by blanks",
+        "error: 2 of 4 lines could not be read, their answers are empty lines: see above",
+    ]
     for arguments, message in (
         (
             ("decode", "runs/fib", "--tag", "<2de>"),
