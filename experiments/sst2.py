@@ -7,7 +7,8 @@ Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for othe
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
 Hardware  1 ARM core, no accelerator
-Score     accuracy 78.10%, macro F1 78.07%, for seed 0; dev is evaluated once, after the last step, and chooses nothing
+Score     accuracy 78.10%, macro F1 78.07%, for seed 0; with --model.pooling attention 78.21%, 78.19%
+          Dev is evaluated once, after the last step, and chooses nothing.
 """
 
 from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train

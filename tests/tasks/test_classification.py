@@ -183,8 +183,8 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
     assert code == 0 and "not tested, because it is no sum over examples: macro F1 100.00% (A)" in out
     code, out, err = call("decode", "runs/films", "--also", "runs/films", stdin=b"bad film\n")
     assert (code, out, err) == (0, "no\n", "")
-    code, out, err = call("decode", "runs/films", stdin=b"good film\n\n")
-    assert code == 2 and err.startswith("error: standard input, line 2 is empty")
+    code, out, err = call("decode", "runs/films", stdin=b"good film\n\nbad film\n")
+    assert (code, out) == (2, "yes\n\nno\n") and err.startswith("error: standard input, line 2 is empty")
 
 
 @pytest.mark.slow
