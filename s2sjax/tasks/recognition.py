@@ -334,7 +334,11 @@ class RecognitionTask(Task):
 
     def evaluation_loss(self) -> EvaluationLoss:
         module = self.module
-        return lambda params, batch: _ctc(module, params, batch["frames"], batch["frames_lengths"], batch["labels"])
+
+        def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
+            return {"loss": _ctc(module, params, batch["frames"], batch["frames_lengths"], batch["labels"])["loss"]}
+
+        return loss
 
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         T, L = bucket

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config
-from s2sjax.config import DenseDense, Train, Transformer
+from s2sjax.config import DenseDense, RNNsearch, Train, Transformer
 from s2sjax.core import ctc
 from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data.label_models import LabelModel
@@ -195,3 +195,17 @@ def test_padding_and_neighbours_change_no_logits(model):
     wider = np.concatenate([frames, 9 * rng.normal(size=(2, 4, 5))], axis=1).astype(np.float32)[:1]
     wider[:, 7:9] = 9
     np.testing.assert_allclose(apply(params, wider, lengths[:1])[0][0, : found[0]], logits[0, : found[0]], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [Transformer(width=8, heads=2, feedforward=8, encoder_layers=1), RNNsearch(width=4)])
+def test_every_family_reads_frames(task, family):
+    """Shapes alone; in bfloat16 too, where logits and loss stay float32."""
+    model = RecognizerModel(family, channels=2, normalize=True)
+    now = task.replace(config.replace(SMALL, model=model, train=Train(dtype="bfloat16")))
+    params = jax.eval_shape(now.init, jax.random.key(0))
+    batch = now.abstract_batch((12, 2), 4)
+    loss = lambda params, batch: now.loss()(params, batch, jax.random.key(0), 0)["loss"][0]
+    assert jax.eval_shape(loss, params, batch).dtype == np.float32
+    gradient = jax.eval_shape(jax.grad(loss), params, batch)
+    assert jax.tree.map(lambda leaf: leaf.shape, gradient) == jax.tree.map(lambda leaf: leaf.shape, params)
