@@ -6,7 +6,8 @@ Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits
           to 5 digits side by side; the model sees heights and steps, but not where a digit begins, unless with
           --data.corpus.pen_lifts True. 15 % of the digits are only in test numbers, 5 % only in dev numbers; writers
           are not marked in the data, so they are in all splits
-Score     not measured yet
+Hardware  one H200, beside six other trainings; 207 s, 135,563 weights
+Score     label error rate 0.98%, sequences with an error 2.90%, 1,000 test numbers, greedy, seed 0
 """
 
 from s2sjax.config import Luong, Train

@@ -6,7 +6,8 @@ Papers    Goo et al. 2018 (the split, the joint task); Huang et al. 2015 (the ra
 Command   s2sjax train experiments/snips.py
 Data      data/snips: train.tsv, of which 5% choose the checkpoint, and dev.tsv, the published dev part, which is scored
           at the end as `test`
-Score     not measured yet
+Hardware  one H200, beside six other trainings; 262 s, 1,287,411 weights
+Score     slot F1 93.95%, intent accuracy 98.71%, whole sentences 84.86% on the published dev part, seed 0
 """
 
 from s2sjax.config import Luong, TagData, TagEvaluate, TaggedFiles, TaggerModel, Train

@@ -6,8 +6,8 @@ Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for othe
           sst2_gru.py and sst2_transformer.py beside it are the same with other encoders
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
-Hardware  1 ARM core, no accelerator
-Score     accuracy 78.10%, macro F1 78.07%, for seed 0; with --model.pooling attention 78.21%, 78.19%
+Hardware  one x86 core, no accelerator; 32 s, 974,402 weights
+Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% in the mean
           Dev is evaluated once, after the last step, and chooses nothing.
 """
 

@@ -1,7 +1,8 @@
 """SST-2 as in sst2.py, read by a bidirectional GRU (Bahdanau et al. 2014), pooled by attention with a learned query.
 
 Command   s2sjax train experiments/sst2_gru.py      (--model.pooling final, mean or max for the others)
-Score     not measured yet
+Hardware  one x86 core, no accelerator; 51 s, 1,015,682 weights
+Score     accuracy 79.01%, macro F1 78.98%, for seed 0
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """SST-2 as in sst2.py, read by a Transformer (Vaswani et al. 2017), pooled by attention with a learned query.
 
 Command   s2sjax train experiments/sst2_transformer.py      (--model.pooling mean or max for the others)
-Score     not measured yet
+Hardware  one x86 core, no accelerator; 78 s, 1,020,674 weights
+Score     accuracy 77.29%, macro F1 77.29%, for seed 0
 """
 
 from pathlib import Path

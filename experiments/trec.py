@@ -6,7 +6,9 @@ Command   s2sjax train experiments/trec.py          (--seed 1, --seed 2 for othe
           trec_cnn.py and trec_transformer.py beside it are the same with other encoders
 Data      data/trec/train.tsv: 5,452 questions, about a tenth of them, by a hash of the question, held out as dev.
           Settings were chosen on another tenth: --data.corpus.split_seed 0
-Score     not measured yet; dev is evaluated once, after the last step, and chooses nothing
+Hardware  one x86 core, no accelerator; 46 s, 274,566 weights
+Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84.6% in the mean. Dev is evaluated once,
+          after the last step, and chooses nothing
 """
 
 from s2sjax.config import LabelData, LabelledText, LabelModel, RNNsearch, Text, Train

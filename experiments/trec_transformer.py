@@ -1,7 +1,8 @@
 """TREC as in trec.py, read by a Transformer (Vaswani et al. 2017), pooled by attention with a learned query.
 
 Command   s2sjax train experiments/trec_transformer.py      (--model.pooling mean or max for the others)
-Score     not measured yet
+Hardware  one x86 core, no accelerator; 55 s, 279,302 weights
+Score     accuracy 82.42%, macro F1 80.01% on 512 questions, for seed 0
 """
 
 from pathlib import Path

@@ -5,7 +5,8 @@ Papers    Ling et al. 2015, "Finding function in form"; Plank, Søgaard and Gold
 Command   s2sjax train experiments/ud_pos.py
 Data      data/ud_ewt: train.tsv, of which 4% choose the checkpoint, and dev.tsv, the official dev part, which is scored
           at the end as `test`
-Score     not measured yet
+Hardware  one H200, beside six other trainings; 277 s, 2,786,789 weights
+Score     accuracy 95.22% on the official dev part (25,147 words), seed 0; if padding counted as right: 99.20%
 """
 
 from s2sjax.config import Luong, TagData, TaggedFiles, TaggerModel, Train

@@ -5,7 +5,8 @@ Papers    Derczynski et al. 2017 (the shared task and its data, 6 types of entit
 Command   s2sjax train experiments/wnut17.py
 Data      data/wnut17: train.tsv, of which 10% choose the checkpoint, and dev.tsv, the official dev part, which is
           scored at the end as `test`
-Score     not measured yet
+Hardware  one H200, beside six other trainings; 192 s, 574,600 weights
+Score     entity F1 23.20% (precision 49.03%, recall 15.19%) on the official dev part, seed 0
 """
 
 from s2sjax.config import Luong, TagData, TagEvaluate, TaggedFiles, TaggerModel, Train
