@@ -8,9 +8,9 @@ Data      FSDD, takes 5 to 49 of six speakers, in data/fsdd. Recordings of one s
           no other split hears. Dev strings: the last 5 takes of the other four, which choose the checkpoint
 Tuning    with --data.corpus.dev_speakers jackson: dev is then a speaker whom training does not hear either
 Hardware  one H200, beside six other trainings; 349 s, 1,260,651 weights
-Score     label error rate 14.81%, strings with an error 28.00%: 1,000 strings by the two speakers, greedy, seed 0. Dev, other
-          takes of the speakers that training hears: 0.25%. The recipe was changed five times with the test score of small
-          runs in view, so it is not a clean test
+Score     label error rate 14.81%, strings with an error 28.00%: 1,000 test strings, greedy, seed 0. Dev, other takes of
+          the speakers that training hears: 0.25%. The recipe was changed five times with the test score of small runs
+          in view, so it is not a clean test
 """
 
 from s2sjax.config import Luong, Train
