@@ -205,11 +205,14 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
             raise UserError(f"{log} has neither a loss nor a score: wait until the run has logged a step")
     figure = new_figure()
     last = max(x for curves in panels.values() for curve in curves for x, _ in curve.points)
-    for row, (metric, drawn) in enumerate(sorted(panels.items(), key=lambda item: "loss" not in item[0])):
-        panel = figure.add_axes((0, -1.9 - 2.6 * row, 6.4, 1.9))
-        _draw_curves(panel, drawn, metric, "step" if row == len(panels) - 1 else "", several=len(runs) > 1)
+    columns = 1 if len(panels) <= 4 else 2
+    for place, (metric, drawn) in enumerate(sorted(panels.items(), key=lambda item: "loss" not in item[0])):
+        row, column = divmod(place, columns)
+        panel = figure.add_axes((7.2 * column, -1.9 - 2.6 * row, 6.4, 1.9))
+        lowest = place + columns >= len(panels)
+        _draw_curves(panel, drawn, metric, "step" if lowest else "", several=len(runs) > 1)
         panel.set_xlim(0, max(last, 1))
-        if row == 0:
+        if place == columns - 1:  # at the right
             _draw_key(panel, list(runs), {curve.of_dev for curves in panels.values() for curve in curves})
     save(figure, path)
 
@@ -251,8 +254,9 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    if min(value for curve in curves for _, value in curve.points) >= 0:
-        panel.set_ylim(bottom=0)  # so that heights are proportional to values
+    values = [value for curve in curves for _, value in curve.points]
+    if 0 <= min(values) <= max(values) / 2:
+        panel.set_ylim(bottom=0)  # so that heights are proportional to values, where they differ much
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
     panel.set_title(metric, loc="left", pad=8, fontweight="bold", **text_style(10))
 
