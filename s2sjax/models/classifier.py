@@ -11,11 +11,9 @@ from jax import Array
 
 from s2sjax import config, layers, models
 from s2sjax.config.labels import Pooling
-from s2sjax.core.dropout import keep_mask
 from s2sjax.core.pooling import query_pool
-from s2sjax.core.tokens import SPECIALS, UNK
 from s2sjax.models.contract import Memory, masked_mean
-from s2sjax.models.frontends import Frames, Tokens, token_embedding
+from s2sjax.models.frontends import Frames, Tokens, token_embedding, word_dropout
 from s2sjax.models.rctm import masked_max
 
 
@@ -77,14 +75,10 @@ class Classifier(nn.Module):
         if lengths is not None:
             xs, mask = self.frontend(source, lengths)
         else:
-            xs, mask = self.frontend(self._some_unknown(source) if train and self.word_dropout else source)
+            xs, mask = self.frontend(word_dropout(self, source, self.word_dropout, train))
         pooled, attention = self._pooled(self.encoder(xs, mask, train))
         pooled = layers.dropout(self, pooled, self.dropout, train)
         return Labelling(self.output.logits(pooled), attention)
-
-    def _some_unknown(self, ids: Array) -> Array:
-        keep = keep_mask(self.make_rng("dropout"), ids.shape, self.word_dropout)
-        return jnp.where(keep | (ids < len(SPECIALS)), ids, UNK)
 
     def _pooled(self, memory: Memory) -> tuple[Array, Array | None]:
         match self.pooling:

@@ -7,7 +7,7 @@ import numpy as np
 import zoo
 
 from s2sjax import layers, models
-from s2sjax.models.encoders import FrameEncoder, TextEncoder
+from s2sjax.models.encoders import FrameEncoder
 from s2sjax.models.frontends import Frames, Tokens
 from s2sjax.training.fingerprints import named_leaves
 
@@ -56,14 +56,3 @@ def test_every_encoder_reads_frames(name):
     np.testing.assert_allclose(memory.states[1, :2], short.states[0], atol=1e-5)
     for pattern, _ in models.encoder_rules(c):
         assert any(re.search(pattern, path) for path, _ in named_leaves(params["params"]))
-
-
-def test_text_encoders_are_those_of_the_encoder_decoder():
-    c = zoo.without_dropout(zoo.MODELS["luong"])
-    ids = np.array([[4, 5, 6, 2], [5, 2, 0, 0]])
-    memory, params = TextEncoder(c, size=7).init_with_output(jax.random.key(0), ids)
-    whole = models.build(c, 7, 7)
-    other = whole.init(jax.random.key(1), ids, ids)["params"]
-    other = other | {"encoder": params["params"]["encoder"], "source_embedding": params["params"]["embedding"]}
-    encoded = whole.apply({"params": other}, ids, method="encode")
-    np.testing.assert_allclose(memory.states, encoded.states, atol=1e-6)
