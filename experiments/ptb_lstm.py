@@ -23,7 +23,7 @@ experiment = LanguageModel(
     model=RecurrentLM(
         embedding=400, width=1152, layers=3, tie=True,
         dropout=0.25, input_dropout=0.4, output_dropout=0.4, word_dropout=0.1, weight_drop=0.5,
-        activation=2.0, temporal=1.0,
+        activation_penalty=2.0, temporal_penalty=1.0,
     ),
     train=Train(
         steps=30_000, learning_rate=3e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=0.05, clip=1.0,

@@ -1,7 +1,7 @@
 """TREC as in trec.py, with convolutions of several widths and the maximum over time (Kim 2014).
 
 Command   s2sjax train experiments/trec_cnn.py
-Hardware  1 ARM core, no accelerator
+Hardware  one x86 core, no accelerator; 28 s, 233,542 weights
 Score     accuracy 82.81%, macro F1 81.76% on 512 questions, for seed 0
 """
 

@@ -2,8 +2,8 @@
 
 Paper     Merity, Keskar and Socher 2017: 68.6 on valid
 Command   s2sjax train experiments/wikitext2_lstm.py
-Changes   those of ptb_lstm.py. Evaluations during training read eight streams; from beginning to end in one it is
-          s2sjax evaluate runs/wikitext2_lstm --evaluate.streams 1
+Changes   those of ptb_lstm.py, and less dropout of the word vectors. Evaluations during training read eight streams;
+          from beginning to end in one it is s2sjax evaluate runs/wikitext2_lstm --evaluate.streams 1
 Score     not measured yet
 """
 
@@ -22,7 +22,7 @@ experiment = LanguageModel(
     model=RecurrentLM(
         embedding=400, width=1152, layers=3, tie=True,
         dropout=0.2, input_dropout=0.5, output_dropout=0.4, word_dropout=0.1, weight_drop=0.5,
-        activation=2.0, temporal=1.0,
+        activation_penalty=2.0, temporal_penalty=1.0,
     ),
     train=Train(
         steps=30_000, learning_rate=3e-3, warmup=200, b1=0.0, b2=0.999, eps=1e-8, weight_decay=0.05, clip=1.0,

@@ -88,7 +88,9 @@ def maximize(d: Direction, found: Posteriors, positions: Positions) -> tuple[Tab
 def agree(
     forward: Direction, reverse: Direction, ones: Posteriors, others: Posteriors
 ) -> tuple[Posteriors, Posteriors]:
-    """Both directions count a link as often as both believe in it: p(i, j) q(i, j) (Liang, Taskar and Klein 2006).
+    """Both translation tables count a link as often as both believe in it: p(i, j) q(i, j) (Liang et al. 2006).
+
+    Positions and the null word keep what each direction believes.
 
     Each direction alone lets a rare word generate much of its sentence; the other direction does not.
     """

@@ -80,9 +80,9 @@ class RecurrentLM:
     """one mask of dropout for all steps of a segment, instead of one a step (Gal and Ghahramani 2016)"""
     weight_drop: float = 0.0
     """dropout of the weights from state to state, one mask a segment (wdrop)"""
-    activation: float = 0.0
+    activation_penalty: float = 0.0
     """strength of the activation regularisation (alpha)"""
-    temporal: float = 0.0
+    temporal_penalty: float = 0.0
     """strength of the temporal activation regularisation (beta)"""
 
     @property
@@ -92,7 +92,7 @@ class RecurrentLM:
 
     def __post_init__(self):
         at_least(1, self, "model", "embedding", "width", "layers")
-        at_least(0, self, "model", "activation", "temporal")
+        at_least(0, self, "model", "activation_penalty", "temporal_penalty")
         for name in ("dropout", "input_dropout", "output_dropout", "word_dropout", "weight_drop"):
             require(0 <= getattr(self, name) < 1, f"model.{name} is {getattr(self, name)}: it must be in [0, 1)")
         require(

@@ -38,9 +38,9 @@ class Filtered(NamedTuple):
 
 
 class Smoothed(NamedTuple):
-    """All zero if the observations are impossible."""
+    """If the observations are impossible, `states` and `transitions` are zero."""
 
-    log_likelihood: Array
+    log_likelihood: Array  # -inf if the observations are impossible
     states: Array  # [T, K] p(x_t | y), zero at padding
     transitions: Array  # [K, K] expected number of steps from i to j
 
@@ -62,12 +62,12 @@ def smooth(initial: Array, transition: Array, observed: Array, mask: Array | Non
     forward = _forward(initial, transition, observed, mask, parallel)
     backward = _backward(transition, observed, mask, parallel)
     total = logsumexp(forward[-1])
-    possible = jnp.isfinite(total)
-    shift = jnp.where(possible, total, 0)
-    states = jnp.exp(forward + backward - shift)
-    steps = forward[:-1, :, None] + transition + (observed + backward)[1:, None, :] - shift  # [T-1, K, K]
-    real = possible & mask
-    transitions = jnp.sum(jnp.where(real[1:, None, None], jnp.exp(steps), 0), axis=0)
+    real = jnp.isfinite(total) & mask
+    # The sum over states is p(y) at every t; dividing by each sum keeps long sequences exact, whose log p(y) is large.
+    states = jnp.exp(_normalized(forward + backward))
+    steps = forward[:-1, :, None] + transition + (observed + backward)[1:, None, :]  # [T-1, K, K]
+    steps = jnp.exp(_normalized(steps.reshape(len(steps), -1)).reshape(steps.shape))
+    transitions = jnp.sum(jnp.where(real[1:, None, None], steps, 0), axis=0)
     return Smoothed(total, jnp.where(real[:, None], states, 0), transitions)
 
 

@@ -38,6 +38,7 @@ class Filtered(NamedTuple):
     states: Gaussians  # p(x_t | y_0 ... y_t)
 
 
+@jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
 def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Filtered:
     """ys [T, M] -> the distribution of each state, given the observations so far (Kalman 1960)."""
     mask = jnp.ones(len(ys), bool) if mask is None else mask
@@ -49,6 +50,7 @@ def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -
     return Filtered(jnp.sum(jnp.where(mask, log_probs, 0)), states)
 
 
+@jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
 def smooth(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Gaussians:
     """ys [T, M] -> the distribution of each state, given all observations (Rauch, Tung and Striebel 1965)."""
     filtered = filter(model, ys, mask, parallel).states

@@ -74,8 +74,9 @@ class Statistics(NamedTuple):
 
     def apply(self, frames: np.ndarray) -> np.ndarray:
         """[*, F] -> (x - mean) / deviation, float32; a feature that never changes becomes 0."""
-        deviation = np.array(self.deviation)
-        return ((frames - np.array(self.mean)) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
+        mean, deviation = np.array(self.mean), np.array(self.deviation)
+        changes = deviation > 1e-9 * np.abs(mean)  # the mean of equal numbers is not exactly one of them
+        return np.where(changes, (frames - mean) / np.where(changes, deviation, 1.0), 0.0).astype(np.float32)
 
     @property
     def features(self) -> int:

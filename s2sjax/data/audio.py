@@ -6,7 +6,9 @@ Files are read by `soundfile` (the extra `audio`): WAV, FLAC, OGG and what else 
 from __future__ import annotations
 
 import io
+import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -95,14 +97,15 @@ def read(path: str | Path, settings: LogMel, where: str = "", archive: zipfile.Z
 
     name = f"{where}: {path}" if where else str(path)
     try:
-        source = io.BytesIO(archive.read(str(path))) if archive else Path(path).expanduser()
+        source = io.BytesIO(archive.read(str(path))) if archive else os.path.expanduser(path)
         samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
     except KeyError:
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
-    except (soundfile.LibsndfileError, zipfile.BadZipFile) as error:
-        if not archive and not Path(path).expanduser().exists():
+    except (RuntimeError, TypeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+        # soundfile's own error is a RuntimeError; a .raw file is a TypeError, an encrypted archive a RuntimeError
+        if not archive and not os.path.exists(os.path.expanduser(path)):
             raise UserError(f"{name} does not exist: correct the path") from None
         reason = str(getattr(error, "error_string", error)).rstrip(".")
         raise UserError(f"{name} cannot be read ({reason}): give a WAV, FLAC or OGG file") from None

@@ -105,8 +105,8 @@ class Strings:
     """of the strings"""
 
     def __post_init__(self):
-        at_least(0, self, "data.strings", *SPLITS)
-        at_least(1, self, "data.strings", "longest")
+        at_least(0, self, "data.corpus.strings", *SPLITS)
+        at_least(1, self, "data.corpus.strings", "longest")
 
     def draw(self, split: str, groups: Sequence[Sequence[int]]) -> list[tuple[list[int], random.Random]]:
         """For each string the pieces that it is made of, all of one group, and a generator for all else."""

@@ -52,12 +52,12 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
     """The numbers of one column of a CSV file, whose first line names the columns."""
     if origin and not Path(path).expanduser().exists():
         raise UserError(f"there is no file {relative_path(path)} (CSV, column {column}) of {origin}: correct {setting}")
-    rows = csv.reader(lines(path, setting))
-    names = next(rows)
+    rows = _csv_rows(path, setting)
+    _, names = next(rows)
     if column not in names:
         raise UserError(f"{path} has no column {column!r}: its first line names {', '.join(names)}")
     place, found = names.index(column), []
-    for number, fields in enumerate(rows, start=2):
+    for number, fields in rows:
         try:
             value = float(fields[place]) if len(fields) == len(names) else math.nan
         except ValueError:
@@ -67,6 +67,16 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
             raise UserError(f"{path}, line {number} has no number in column {column!r} ({shown!r:.60}): correct it")
         found.append(value)
     return found
+
+
+def _csv_rows(path: str | Path, setting: str) -> Iterator[tuple[int, list[str]]]:
+    """Each row of a CSV file, with the number of its last line."""
+    rows = csv.reader(lines(path, setting))
+    try:
+        for fields in rows:
+            yield rows.line_num, fields
+    except csv.Error as error:
+        raise UserError(f"{path}, line {rows.line_num} is not CSV ({error}): correct it") from None
 
 
 def lines(path: str | Path, setting: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Corpora of written digits, joined to numbers: pen strokes (pendigits) and rows of pixels (scikit-learn's digits)."""
+"""Corpora of written digits, joined to numbers: pen strokes (pendigits), columns of pixels (scikit-learn's digits)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from s2sjax.config import require
 from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 
 Tree = Any
@@ -17,13 +18,22 @@ Tree = Any
 class Batched:
     """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
 
-    A row that is longer than the last bucket gets one that is twice, four times, ... as long, with fewer rows at once.
+    A row that is longer than the last bucket gets one that is twice, four times, ... as long, with fewer rows at once,
+    and at most `longest`: the positions that a model can address.
 
     With a mesh, the rows of a batch are split over all devices, and every process gets all results.
     """
 
-    def __init__(self, function: Callable[[Tree, Batch], Tree], buckets: Buckets, rows: int, mesh: Mesh | None = None):
-        self.buckets, self.mesh = buckets, mesh if mesh is not None and mesh.size > 1 else None
+    def __init__(
+        self,
+        function: Callable[[Tree, Batch], Tree],
+        buckets: Buckets,
+        rows: int,
+        mesh: Mesh | None = None,
+        longest: int | None = None,
+    ):
+        self.buckets, self.longest = buckets, longest
+        self.mesh = mesh if mesh is not None and mesh.size > 1 else None
         self.devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self.rows = -(-rows // self.devices) * self.devices
         replicated = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
@@ -52,7 +62,9 @@ class Batched:
         """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
         buckets = [tuple(bucket) for bucket in self.buckets]
         while len(lengths) and np.any(lengths.max(axis=0) > buckets[-1]):
-            buckets.append(tuple(2 * width for width in buckets[-1]))
+            wider = tuple(min(2 * width, self.longest or 2 * width) for width in buckets[-1])
+            require(wider != buckets[-1], f"an example has {lengths.max()} positions, the model reads {self.longest}")
+            buckets.append(wider)
         return buckets
 
     def _place(self, array: np.ndarray) -> Any:

@@ -236,11 +236,15 @@ def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: A
 
 def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
     """Refuses meshes for which XLA (of JAX 0.10 to 0.12, with Shardy) computes wrong gradients of a scan."""
-    scans = any(side.scans_time for side in config.encoder_and_decoder(model))
+    if any(side.scans_time for side in config.encoder_and_decoder(model)):
+        check_scan_mesh(f"a {config.model_name(model)}", mesh)
+
+
+def check_scan_mesh(what: str, mesh: Mapping[str, int]) -> None:
     require(
-        not (scans and all(size > 1 for size in mesh.values())),
-        f"train.mesh splits a {config.model_name(model)} by data, fsdp and tensor at once, for which XLA computes "
-        "wrong gradients: set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
+        not all(size > 1 for size in mesh.values()),
+        f"train.mesh splits {what} by data, fsdp and tensor at once, for which XLA computes wrong gradients: set one "
+        "of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
     )
 
 

@@ -155,10 +155,10 @@ class RecurrentModel(LanguageModel):
     def _penalty(self, found: Hidden, mask: Array) -> Array | None:
         """alpha AR of the states after dropout, beta TAR of those before it."""
         c = self.config
-        if not (c.activation or c.temporal):
+        if not (c.activation_penalty or c.temporal_penalty):
             return None
-        changes = reg.temporal_penalty(found.plain, mask) if c.temporal else 0.0
-        return c.activation * reg.activation_penalty(found.states, mask) + c.temporal * changes
+        changes = reg.temporal_penalty(found.plain, mask) if c.temporal_penalty else 0.0
+        return c.activation_penalty * reg.activation_penalty(found.states, mask) + c.temporal_penalty * changes
 
     def begin(self, prefix: Array) -> Carry:
         return self.hidden(prefix, start(self.config, len(prefix), self.dtype), False).carry

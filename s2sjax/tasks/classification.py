@@ -21,8 +21,9 @@ from s2sjax.core import losses
 from s2sjax.core.tokens import PAD
 from s2sjax.data import labels, memory, text
 from s2sjax.data.assets import Labels, Statistics, load_json
-from s2sjax.data.columns import Bucket, Columns, Ragged, first_bucket
+from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.labels import Labelled
+from s2sjax.errors import UserError
 from s2sjax.evaluate import labels as scores
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
@@ -147,10 +148,7 @@ class ClassificationTask(Task):
 
     def _checked(self, example: Labelled) -> Labelled:
         """Refuses an example that the model cannot read."""
-        if not isinstance(example.source, str) and "frames" in self.assets:
-            found, features = example.source.shape[-1], self.assets["frames"].features
-            require(found == features, f"{example.where} has frames of {found} numbers: write {features} in each frame")
-        length, most = len(self._encoded(example)) + isinstance(example.source, str), self._buckets[-1][0]
+        length, most = len(self._encoded(example)) + isinstance(example.source, str), self._longest
         require(length <= most, f"{example.where} has {length} positions, the model reads at most {most}: shorten it")
         return example
 
@@ -181,8 +179,7 @@ class ClassificationTask(Task):
         """The other run's vocabulary, with the labels of this one."""
         other, options = _vocabulary(assets), self.experiment.data.text
         if other is None:
-            require(False, "the other run has no vocabulary of its source text: leave out --init-assets")
-        assert other is not None
+            raise UserError("the other run has no vocabulary of its source text: leave out --init-assets")
         for name in ("unit", "normalize"):
             there, wanted = getattr(other, name), getattr(options, name)
             require(
@@ -200,6 +197,8 @@ class ClassificationTask(Task):
     def _encoded(self, example: Labelled) -> Any:
         if isinstance(example.source, str):
             return self.assets["text"].encode(example.source)
+        found, features = example.source.shape[-1], self._features
+        require(found == features, f"{example.where} has frames of {found} numbers: write {features} in each frame")
         return self.assets["frames"].apply(example.source)
 
     def columns(self, data: Sequence[Labelled]) -> Columns:
@@ -274,8 +273,8 @@ class ClassificationTask(Task):
         """Rows of the embedding belong to words, those of the output layer to labels."""
         found: dict[str, Rows | None] = {}
         mine, theirs = self.assets.get("text"), _vocabulary(other.assets)
-        if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
-            index = text.rows_in(mine, theirs)
+        if mine is not None and (theirs is None or mine.fingerprint != theirs.fingerprint):
+            index = None if theirs is None else text.rows_in(mine, theirs)
             found["embedding/table"] = None if index is None else Rows(0, index)
         if other.assets.get("labels") != self.assets["labels"]:
             found |= {"output/kernel": None, "output/bias": None}
@@ -284,12 +283,10 @@ class ClassificationTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     @property
-    def _buckets(self) -> list[tuple[int]]:
-        """Those of training, and longer ones up to 16 times the last, as far as the model can address them."""
-        e = self.experiment
-        last, places = e.data.buckets[-1][0], e.model.encoder.max_positions
-        more = sorted({min(last * times, places or last * times) for times in (2, 4, 8, 16)})
-        return [*e.data.buckets, *((length,) for length in more if length > last)]
+    def _longest(self) -> int:
+        """16 times the last bucket, as far as the model can address it."""
+        most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
+        return min(most, places or most)
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """An ensemble takes the mean of the probabilities."""
@@ -302,11 +299,11 @@ class ClassificationTask(Task):
             attention = each[0].attention
             return jnp.asarray(probabilities), None if attention is None else attention.mean(1)
 
-        batched = Batched(apply, self._buckets, rows, mesh)
+        batched = Batched(apply, self.experiment.data.buckets, rows, mesh, self._longest)
 
         def predict(params: Any, examples: Sequence[Labelled]) -> list[Prediction]:
             columns = self.columns(examples)
-            for row in np.flatnonzero(first_bucket(columns.lengths, self._buckets) < 0)[:1]:
+            for row in np.flatnonzero(columns.lengths[:, 0] > self._longest)[:1]:
                 self._checked(examples[row])  # raises, with its file and line
             return [
                 _prediction(names, found, None if attention is None else attention[: int(length)])
@@ -359,7 +356,9 @@ class ClassificationTask(Task):
 
         assert output.attention is not None
         source, vocabulary = str(example.source), self.assets["text"]
-        words = source.split() if vocabulary.unit == "words" else vocabulary.pieces(vocabulary.encode(source))
+        ids, words = vocabulary.encode(source), source.split()
+        if vocabulary.unit != "words" or len(words) != len(ids):  # normalisation may split a word
+            words = vocabulary.pieces(ids)
         right = output.label == example.label
         caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
         return ShadedText([*words, "<eos>"], output.attention, caption, right)

@@ -6,7 +6,6 @@ An example to evaluate is a line of a text, which is read after all lines before
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -59,7 +58,10 @@ class LanguageModel(config.Experiment):
     """of the initial parameters, where each epoch starts, and dropout"""
 
     decode_fields: ClassVar = ("search",)
-    free_fields: ClassVar = ("search", "evaluate.streams", "evaluate.context", "show")
+    # Where the text is stored may change: its fingerprint may not.
+    free_fields: ClassVar = (
+        "data.train", "data.dev", "data.test", "data.origin", "search", "evaluate.streams", "evaluate.context", "show",
+    )  # fmt: skip
 
     def task(self) -> LanguageModelTask:
         return LanguageModelTask(self)
@@ -101,6 +103,8 @@ class Prompt(NamedTuple):
     """To be continued."""
 
     text: str
+    where: str = ""
+    """its line: equal prompts of two lines are continued differently"""
 
 
 class LanguageModelTask(Task):
@@ -130,7 +134,7 @@ class LanguageModelTask(Task):
         return [Line(line) for line in self._lines(split)]
 
     def example_of(self, line: str, where: str) -> Prompt:
-        return Prompt(" ".join(line.split()))
+        return Prompt(" ".join(line.split()), where)
 
     def fingerprint(self, data: Sequence[str]) -> str:
         return streams.fingerprint(data)
@@ -164,6 +168,10 @@ class LanguageModelTask(Task):
         return kind(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        require(
+            mesh["tensor"] == 1,
+            f"train.mesh.tensor is {mesh['tensor']}: a language model has no parameters that it splits: set it to 1",
+        )
         self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.micro_batches)
 
     def _check_rows(self, multiple: int) -> None:
@@ -239,7 +247,7 @@ class LanguageModelTask(Task):
 
         def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
             prompts = bool(examples) and isinstance(examples[0], Prompt)
-            return (write if prompts else score)(params, [example.text for example in examples])
+            return write(params, examples) if prompts else score(params, [example.text for example in examples])
 
         return predict
 
@@ -261,7 +269,7 @@ class LanguageModelTask(Task):
 
         return score
 
-    def _writer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[str]]:
+    def _writer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, Sequence[Prompt]], list[str]]:
         s, module = self.experiment.search, self.module
         options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
 
@@ -281,8 +289,8 @@ class LanguageModelTask(Task):
 
         compiled = jax.jit(search_all, out_shardings=_replicated(mesh))
 
-        def write(params: Any, prompts: list[str]) -> list[str]:
-            ids = [[EOS, *self.vocabulary.encode(prompt)] for prompt in prompts]
+        def write(params: Any, prompts: Sequence[Prompt]) -> list[str]:
+            ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
             keys, found = _keys(s.seed, prompts), []
             for first in range(0, len(ids), PROMPTS):
                 some = ids[first : first + PROMPTS]
@@ -322,7 +330,7 @@ class LanguageModelTask(Task):
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Prints the continuations of `show`."""
-        if prompts := [self.example_of(line, "") for line in self.experiment.show]:
+        if prompts := [self.example_of(line, f"show {number}") for number, line in enumerate(self.experiment.show)]:
             for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
                 print(f"{prompt.text}  ->  {written}")
         return []
@@ -332,11 +340,6 @@ def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
     return None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
-def _keys(seed: int, prompts: Sequence[str]) -> np.ndarray:
-    """A random seed for each prompt: of its text, and of how often it came before. uint32 [n]."""
-    seen: Counter[str] = Counter()
-    found = []
-    for prompt in prompts:
-        found.append(zlib.crc32(f"{seed}/{seen[prompt]}/{prompt}".encode()))
-        seen[prompt] += 1
-    return np.array(found, np.uint32)
+def _keys(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
+    """A random seed for each prompt, by its line and its text, so that its neighbours do not matter: uint32 [n]."""
+    return np.array([zlib.crc32(f"{seed}/{prompt.where}/{prompt.text}".encode()) for prompt in prompts], np.uint32)

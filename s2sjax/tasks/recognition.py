@@ -6,7 +6,7 @@ or by prefix beam search with an n-gram language model of the training labels (c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.label_models import LabelModel
-from s2sjax.data.signals import Signal, Signals, fingerprint
+from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
 from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
@@ -160,7 +160,7 @@ class LabelEvaluate:
     rows: int = 64
     """examples predicted at once"""
     drawn: int = 3
-    """dev examples drawn after training"""
+    """examples drawn after training: of test, or of dev if there is no test"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")
@@ -237,6 +237,10 @@ class Transcript(NamedTuple):
         return " ".join(self.labels)
 
 
+AUGMENT = 0x617567
+"""separates the random numbers of augmentation from those of dropout"""
+
+
 class RecognitionTask(Task):
     """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
 
@@ -258,13 +262,26 @@ class RecognitionTask(Task):
         return self.corpus.has(split)
 
     def read(self) -> list[Signal]:
-        return self.corpus.examples("train")
+        return self.examples("train")
 
     def examples(self, split: str) -> list[Signal]:
-        return self.corpus.examples(split)
+        found = self.corpus.examples(split)
+        require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
+        return found
 
     def example_of(self, line: str, where: str) -> Signal:
-        return self.corpus.example_of(line, where)
+        signal, most = self.corpus.example_of(line, where), self._longest
+        require(
+            most is None or len(signal.frames) <= most,
+            f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
+        )
+        return signal
+
+    @property
+    def _longest(self) -> int | None:
+        """The most frames that the encoder can address."""
+        model = self.experiment.model
+        return None if model.encoder.max_positions is None else model.encoder.max_positions * model.reduction
 
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
@@ -283,6 +300,8 @@ class RecognitionTask(Task):
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = LabelModel.of(self.corpus.alphabet, (), 0)
+        for signal in data:
+            check_labels(signal.labels, labels.alphabet, signal.name)
         sequences = [labels.ids(signal.labels) for signal in data]
         return {
             "features": assets.Statistics.of([signal.frames for signal in data]),
@@ -297,6 +316,8 @@ class RecognitionTask(Task):
         features, count = self.assets["features"], len(data)
         columns = {"frames": Ragged.of_frames([features.apply(signal.frames) for signal in data])}
         if labelled:
+            for signal in data:
+                check_labels(signal.labels, self.labels.alphabet, signal.name)
             columns["labels"] = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
         return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
 
@@ -325,7 +346,7 @@ class RecognitionTask(Task):
             frames, lengths = batch["frames"], batch["frames_lengths"]
             if any(ranges):
                 # Of (seed, step, example), whatever the other rows are; not of `key`, which differs by micro-batch.
-                now = jax.random.fold_in(jax.random.key(seed), step)
+                now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
                 keys = jax.vmap(partial(jax.random.fold_in, now))(batch["example"])
                 frames, lengths = jax.vmap(partial(augment.augment, ranges))(keys, frames, lengths)
             return _ctc(module, params, frames, lengths, batch["labels"], True, {"dropout": key})
@@ -351,12 +372,15 @@ class RecognitionTask(Task):
     def rules(self) -> Rules:
         return models.encoder_rules(self.experiment.model.encoder)
 
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_scan_mesh("a loss by CTC", mesh)
+
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self._longest)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -423,7 +447,7 @@ class RecognitionTask(Task):
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
         apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh)
+        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self._longest)
         found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if hosts.is_leader():

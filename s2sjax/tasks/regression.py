@@ -7,8 +7,7 @@ between them there are 33.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, layers
+from s2sjax import config, layers, models
 from s2sjax.config import at_least, require, settings
 from s2sjax.config.models import CellName
 from s2sjax.core.pooling import attention_pool
+from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.tables import read_column
 from s2sjax.errors import UserError
@@ -250,11 +250,10 @@ class Scale(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
+        return assets.fingerprint(self)
 
     def save(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps(self._asdict()), encoding="utf-8")
+        assets.save_json(folder, name, self._asdict())
 
     def apply(self, values: Any) -> Any:
         return (np.asarray(values) - self.low) / ((self.high - self.low) or 1.0)
@@ -331,11 +330,7 @@ class RegressionTask(Task):
         return {"scale": Scale(low, high)}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        path = folder / "scale.json"
-        try:
-            return {"scale": Scale(**json.loads(path.read_text(encoding="utf-8")))}
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}): copy it again from where the run was made") from None
+        return {"scale": assets.load_json(Scale, folder, "scale")}
 
     def columns(self, data: Sequence[Window]) -> Columns:
         scale = self.assets["scale"]
@@ -369,6 +364,9 @@ class RegressionTask(Task):
         return abstract(
             values=((rows, *bucket, 1), np.float32), values_lengths=((rows,), np.int32), target=((rows, 1), np.float32)
         )
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_scan_mesh("a recurrent network", mesh)
 
     # ----------------------------------------------------------------------------- predictions
 

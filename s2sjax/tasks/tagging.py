@@ -279,11 +279,8 @@ class TaggingTask(Task):
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
         models.check_mesh(self.experiment.model.encoder, mesh)
-        require(
-            not (self.experiment.model.crf and all(size > 1 for size in mesh.values())),
-            "train.mesh splits a model.crf by data, fsdp and tensor at once, for which XLA computes wrong gradients: "
-            "set one of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
-        )
+        if self.experiment.model.crf:
+            models.check_scan_mesh("a model.crf", mesh)
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -310,7 +307,7 @@ class TaggingTask(Task):
             found = {"tags": best_tags(scores)}
             return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
 
-        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh)
+        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh, e.model.encoder.max_positions)
 
         def predict(params: Any, examples: Sequence[Sentence]) -> list[Tagged]:
             for number, sentence in enumerate(examples, start=1):

@@ -83,7 +83,7 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        ema = None if state.ema is None else _average(state.ema, params, state.step, train)
+        ema = None if state.ema is None else _average(state.ema, params, state.step - state.skipped_total, train)
         old = (state.params, state.optimizer, state.ema)
         new = (params, optimizer_state, ema)
         params, optimizer_state, ema = jax.tree.map(lambda n, o: jnp.where(updated, n, o), new, old)
@@ -166,15 +166,15 @@ def _join(leaf: jax.Array) -> jax.Array:
     return jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:])
 
 
-def _average(ema: Tree, params: Tree, step: jax.Array, train: config.Train) -> Tree:
+def _average(ema: Tree, params: Tree, updates: jax.Array, train: config.Train) -> Tree:
     """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly.
 
-    With `average_from` f, d = n / (n + 1) with n = max(t - f, 0): the parameters themselves up to step f, from then on
-    the mean of all since (Polyak and Juditsky 1992).
+    t counts updates. With `average_from` f, d = n / (n + 1) with n = max(t - f, 0): the parameters themselves up to
+    update f, from then on the mean of all since (Polyak and Juditsky 1992).
     """
     import optax
 
     if train.average_from:
-        past = jnp.maximum(step - train.average_from, 0).astype(jnp.float32)
+        past = jnp.maximum(updates - train.average_from, 0).astype(jnp.float32)
         return optax.incremental_update(params, ema, 1 / (past + 1))
-    return optax.incremental_update(params, ema, 1 - jnp.minimum(train.ema, (1.0 + step) / (10.0 + step)))
+    return optax.incremental_update(params, ema, 1 - jnp.minimum(train.ema, (1.0 + updates) / (10.0 + updates)))

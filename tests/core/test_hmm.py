@@ -156,3 +156,12 @@ def test_em_recovers_a_known_model():
     assert (np.diff(log_likelihoods) >= -0.05).all()  # float32: the sum is -34,000
     np.testing.assert_allclose(np.exp(found.transition), np.exp(truth.transition), atol=0.03)
     np.testing.assert_allclose(np.exp(found.emission), np.exp(truth.emission), atol=0.03)
+
+
+def test_the_posteriors_of_a_long_sequence_are_probabilities():
+    """log p(y) is about -20,000 there, of which float32 keeps three digits behind the point."""
+    model = random_model()
+    symbols = np.random.default_rng(1).integers(0, IMPOSSIBLE, 20_000)
+    found = jax.jit(lambda y: hmm.smooth(model.initial, model.transition, model.observe(y)))(symbols)
+    np.testing.assert_allclose(found.states.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(found.transitions.sum(), len(symbols) - 1, rtol=1e-4)

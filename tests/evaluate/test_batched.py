@@ -1,8 +1,10 @@
 """A compiled function over all rows of a data set."""
 
 import numpy as np
+import pytest
 
 from s2sjax.data.columns import Aligned, Columns, Ragged
+from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
 
 
@@ -29,3 +31,17 @@ def test_aligned_columns_share_the_lengths_of_a_bucket():
     assert columns.lengths.tolist() == [[1], [3]] and columns.sizes == (2,)
     batch = columns.batch(np.array([1, -1]), (4,))
     assert batch["a"].tolist() == [[2, 2, 2, 0], [0, 0, 0, 0]] and batch["b"].tolist()[0] == [6, 7, 8, 0]
+
+
+def test_no_bucket_is_longer_than_what_a_model_can_address():
+    columns = Columns({"ids": Ragged.of_ids([[7] * 8])}, {}, np.arange(1, dtype=np.int32), (1,))
+    widths = []
+
+    def sums(params, batch):
+        widths.append(batch["ids"].shape)
+        return batch["ids"].sum(1)
+
+    assert [int(one) for one in Batched(sums, ((4,),), 2, longest=9)(None, columns)] == [58]
+    assert widths == [(1, 9)]
+    with pytest.raises(UserError, match="an example has 9 positions, the model reads 8"):
+        Batched(sums, ((4,),), 2, longest=8)(None, columns)

@@ -77,15 +77,6 @@ def test_final_state_is_the_last_one_and_mean_and_max_are_what_they_say():
         np.testing.assert_allclose(found, pooled @ output["kernel"] + output["bias"], atol=1e-6)
 
 
-def test_word_dropout_replaces_words_only_and_only_in_training():
-    module = Classifier(ENCODERS["ngrams"], 2, "mean", word_dropout=0.5, size=9)
-    ids = np.tile([4, 5, 6, 7, 8, 2, 0], (40, 1))
-    dropped = module.apply({}, ids, rngs={"dropout": jax.random.key(0)}, method="_some_unknown")
-    changed = np.asarray(dropped) != ids
-    assert 0.3 < changed[:, :5].mean() < 0.7 and not changed[:, 5:].any()
-    assert (np.asarray(dropped)[changed] == 3).all()  # <unk>
-
-
 def test_what_is_read_of_an_embedding_before_training_has_the_deviation_asked_for():
     module = Classifier(NGrams(embedding=32, kernels=(1,), filters=1), 2, "mean", initial=0.25, size=500)
     params = jax.jit(module.init)(jax.random.key(0), jnp.ones((1, 1), jnp.int32))["params"]

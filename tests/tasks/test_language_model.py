@@ -136,7 +136,7 @@ def test_perplexity_of_a_uniform_model_is_the_number_of_words():
 
 NOISE = {
     "weight_drop": 0.5, "dropout": 0.5, "input_dropout": 0.5, "output_dropout": 0.5, "word_dropout": 0.5,
-    "activation": 2.0, "temporal": 1.0,
+    "activation_penalty": 2.0, "temporal_penalty": 1.0,
 }  # fmt: skip
 OTHERS = [name for name in NOISE if name != "weight_drop"] + ["word_dropout of a Transformer"]
 
@@ -153,13 +153,13 @@ def test_regularisation_changes_training_and_leaves_evaluation(name):
     loss = {task: jax.jit(task.loss()) for task in (plain, noisy)}
     total = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
     assert total(plain, 0) != total(noisy, 0)
-    draws = field not in ("activation", "temporal")
+    draws = field not in ("activation_penalty", "temporal_penalty")
     assert (total(noisy, 0) != total(noisy, 1)) == draws and total(noisy, 0) == total(noisy, 0)
 
 
 @pytest.mark.slow
 def test_penalties_are_added_to_the_mean_cross_entropy():
-    task, params, ids = made(config.replace(RECURRENT, activation=2.0, temporal=0.5))
+    task, params, ids = made(config.replace(RECURRENT, activation_penalty=2.0, temporal_penalty=0.5))
     batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     sums = jax.jit(task.loss())(params, batch, jax.random.key(0), 0)
     states = np.asarray(apply(task, params, "hidden", batch["inputs"], task.carry(2), train=(False,)).plain)
@@ -201,14 +201,14 @@ def test_prompts_are_continued(model):
 
 
 @pytest.mark.slow
-def test_samples_follow_the_seed_the_prompt_and_how_often_it_came():
+def test_samples_follow_the_seed_the_prompt_and_its_line():
     task, params, _ = made(RECURRENT, search=Continuation(max_length=12, seed=1))
     other, _, _ = made(RECURRENT, search=Continuation(max_length=12, seed=2))
-    prompts = [Prompt("the cat")] * 4
+    prompts = [Prompt("the cat", f"line {number}") for number in range(4)]
     found = task.predictor()(params, prompts)
     assert found == task.predictor()(params, prompts) and len(set(found)) > 1
     assert found != other.predictor()(params, prompts)
-    assert task.predictor()(params, [Prompt("a dog"), *prompts])[1:] == found
+    assert task.predictor()(params, [Prompt("a dog", "line 9"), *prompts])[1:] == found
 
 
 @pytest.mark.parametrize(
