@@ -19,6 +19,8 @@ EXTRAS = {
     "gpu": "NVIDIA GPUs",
     "tpu": "TPUs",
     "g2p": "the dictionary of experiments/g2p.py",
+    "audio": "recordings, as in spoken_digits.py",
+    "sklearn": "the digits of sklearn_digits.py",
     "dev": "tests and linters",
 }
 """what each extra of pyproject.toml is for"""
@@ -147,7 +149,7 @@ def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
     for name, required in extras.items():
         missing = [] if name == used else [each for each in required if problem(each)]
         state = f"not installed: {_install(missing)}" if missing else "installed"
-        print(f"  {name:5}{EXTRAS.get(name, ''):39}{state}")
+        print(f"  {name:8}{EXTRAS.get(name, ''):39}{state}")
 
 
 # -------------------------------------------------------------------------------------- devices

@@ -63,7 +63,7 @@ def smooth(initial: Array, transition: Array, observed: Array, mask: Array | Non
     backward = _backward(transition, observed, mask, parallel)
     total = logsumexp(forward[-1])
     real = jnp.isfinite(total) & mask
-    # The sum over states is p(y) at every t; dividing by each sum keeps long sequences exact, whose log p(y) is large.
+    # The sum over states is p(y) at every t. Each has its own, since log p(y) of a long sequence has few exact digits.
     states = jnp.exp(_normalized(forward + backward))
     steps = forward[:-1, :, None] + transition + (observed + backward)[1:, None, :]  # [T-1, K, K]
     steps = jnp.exp(_normalized(steps.reshape(len(steps), -1)).reshape(steps.shape))
@@ -132,8 +132,10 @@ def _mask(observed: Array, mask: Array | None) -> Array:
 
 
 def _normalized(logs: Array) -> Array:
-    total = logsumexp(logs, axis=-1, keepdims=True)
-    return jnp.where(jnp.isfinite(total), logs - jnp.where(jnp.isfinite(total), total, 0), -jnp.inf)
+    """log p of a row that sums to 1. The maximum goes first, since large numbers have few digits behind the point."""
+    most = jnp.max(logs, axis=-1, keepdims=True)
+    logs = logs - jnp.where(jnp.isfinite(most), most, 0)
+    return jnp.where(jnp.isfinite(most), logs - logsumexp(logs, axis=-1, keepdims=True), -jnp.inf)
 
 
 def _forward(

@@ -129,8 +129,8 @@ def test_assets_are_read_as_they_were_written(tmp_path):
     assert error_of(lambda: names.number("c", "dev.tsv, line 7")) == (
         "dev.tsv, line 7: label 'c' does not occur in the training data: use a, b"
     )
-    statistics = Statistics.of([np.array([[1.0, 5.0], [3.0, 5.0]])])
-    assert statistics.apply(np.array([[3.0, 6.0]])).tolist() == [[1.0, 1.0]]
+    statistics = Statistics.of([np.array([[1.0, 0.1], [3.0, 0.1], [2.0, 0.1]])])  # the mean of three 0.1 is not 0.1
+    assert statistics.apply(np.array([[2.0, 6.0]])).tolist() == [[0.0, 0.0]]
     for asset in (names, statistics):
         asset.save(tmp_path, "asset")
         again = load_json(type(asset), tmp_path, "asset")
