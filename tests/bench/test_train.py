@@ -146,6 +146,7 @@ def test_each_mode_of_pytorch_gets_the_same_work(monkeypatch):
     assert builders["compiled"](*work) == (*same, modes["compiled"])
 
 
+@pytest.mark.slow
 def test_our_step_is_compiled_as_in_training(monkeypatch):
     given, compile_with = [], device.compile_with
     monkeypatch.setattr(

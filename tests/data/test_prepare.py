@@ -210,6 +210,7 @@ def test_other_text_starts_over(tmp_path, monkeypatch):
     assert equal(all_batches(other), all_batches(read_from(other, tmp_path / "made")))
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_one_who_fed_them(tmp_path):
     program = (
         "import sys, time\n"
