@@ -170,7 +170,7 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
 
     opened = run.load(options.subject)
     if not opened.task.generates_text:
-        raise UserError(f"{opened.folder} does not generate text, so score cannot be used: use s2sjax evaluate")
+        raise UserError(f"{opened.folder} does not translate text, so score cannot be used: use s2sjax evaluate")
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
 
     def parse(line: str, index: int) -> tuple[str, str]:
@@ -349,10 +349,10 @@ def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
 
 
 def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) -> None:
-    """Prints one line for each line of standard input, for a task that does not generate text."""
+    """Prints one line for each line of standard input, for a task that does not translate text."""
     for name in ("scores", "alignment", "prefixes", "tag", "tree", "attention"):
         if getattr(options, name):
-            raise UserError(f"--{name} applies only to runs that generate text: leave it out")
+            raise UserError(f"--{name} applies only to runs that translate text: leave it out")
 
     def parse(line: str, index: int) -> Any:
         """An example, or what is wrong with the line: the others are answered all the same."""

@@ -84,7 +84,7 @@ class Run:
     def decode(self, lines: str | Sequence[Any], **search: Any) -> Any:
         """The best output of each line, as a string: run.decode(["a line"], beam=8). One string gives one output.
 
-        `search` are fields of config.Search. A task that does not generate text returns its own outputs, and takes its
+        `search` are fields of config.Search. A task that does not translate text returns its own outputs, and takes its
         examples as well as lines.
         """
         if self.task.generates_text:
@@ -174,7 +174,7 @@ class Run:
     @cached_property
     def _translator(self) -> Translator:
         if not self.task.generates_text:
-            raise UserError(f"{self.folder} does not generate text: use run.decode or run.evaluate")
+            raise UserError(f"{self.folder} does not translate text: use run.decode or run.evaluate")
         return self.task.translator(self.mesh())  # type: ignore[attr-defined]
 
     @cached_property
@@ -225,7 +225,7 @@ class Run:
     def check_ensemble(self, others: Sequence[Run]) -> None:
         """Refuses runs whose outputs this run does not understand."""
         if others and not (self.task.generates_text or self.task.has_ensembles):
-            raise UserError(f"{self.folder} does not generate text, so it cannot be part of an ensemble: drop --also")
+            raise UserError(f"{self.folder} does not translate text, so it cannot be part of an ensemble: drop --also")
         for other in others:
             for name, asset in self.task.assets.items():
                 if name not in other.task.assets or other.task.assets[name].fingerprint != asset.fingerprint:

@@ -141,7 +141,7 @@ def test_a_run_that_writes_no_text_predicts(tmp_path, one_device, capsys):
     assert [float(row["hypothesis"]) for row in outputs] == pytest.approx([o.value for o in run.decode(examples)])
     assert [float(row["references"][0]) for row in outputs] == [window.target for window in examples]
     assert "has no search settings: leave out beam" in refused(lambda: run.decode(["1 1 2 3"], beam=3))
-    assert "does not generate text" in refused(lambda: run.attention("1 1 2 3"))
+    assert "does not translate text" in refused(lambda: run.attention("1 1 2 3"))
     assert refused(lambda: run.decode(["1 1 2"])).startswith("line 1 has 3 numbers")
 
 

@@ -44,6 +44,14 @@ class Experiment:
         """The `tasks.Task` of this experiment, before it has any assets."""
         raise UserError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")
 
+    def refuse_train(self, what: str, *names: str) -> None:
+        """Refuses fields of `train` that have no effect on this task. `what` the task is: "a regression"."""
+        for name in names:
+            require(
+                getattr(self.train, name) == getattr(Train(), name),
+                f"train.{name} applies to translation, and {what} does not use it: leave it out",
+            )
+
     def check_name(self) -> None:
         require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"),

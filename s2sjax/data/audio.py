@@ -103,7 +103,7 @@ def read(path: str | Path, settings: LogMel, where: str = "", archive: zipfile.Z
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
-    except (RuntimeError, TypeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+    except (RuntimeError, TypeError, zlib.error, zipfile.BadZipFile) as error:
         # soundfile's own error is a RuntimeError; a .raw file is a TypeError, an encrypted archive a RuntimeError
         if not archive and not os.path.exists(os.path.expanduser(path)):
             raise UserError(f"{name} does not exist: correct the path") from None

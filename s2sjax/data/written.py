@@ -45,11 +45,12 @@ class Written(Signals):
 
     @property
     def pieces(self) -> list[Piece]:
-        raise NotImplementedError
+        """All digits of the corpus, in the order of the data."""
+        raise UserError(f"{type(self).__name__} defines no pieces: return its digits from it")
 
     def join(self, pieces: list[Piece], rng: random.Random) -> np.ndarray:
         """The frames of a number."""
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__} does not define join(pieces, rng): return the frames of a number")
 
     def examples(self, split: str) -> list[Signal]:
         pieces = self.pieces

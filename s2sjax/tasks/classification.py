@@ -19,7 +19,7 @@ from s2sjax import config, models
 from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.tokens import PAD
-from s2sjax.data import labels, memory, text
+from s2sjax.data import labels, text
 from s2sjax.data.assets import Labels, Statistics, load_json
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.labels import Labelled
@@ -65,12 +65,8 @@ class Classification(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain, encoder = config.Train(), self.model.encoder
-        for name in ("scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to tasks that write text, and a classification does not: leave it out",
-            )
+        self.refuse_train("a classification", "scheduled_sampling", "softmax")
+        encoder = self.model.encoder
         places, longest = encoder.max_positions, self.data.buckets[-1][0]
         require(
             places is None or places >= longest,
@@ -154,14 +150,6 @@ class ClassificationTask(Task):
 
     def fingerprint(self, data: Sequence[Labelled]) -> str:
         return labels.fingerprint(data)
-
-    def save_data(self, folder: Path) -> None:
-        memory.save(self.experiment.data.corpus, folder)
-
-    def load_data(self, folder: Path) -> Task:
-        data = self.experiment.data
-        corpus = memory.load(data.corpus, folder)
-        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: Sequence[Labelled]) -> Assets:
         found: dict[str, Any] = {"labels": Labels.of([example.label for example in data])}

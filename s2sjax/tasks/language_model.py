@@ -72,12 +72,7 @@ class LanguageModel(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain = config.Train()
-        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to translation, and a language model does not use it: leave it out",
-            )
+        self.refuse_train("a language model", "label_smoothing", "scheduled_sampling", "softmax")
         require(
             self.keeps_state or self.evaluate.context < self.data.steps,
             f"evaluate.context {self.evaluate.context} leaves no token of data.steps {self.data.steps} to count: "

@@ -195,12 +195,7 @@ class Recognition(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain = config.Train()
-        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to tasks that write text, and recognition by CTC does not: leave it out",
-            )
+        self.refuse_train("recognition by CTC", "label_smoothing", "scheduled_sampling", "softmax")
         require(
             self.search.language_weight == 0 or self.data.ngram > 0,
             "search.language_weight requires a language model: set data.ngram above 0",

@@ -173,12 +173,7 @@ class Regression(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain = config.Train()
-        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to tasks that write text, and a regression does not: leave it out",
-            )
+        self.refuse_train("a regression", "label_smoothing", "scheduled_sampling", "softmax")
 
     def task(self) -> RegressionTask:
         return RegressionTask(self)

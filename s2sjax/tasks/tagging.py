@@ -20,7 +20,7 @@ from s2sjax import config, models
 from s2sjax.config import TagData, TagEvaluate, TaggerModel, require, settings
 from s2sjax.core import losses
 from s2sjax.core.tokens import SPECIALS
-from s2sjax.data import memory, tagged, text
+from s2sjax.data import tagged, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.data.tagged import Sentence, Vocabularies
@@ -61,12 +61,7 @@ class Tagging(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain = config.Train()
-        for name in ("scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to tasks that write text, and a tagger does not: leave it out",
-            )
+        self.refuse_train("a tagger", "scheduled_sampling", "softmax")
         require(
             self.train.label_smoothing == 0 or not self.model.crf,
             "train.label_smoothing smooths single tags, and model.crf scores whole sequences: use one of them",
@@ -147,14 +142,6 @@ class TaggingTask(Task):
                 shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
                 found.append(f"tags of {split} that training never sees, so that they count as wrong: {shown}")
         return found
-
-    def save_data(self, folder: Path) -> None:
-        memory.save(self.experiment.data.corpus, folder)
-
-    def load_data(self, folder: Path) -> Task:
-        data = self.experiment.data
-        corpus = memory.load(data.corpus, folder)
-        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: Sequence[Sentence]) -> Assets:
         d = self.experiment.data

@@ -29,7 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from s2sjax.config import Experiment
+from s2sjax.config import Experiment, replace
+from s2sjax.data import memory
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.errors import UserError
@@ -103,12 +104,16 @@ class Task(ABC):
         """What is odd about the training data but no error, printed before training."""
         return []
 
-    def save_data(self, folder: Path) -> None:  # noqa: B027
+    def save_data(self, folder: Path) -> None:
         """Writes to the run folder what exists only in memory, so that the run can be evaluated later."""
+        memory.save(getattr(self.experiment.data, "corpus", None), folder)
 
     def load_data(self, folder: Path) -> Task:
         """The task with what `save_data` has written."""
-        return self
+        data = self.experiment.data
+        before = getattr(data, "corpus", None)
+        corpus = memory.load(before, folder)
+        return self if corpus is before else self.replace(replace(self.experiment, data=replace(data, corpus=corpus)))
 
     def learn_assets(self, data: Any) -> Assets:
         """Each is an `Asset`, by name."""

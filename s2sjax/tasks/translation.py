@@ -24,7 +24,7 @@ from s2sjax.config import (
     settings,
 )
 from s2sjax.core import sampled
-from s2sjax.data import Example, memory, pairs, sources, text
+from s2sjax.data import Example, pairs, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import metrics
@@ -221,14 +221,6 @@ class TranslationTask(Task):
 
     def remarks(self, data: pairs.Training) -> list[str]:
         return pairs.remarks_on(self.experiment.data, data)
-
-    def save_data(self, folder: Path) -> None:
-        memory.save(self.experiment.data.corpus, folder)
-
-    def load_data(self, folder: Path) -> Task:
-        data = self.experiment.data
-        corpus = memory.load(data.corpus, folder)
-        return self.replace(config.replace(self.experiment, data=config.replace(data, corpus=corpus)))
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))

@@ -154,8 +154,12 @@ def test_em_recovers_a_known_model():
     )
     found, log_likelihoods = jax.jit(partial(hmm.em, steps=60))(start, rolls)
     assert (np.diff(log_likelihoods) >= -0.05).all()  # float32: the sum is -34,000
-    np.testing.assert_allclose(np.exp(found.transition), np.exp(truth.transition), atol=0.03)
-    np.testing.assert_allclose(np.exp(found.emission), np.exp(truth.emission), atol=0.03)
+    _, of_truth = hmm.em_step(truth, rolls)
+    assert log_likelihoods[-1] > of_truth  # as of every maximum: the rolls are explained better than by what made them
+    # About 13,000 rolls of the fair die and 7,000 of the other: a share of a half has a standard error of 0.006 there,
+    # and more where the die must be guessed.
+    np.testing.assert_allclose(np.exp(found.transition), np.exp(truth.transition), atol=0.02)
+    np.testing.assert_allclose(np.exp(found.emission), np.exp(truth.emission), atol=0.025)
 
 
 def test_the_posteriors_of_a_long_sequence_are_probabilities():

@@ -43,7 +43,7 @@ def error_of(call):
 
 
 @zoo.each(CASES, quick=("ngrams-max",), rare=RARE)
-def test_sentence_classification_by_final_state_mean_and_learned_query_attention(name):
+def test_many_to_one_sentence_classification_by_final_state_mean_and_learned_query_attention(name):
     """Padding and neighbours change no logits, a row of padding is finite, and attention is a distribution."""
     encoder, pooling = CASES[name]
     module = Classifier(encoder, 3, pooling, queries=2 if pooling == "attention" else 1, size=9)
@@ -102,7 +102,7 @@ def test_what_is_read_of_an_embedding_before_training_has_the_deviation_asked_fo
         ),
         (
             lambda: config.replace(SMALL, train=Train(softmax=config.Softmax(samples=2))),
-            "train.softmax applies to tasks that write text",
+            "train.softmax applies to translation, and a classification",
         ),
         (
             lambda: SMALL.task().learn_assets(SMALL.task().read()[:1]),

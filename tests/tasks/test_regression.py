@@ -19,7 +19,7 @@ def weights(experiment) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def test_weights_without_and_with_attention():
+def test_many_to_one_fibonacci_has_11_weights_and_33_with_attention():
     """RNN of two units on one input 8, dense 3; attention over 20 states of width 2: 22."""
     assert weights(Regression("plain", Windows(steps=20), SeriesModel(width=2))) == 8 + 3
     assert weights(Regression("attention", Windows(steps=20), SeriesModel(width=2, attention=True))) == 8 + 22 + 3
@@ -143,7 +143,7 @@ def test_a_line_that_is_no_window_is_refused(line, message):
         (lambda: Windows(dev_percent=60.0, test_percent=40.0), "data: dev_percent + test_percent is 100.0: nothing is"),
         (
             lambda: Regression("x", train=config.Train(label_smoothing=0.1)),
-            "train.label_smoothing applies to tasks that",
+            "train.label_smoothing applies to translation, and a regression",
         ),
         (
             lambda: Regression("x", Windows(Fibonacci(10), steps=20)).task().read(),
@@ -182,10 +182,10 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     for arguments, message in (
         (
             ("decode", "runs/fib", "--tag", "<2de>"),
-            "error: --tag applies only to runs that generate text: leave it out\n",
+            "error: --tag applies only to runs that translate text: leave it out\n",
         ),
         (("decode", "runs/fib", "--search.beam", 4), "error: runs/fib has no field --search.beam that can be changed"),
-        (("score", "runs/fib"), "error: runs/fib does not generate text, so score cannot be used"),
+        (("score", "runs/fib"), "error: runs/fib does not translate text, so score cannot be used"),
         (("prepare", "page.py"), "error: page.py has no text to prepare: use s2sjax train\n"),
         (("plan", "page.py", "--source-size", 9, "--target-size", 9), "error: --source-size and --target-size do not"),
     ):
@@ -197,7 +197,7 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_fibonacci_has_a_lower_test_error_with_attention_than_without():
+def test_many_to_one_fibonacci_has_a_lower_test_error_with_attention_than_without():
     """The mean over eight seeds, which train at once as in experiments/fibonacci.py, and most of the seeds."""
     without, with_attention = (errors_of(attention, seeds=8, steps=3000) for attention in (False, True))
     assert with_attention.mean() < without.mean()
