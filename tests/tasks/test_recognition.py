@@ -120,7 +120,7 @@ def test_random_changes_depend_on_seed_step_and_example_alone(task):
         (lambda: Augment(speed=1.5), "data.augment.speed is 1.5: it must be below 1"),
         (lambda: RecognizerModel(stack=2, channels=8), "model.channels already reads four frames as one"),
         (lambda: RecognizerModel(stack=0), "model.stack is 0: it must be at least 1"),
-        (lambda: Recognition("x", train=Train(label_smoothing=0.1)), "train.label_smoothing applies to translation, and recognition"),
+        (lambda: Recognition("x", train=Train(label_smoothing=0.1)), "train.label_smoothing applies to translation"),
         (
             lambda: Recognition(
                 "x", LabelledSignals(ngram=0), search=LabelSearch(beam=2, language_weight=1.0)
