@@ -21,8 +21,6 @@ class Ranges(NamedTuple):
     pitch: float = 0.0
     """the features are moved along their axis, as by another vocal tract: a factor from [1 - pitch, 1 + pitch]
     (after Jaitly and Hinton 2013)"""
-    floor: float = 0.0
-    """features below a level from [-floor, floor] are raised to it, as by background noise"""
     noise: float = 0.0
     """standard deviation of normal noise"""
     time_masks: int = 0
@@ -37,14 +35,12 @@ class Ranges(NamedTuple):
 
 def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[Array, Array]:
     """frames [T, F], length -> the same, changed. A stretched example never has more than T frames."""
-    keys = jax.random.split(key, 6)
+    keys = jax.random.split(key, 5)
     draw = lambda key, spread: jax.random.uniform(key, (), frames.dtype, 1 - spread, 1 + spread)
     if ranges.speed:
         frames, length = stretch(frames, length, draw(keys[0], ranges.speed))
     if ranges.pitch:
         frames = warp(frames, draw(keys[1], ranges.pitch))
-    if ranges.floor:
-        frames = jnp.maximum(frames, draw(keys[5], ranges.floor) - 1)
     if ranges.noise:
         frames = frames + ranges.noise * jax.random.normal(keys[2], frames.shape, frames.dtype)
     if ranges.time_masks and ranges.time_width:

@@ -52,7 +52,7 @@ def activation_penalty(states: Array, mask: Array) -> Array:
 def temporal_penalty(states: Array, mask: Array) -> Array:
     """The same of h_t - h_{t-1}, times T / (T - 1), since a row has one difference fewer than steps.
 
-    TAR: divided by the number of steps, it is the mean over all differences.
+    TAR: of full segments, divided by the number of steps, it is the mean over all differences.
     """
     steps = states.shape[1]
     if steps < 2:

@@ -1,6 +1,6 @@
 """Language models: decoders without a memory, recurrent or a Transformer's.
 
-    hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row
+    hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row; recurrent: anywhere
     logits(states)                -> [..., V]     of the words that can follow: all ids but <pad> and <sos>
     __call__(inputs, carry)       -> logits [B, T, V], carry
     begin(prefix)                 -> state        what was read, prefix [B, P], <pad> at the end of each row

@@ -50,8 +50,6 @@ class Augment:
     """largest relative change of the duration"""
     pitch: float = 0.0
     """largest relative shift along the features, as by another vocal tract"""
-    floor: float = 0.0
-    """normalised features below a level are raised to it, as by background noise: a level from [-floor, floor]"""
     noise: float = 0.0
     """standard deviation of noise that is added to the normalised features"""
     time_masks: int = 0
@@ -67,6 +65,12 @@ class Augment:
         at_least(0, self, "data.augment", *augment.Ranges._fields)
         for name in ("speed", "pitch"):
             require(getattr(self, name) < 1, f"data.augment.{name} is {getattr(self, name)}: it must be below 1")
+        for kind in ("time", "feature"):
+            masks, width = getattr(self, f"{kind}_masks"), getattr(self, f"{kind}_width")
+            require(
+                (masks > 0) == (width > 0),
+                f"data.augment.{kind}_masks is {masks} and {kind}_width {width}: set both, or neither",
+            )
 
     @property
     def ranges(self) -> augment.Ranges:
