@@ -104,7 +104,7 @@ EXPERIMENTS = {
     ),
     "pretraining": Pretraining(
         "pretraining",
-        config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((8,), (12,)), tokens=48),
+        config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
         config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), share=0.3),
         TRAIN,
     ),
