@@ -327,13 +327,13 @@ def build_both(
 def rows_in(vocabulary: AnyVocabulary, other: AnyVocabulary) -> np.ndarray | None:
     """The id in `other` of each piece of `vocabulary`, -1 for none; None if their pieces are of different units.
 
-    Words are also found among subwords, if they are a single one.
+    Words are also found among subwords: as one that begins a word, or, as punctuation often is, as one within.
     """
     ids = {piece: index for index, piece in enumerate(other.all_pieces)}
     pieces = vocabulary.all_pieces
     if (vocabulary.unit, other.unit) == ("words", "subwords"):
         first = len(SPECIALS) + len(vocabulary.tags)
-        pieces = pieces[:first] + [f"▁{word}" for word in pieces[first:]]
+        pieces = pieces[:first] + [word if f"▁{word}" not in ids else f"▁{word}" for word in pieces[first:]]
     elif vocabulary.unit != other.unit:
         return None
     return np.array([ids.get(piece, -1) for piece in pieces])
