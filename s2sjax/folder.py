@@ -65,7 +65,7 @@ def start_task(
         if page["data"] != fingerprint:
             raise UserError(f"the training data has changed since {folder} was started: give another --out")
         task = _with_assets(folder, page, task)
-        if assets is not None and _fingerprints(task.assets) != _fingerprints(assets):
+        if assets is not None and _fingerprints(task.assets) != _fingerprints(task.adopt_assets(data, assets)):
             raise UserError(f"{folder} was started with other assets than those of {init}: give another --out")
     else:
         if folder.exists() and not folder.is_dir():

@@ -12,7 +12,11 @@ from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
 from s2sjax.config.settings import at_least, require, settings
 
-Pooling = Literal["final", "mean", "max", "attention"]
+Pooling = Literal["final", "first", "mean", "max", "attention"]
+
+
+def check_share(percent: float) -> None:
+    require(0 < percent <= 100, f"data.corpus.train_percent is {percent}: it must be above 0 and at most 100")
 
 
 class _LabelFiles(Corpus):
@@ -58,6 +62,8 @@ class LabelledText(_LabelFiles):
     """percentage of the train file held out as dev, if there is no dev file"""
     test_percent: float = 0.0
     """percentage of the train file held out as test, if there is no test file"""
+    train_percent: float = 100.0
+    """percentage of the training examples that is used, by a hash of the text: a smaller one is part of a larger"""
     columns: tuple[str, ...] = ("text", "label")
     """names of the columns of a file; those named text and label are read, the others ignored"""
     split_seed: int = 0
@@ -67,6 +73,7 @@ class LabelledText(_LabelFiles):
 
     def __post_init__(self):
         self._check()
+        check_share(self.train_percent)
         for name in ("text", "label"):
             count = self.columns.count(name)
             require(count == 1, f"data.corpus.columns is {self.columns}: it must name one column {name}, not {count}")
@@ -130,7 +137,8 @@ class LabelModel:
     encoder: Family = field(default_factory=lambda: RNNsearch(width=64, embedding=128))
     """family of the encoder; its decoder settings are not used"""
     pooling: Pooling = "attention"
-    """last state of a recurrent encoder, mean or maximum of all states, or attention with learned queries"""
+    """last state of a recurrent encoder, state of the first position ([CLS] if the vocabulary has it, see
+    tasks/pretraining.py), mean or maximum of all states, or attention with learned queries"""
     queries: int = 1
     """of attention"""
     attention_width: int = 0

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from s2sjax.config.data import Corpus, Spelling
+from s2sjax.config.labels import check_share
 from s2sjax.config.models import Luong
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
@@ -31,10 +32,13 @@ class TaggedFiles(Corpus):
     """file of the sentences evaluated at the end"""
     dev_percent: float = 0.0
     """percentage of the train file held out as dev, if there is no dev file"""
+    train_percent: float = 100.0
+    """percentage of the training sentences that is used, chosen by a hash of the words"""
     origin: str = ""
     """where the data set comes from, for the error if a file is missing"""
 
     def __post_init__(self):
+        check_share(self.train_percent)
         require(self.train != "", "data.corpus.train is empty: name the file with the training sentences")
         require(
             0 <= self.dev_percent < 100,

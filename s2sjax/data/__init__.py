@@ -17,6 +17,7 @@ columns.py      examples as named columns, ragged or dense
 batches.py      which rows form the batch at step t
 pairs.py        text pairs as columns, raw or prepared
 tagged.py       sentences with a tag for each word
+paragraphs.py   lines as pairs of texts, for pre-training
 mixtures.py     batches drawn from several corpora
 packing.py      several short pairs in one row
 parts.py        a training set split into parts with few distinct target words
@@ -39,6 +40,11 @@ class Example(NamedTuple):
     targets: tuple[str, ...]
     corpus: int = 0
     """index of its corpus in a mixture"""
+
+
+def in_share(text: str, percent: float) -> bool:
+    """Whether `text` is among a percentage of all texts, by its SHA-256: a smaller percentage is part of a larger."""
+    return percent >= 100 or split_of(f"share\t{text}", percent, 0) == "dev"
 
 
 def split_of(text: str, dev_percent: float, test_percent: float) -> Split:

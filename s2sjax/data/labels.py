@@ -11,7 +11,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
-from s2sjax.data import Example, Split, sources, split_of
+from s2sjax.data import Example, Split, in_share, sources, split_of
 from s2sjax.data.tables import read_tsv
 from s2sjax.errors import UserError
 
@@ -94,7 +94,8 @@ def _belongs(corpus: Any, split: Split, key: str) -> bool:
     if getattr(corpus, split) and split != "train":
         return True
     seeded = f"{corpus.split_seed}\t{key}" if corpus.split_seed else key
-    return split_of(seeded, corpus.dev_percent, corpus.test_percent) == split
+    share = getattr(corpus, "train_percent", 100.0) if split == "train" else 100.0
+    return split_of(seeded, corpus.dev_percent, corpus.test_percent) == split and in_share(key, share)
 
 
 def _key(example: Labelled) -> Any:
@@ -124,6 +125,8 @@ def _check_features(examples: Sequence[Labelled]) -> None:
 
 def _remedy(corpus: Any, split: Split) -> str:
     percent = hasattr(corpus, f"{split}_percent") and not getattr(corpus, split)
+    if split == "train" and getattr(corpus, "train_percent", 100) < 100:
+        return "raise data.corpus.train_percent"
     if split == "train":
         return "lower data.corpus.dev_percent and test_percent" if percent else "give some"
     return f"raise data.corpus.{split}_percent" if percent else f"give some, or unset data.corpus.{split}"

@@ -19,7 +19,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.tokens import EOS, SOS, SPECIALS, UNK
-from s2sjax.data import Split, sources, split_of, tables, text
+from s2sjax.data import Split, in_share, sources, split_of, tables, text
 from s2sjax.data.columns import Aligned, Columns, Ragged
 
 FORM = ("words", "equally many tags")
@@ -70,6 +70,9 @@ def _read_files(corpus: config.TaggedFiles, split: Split, intents: bool) -> list
         part = lambda sentence: split_of(" ".join(sentence.words).lower(), corpus.dev_percent, 0)
         found = [sentence for sentence in found if part(sentence) == split]
         require(len(found) > 0, f"{path} has no sentence for {split}: change data.corpus.dev_percent")
+    if split == "train":
+        found = [s for s in found if in_share(" ".join(s.words).lower(), corpus.train_percent)]
+        require(len(found) > 0, f"{path} has no sentence left: raise data.corpus.train_percent")
     return found
 
 
@@ -92,6 +95,19 @@ def label_vocabulary(labels: Iterable[str]) -> text.Vocabulary:
 
 def labels_of(vocabulary: text.Vocabulary) -> list[str]:
     return vocabulary.all_pieces[len(SPECIALS) :]
+
+
+def with_words_of(vocabulary: text.Vocabulary, other: text.AnyVocabulary) -> text.Vocabulary:
+    """The words, and behind them those of another vocabulary: words, or subwords that are whole words."""
+    require(other.unit != "characters", "the other run reads characters, and has no words: leave out --init-assets")
+    begin = len(SPECIALS) + len(other.tags)
+    pieces = other.all_pieces[begin:]
+    if other.unit == "subwords":
+        pieces = [piece[1:] for piece in pieces if piece.startswith("▁")]
+    known = {*labels_of(vocabulary), ""}
+    normal = [piece for piece in pieces if text.normalized(piece, vocabulary.normalize) == piece]
+    words = [*labels_of(vocabulary), *(piece for piece in normal if piece not in known)]
+    return text.Vocabulary("words", words, (), vocabulary.normalize)
 
 
 def ids_of(vocabulary: text.Vocabulary, pieces: Iterable[str]) -> list[int]:

@@ -36,7 +36,7 @@ import sentencepiece
 
 from s2sjax import config
 from s2sjax.config.data import Normalize
-from s2sjax.core.tokens import EOS, PAD, SOS, SPECIALS, UNK
+from s2sjax.core.tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
 from s2sjax.data import Example, segmentation
 from s2sjax.errors import UserError
 
@@ -325,11 +325,18 @@ def build_both(
 
 
 def rows_in(vocabulary: AnyVocabulary, other: AnyVocabulary) -> np.ndarray | None:
-    """The id in `other` of each piece of `vocabulary`, -1 for none; None if their pieces are of different units."""
-    if vocabulary.unit != other.unit:
-        return None
+    """The id in `other` of each piece of `vocabulary`, -1 for none; None if their pieces are of different units.
+
+    Words are also found among subwords: as one that begins a word, or, as punctuation often is, as one within.
+    """
     ids = {piece: index for index, piece in enumerate(other.all_pieces)}
-    return np.array([ids.get(piece, -1) for piece in vocabulary.all_pieces])
+    pieces = vocabulary.all_pieces
+    if (vocabulary.unit, other.unit) == ("words", "subwords"):
+        first = len(SPECIALS) + len(vocabulary.tags)
+        pieces = pieces[:first] + [word if f"▁{word}" not in ids else f"▁{word}" for word in pieces[first:]]
+    elif vocabulary.unit != other.unit:
+        return None
+    return np.array([ids.get(piece, -1) for piece in pieces])
 
 
 def sample(lines: Iterable[str], size: int) -> list[str]:
@@ -346,14 +353,20 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
     return kept
 
 
+def mark(vocabulary: AnyVocabulary, piece: str) -> int:
+    """The id of [CLS] or [MASK], -1 if the vocabulary has none."""
+    return len(SPECIALS) + vocabulary.tags.index(piece) if piece in vocabulary.tags else -1
+
+
 def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
     """Puts `tag` before `line` if the model has tags and the line begins with none. Blank lines are unchanged."""
-    known = ", ".join(vocabulary.tags)
-    if tag is not None and tag not in vocabulary.tags:
+    tags = [each for each in vocabulary.tags if each not in (CLS, MASK)]
+    known = ", ".join(tags)
+    if tag is not None and tag not in tags:
         raise UserError(f"unknown tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
-    if not vocabulary.tags or not line.strip():
+    if not tags or not line.strip():
         return line
-    if _split_tag(line, vocabulary.tags)[0]:
+    if _split_tag(line, tags)[0]:
         return line
     if tag is None:
         raise UserError(f"{where} does not begin with a tag: begin it with one of {known} and a space, or set --tag")

@@ -26,7 +26,8 @@ class Classifier(nn.Module):
     """logits = W_o pool(encoder(x)) + b_o.
 
     Ids [B, S], or frames [B, S, F] and their lengths [B]. The pooled vector is the last state of the top layer, the
-    mean or the maximum of all states, or the sums that learned queries attend to, side by side.
+    state of the first position ([CLS] of BERT), the mean or the maximum of all states, or the sums that learned queries
+    attend to, side by side.
     """
 
     family: config.Family
@@ -84,6 +85,8 @@ class Classifier(nn.Module):
         match self.pooling:
             case "final":
                 return memory.final[-1][0], None
+            case "first":
+                return memory.states[:, 0], None
             case "mean":
                 return masked_mean(memory.states, memory.mask), None
             case "max":

@@ -17,6 +17,7 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.tokens import PAD, SPECIALS, UNK
+from s2sjax.parameters import param
 
 
 class Tokens(nn.Module):
@@ -31,6 +32,28 @@ class Tokens(nn.Module):
 
     def __call__(self, ids: Array) -> tuple[Array, Array]:
         return self.embedding(ids), ids != PAD  # type: ignore[operator]
+
+
+class SegmentedTokens(nn.Module):
+    """Two texts in one row of ids [B, S], the first of them first [B] long: embeddings, and those of the second + b.
+
+    A vector for the first text (Devlin et al. 2019) would add nothing: it can be part of every embedding. Without it, a
+    model that reads one text reads it exactly as the first of two.
+    """
+
+    embedding: nn.Module
+
+    def setup(self):
+        self.second = param(self, "second", nn.initializers.normal(0.02), (self.width,))
+
+    @property
+    def width(self) -> int:
+        return self.embedding.width  # type: ignore[attr-defined]
+
+    def __call__(self, ids: Array, first: Array) -> tuple[Array, Array]:
+        xs, mask = self.embedding(ids), ids != PAD  # type: ignore[operator]
+        is_second = (jnp.arange(ids.shape[1]) >= first[:, None])[..., None]  # [B, S, 1]
+        return xs + jnp.where(is_second, self.second.astype(xs.dtype), 0), mask
 
 
 class Frames(nn.Module):

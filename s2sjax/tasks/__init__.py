@@ -9,17 +9,29 @@ experiment = tasks.Classification("topics", data=..., model=...) a sequence to a
 experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
 experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
 experiment = tasks.LanguageModel("text", data=..., model=...)    what follows a text
+experiment = tasks.Pretraining("bert", data=..., model=...)      plain text, to start other tasks from
 """
 
 from s2sjax.tasks.classification import Classification
 from s2sjax.tasks.language_model import LanguageModel
+from s2sjax.tasks.pretraining import Pretraining
 from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Classification", "LanguageModel", "Recognition", "Regression", "Tagging", "Task", "Translation"]
+__all__ = [
+    "TASKS",
+    "Classification",
+    "LanguageModel",
+    "Pretraining",
+    "Recognition",
+    "Regression",
+    "Tagging",
+    "Task",
+    "Translation",
+]
 
 TASKS = {
     "translation": Translation,
@@ -28,5 +40,6 @@ TASKS = {
     "tagging": Tagging,
     "recognition": Recognition,
     "language_model": LanguageModel,
+    "pretraining": Pretraining,
 }
 """the experiments of each task that comes with s2sjax"""

@@ -18,7 +18,7 @@ from jax import Array
 from s2sjax import config, models
 from s2sjax.config import require, settings
 from s2sjax.core import losses
-from s2sjax.core.tokens import PAD
+from s2sjax.core.tokens import CLS, PAD
 from s2sjax.data import labels, text
 from s2sjax.data.assets import Labels, Statistics, load_json
 from s2sjax.data.columns import Bucket, Columns, Ragged
@@ -30,7 +30,7 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.layers import Spelling
 from s2sjax.models.classifier import Classifier, Labelling
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract, source_vocabulary, word_rows
 from s2sjax.training import hosts
 from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
@@ -165,7 +165,7 @@ class ClassificationTask(Task):
 
     def adopt_assets(self, data: Sequence[Labelled], assets: Assets) -> Assets:
         """The other run's vocabulary, with the labels of this one."""
-        other, options = _vocabulary(assets), self.experiment.data.text
+        other, options = source_vocabulary(assets), self.experiment.data.text
         if other is None:
             raise UserError("the other run has no vocabulary of its source text: leave out --init-assets")
         for name in ("unit", "normalize"):
@@ -184,7 +184,8 @@ class ClassificationTask(Task):
 
     def _encoded(self, example: Labelled) -> Any:
         if isinstance(example.source, str):
-            return self.assets["text"].encode(example.source)
+            cls = text.mark(self.assets["text"], CLS)
+            return [*([cls] if cls >= 0 else []), *self.assets["text"].encode(example.source)]
         found, features = example.source.shape[-1], self._features
         require(found == features, f"{example.where} has frames of {found} numbers: write {features} in each frame")
         return self.assets["frames"].apply(example.source)
@@ -260,10 +261,8 @@ class ClassificationTask(Task):
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
         """Rows of the embedding belong to words, those of the output layer to labels."""
         found: dict[str, Rows | None] = {}
-        mine, theirs = self.assets.get("text"), _vocabulary(other.assets)
-        if mine is not None and (theirs is None or mine.fingerprint != theirs.fingerprint):
-            index = None if theirs is None else text.rows_in(mine, theirs)
-            found["embedding/table"] = None if index is None else Rows(0, index)
+        if "text" in self.assets:
+            found |= word_rows(self.assets["text"], other.assets, "embedding/table")
         if other.assets.get("labels") != self.assets["labels"]:
             found |= {"output/kernel": None, "output/bias": None}
         return found
@@ -347,9 +346,9 @@ class ClassificationTask(Task):
         ids, words = vocabulary.encode(source), source.split()
         if vocabulary.unit != "words" or len(words) != len(ids):  # normalisation may split a word
             words = vocabulary.pieces(ids)
-        right = output.label == example.label
+        begin, right = [CLS] if text.mark(vocabulary, CLS) >= 0 else [], output.label == example.label
         caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
-        return ShadedText([*words, "<eos>"], output.attention, caption, right)
+        return ShadedText([*begin, *words, "<eos>"], output.attention, caption, right)
 
 
 def _prediction(names: Sequence[str], probabilities: np.ndarray, attention: np.ndarray | None) -> Prediction:
@@ -360,9 +359,3 @@ def _prediction(names: Sequence[str], probabilities: np.ndarray, attention: np.n
 
 def _short(source: str | np.ndarray) -> str:
     return source if isinstance(source, str) else f"{len(source)} frames"
-
-
-def _vocabulary(assets: Assets) -> text.AnyVocabulary | None:
-    """Of the text that a run reads, whatever its task."""
-    found = [assets.get(name) for name in ("text", "source")]
-    return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)

@@ -30,7 +30,7 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.frontends import SpelledWords
 from s2sjax.models.tagger import Scores, Tagger, best_tags, tag_loss
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract, source_vocabulary, word_rows
 from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
 from s2sjax.training.state import Loss
@@ -156,7 +156,10 @@ class TaggingTask(Task):
         return found
 
     def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
+        """All of another tagger's; of a task that reads text, the words that it knows beside those of the data."""
         needed = self.learn_assets(data)
+        if "words" not in assets and (read := source_vocabulary(assets)) is not None:
+            return {**needed, "words": tagged.with_words_of(needed["words"], read)}
         for name, mine in needed.items():
             theirs = assets.get(name)
             require(
@@ -252,6 +255,9 @@ class TaggingTask(Task):
         for name, paths in VOCABULARY_PATHS.items():
             mine, theirs = self.assets.get(name), other.assets.get(name)
             if mine is None or (theirs is not None and mine.fingerprint == theirs.fingerprint):
+                continue
+            if name == "words" and theirs is None:  # of a task that reads text
+                found |= word_rows(mine, other.assets, *paths, name="embedding/table")
                 continue
             index = text.rows_in(mine, theirs) if isinstance(theirs, text.Vocabulary) else None
             if index is not None and name in ("tags", "intents"):  # their rows begin behind the special ids

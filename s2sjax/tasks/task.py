@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax.config import Experiment, replace
-from s2sjax.data import memory
+from s2sjax.data import memory, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.errors import UserError
@@ -278,3 +278,21 @@ def abstract(**shapes: tuple[tuple[int, ...], Any]) -> dict[str, jax.ShapeDtypeS
 
 def shapes_of(batch: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
+
+
+def word_rows(vocabulary: text.AnyVocabulary, others: Assets, *paths: str, name: str = "") -> dict[str, Rows | None]:
+    """`Task.transfer_rows` of parameters whose rows are words, by the vocabulary of the text that another run reads.
+
+    name: the path that the parameter has there, if it is another one.
+    """
+    theirs = source_vocabulary(others)
+    if theirs is not None and not name and vocabulary.fingerprint == theirs.fingerprint:
+        return {}
+    index = None if theirs is None else text.rows_in(vocabulary, theirs)
+    return dict.fromkeys(paths, None if index is None else Rows(0, index, name))
+
+
+def source_vocabulary(assets: Assets) -> text.AnyVocabulary | None:
+    """Of the text that a run reads, whatever its task."""
+    found = [assets.get(name) for name in ("text", "source")]
+    return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)

@@ -34,7 +34,7 @@ from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract, word_rows
 from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
 from s2sjax.training.fingerprints import named_leaves
@@ -226,6 +226,10 @@ class TranslationTask(Task):
         return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))
 
     def adopt_assets(self, data: pairs.Training, assets: Assets) -> Assets:
+        """Of a task that only reads text, the vocabulary of the sources; that of the targets is learned."""
+        if "source" not in assets and isinstance(read := assets.get("text"), text.AnyVocabulary):
+            shared = self.experiment.data.shared
+            assets = {"source": read, "target": read if shared else self.learn_assets(data)["target"]}
         require(
             all(isinstance(assets.get(side), text.AnyVocabulary) for side in SIDES),
             "the other run has no vocabularies to take: leave out --init-assets",
@@ -329,6 +333,9 @@ class TranslationTask(Task):
                     found[path] = None
                 if path.startswith(f"{side}_embedding/characters/"):  # characters are numbered by the vocabulary
                     found[path] = None
+        if "source" not in other.assets:  # of a task that reads text
+            path = "source_embedding/table" if "source_embedding/table" in shapes else "target_embedding/table"
+            found |= word_rows(self.source, other.assets, path, name="embedding/table")
         return found
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:

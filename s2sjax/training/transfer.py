@@ -30,6 +30,8 @@ class Rows(NamedTuple):
     axis: int
     of: np.ndarray
     """[n]: the other's row for each of this one's; -1 for none"""
+    name: str = ""
+    """the path of the other run's parameter, if it is another one"""
 
 
 class Transfer(NamedTuple):
@@ -65,14 +67,16 @@ def match(params: Tree, others: Tree, rows: Mapping[str, Rows | None]) -> Transf
     taken: dict[str, Rows | None] = {}
     for path, shape in shapes.items():
         how = rows.get(path)
-        if path not in found or (path in rows and how is None):
+        there = found.get((how and how.name) or path)
+        if there is None or (path in rows and how is None):
             continue
-        if how is None and found[path] == shape:
+        if how is None and there == shape:
             taken[path] = None
-        elif how is not None and _without(found[path], how.axis) == _without(shape, how.axis) and (how.of >= 0).any():
+        elif how is not None and _without(there, how.axis) == _without(shape, how.axis) and (how.of >= 0).any():
             taken[path] = how
+    used = {(how and how.name) or path for path, how in taken.items()}
     new = {path: shape for path, shape in shapes.items() if path not in taken}
-    left = {path: shape for path, shape in found.items() if path not in taken}
+    left = {path: shape for path, shape in found.items() if path not in used}
     return Transfer(taken, new, left)
 
 
@@ -104,9 +108,10 @@ def merge(transfer: Transfer, params: Tree, others: Tree) -> Tree:
         name = path_of(path)
         if name not in transfer.taken:
             return leaf
-        rows, other = transfer.taken[name], found[name]
+        rows = transfer.taken[name]
         if rows is None:
-            return other.astype(leaf.dtype)
+            return found[name].astype(leaf.dtype)
+        other = found[rows.name or name]
         known = np.expand_dims(rows.of >= 0, [axis for axis in range(leaf.ndim) if axis != rows.axis])
         return jnp.where(known, jnp.take(other, np.maximum(rows.of, 0), rows.axis), leaf).astype(leaf.dtype)
 

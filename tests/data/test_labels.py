@@ -35,6 +35,17 @@ def test_texts_and_labels_from_named_columns(tmp_path):
     assert not coarse.has("dev") and config.replace(coarse, dev_percent=10.0).has("dev")
 
 
+def test_a_share_of_train_is_part_of_a_larger_one_and_dev_stays_whole(tmp_path):
+    lines = "".join(f"word {n}\t{n % 2}\n" for n in range(400))
+    corpus = LabelledText(written(tmp_path, lines), dev_percent=20.0)
+    shares = {percent: texts_of(config.replace(corpus, train_percent=percent)) for percent in (5.0, 50.0, 100.0)}
+    assert {*shares[5.0]} < {*shares[50.0]} < {*shares[100.0]} and shares[100.0] == texts_of(corpus)
+    assert 0.4 < len(shares[50.0]) / len(shares[100.0]) < 0.6
+    assert texts_of(config.replace(corpus, train_percent=5.0), "dev") == texts_of(corpus, "dev")
+    none = config.replace(corpus, train_percent=0.001)
+    assert error_of(lambda: texts_of(none)).endswith("no train examples: raise data.corpus.train_percent")
+
+
 def test_a_held_out_part_has_no_text_of_train(tmp_path):
     lines = [f"word {n % 150}\t{n % 2}\n" for n in range(300)] + [f"WORD  {n}\t1\n" for n in range(150)]
     corpus = LabelledText(written(tmp_path, "".join(lines)), dev_percent=20.0, test_percent=20.0)
@@ -117,6 +128,7 @@ FOLDER = "data.corpus.folder"
         (lambda: LabelledText(dev="dev.tsv", dev_percent=5.0), "data.corpus has both dev and dev_percent"),
         (lambda: LabelledFrames(dev_percent=60.0, test_percent=40.0), "data.corpus: dev_percent + test_percent is 100"),
         (lambda: LabelledText(train=""), "data.corpus.train is empty"),
+        (lambda: LabelledText(train_percent=0.0), "data.corpus.train_percent is 0.0: it must be above 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(build, message):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from s2sjax.evaluate import label_figures, labels
+from s2sjax.evaluate import label_figures, labels, share_figure
 
 FOUND, CORRECT = list("aabbbc"), list("aababb")
 
@@ -31,3 +31,10 @@ def test_figures_are_drawn(tmp_path):
     blank = label_figures.ShadedText(["nothing"], np.zeros(1), "0 0.5")
     label_figures.shaded_texts(tmp_path / "words.svg", [text, blank])
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("confusion.svg", "words.svg"))
+
+
+def test_scores_by_share_of_labels_are_drawn(tmp_path):
+    lines = {"from BERT": [70.0, 80.0, 85.0], "from scratch": [50.0, 60.0, 80.0]}
+    share_figure.curves(tmp_path / "shares.svg", (1.0, 10.0, 100.0), {"one": lines, "two": lines})
+    drawn = (tmp_path / "shares.svg").read_text()
+    assert drawn.count("<svg") == 1 and drawn.count("clip-path") > 4

@@ -29,6 +29,7 @@ ENCODERS = {
 CASES = {f"{encoder}-{pooling}": (ENCODERS[encoder], pooling) for encoder, pooling in (
     ("ngrams", "max"), ("recurrent", "attention"), ("recurrent", "final"), ("recurrent", "mean"), ("stacked", "final"),
     ("convolutional", "mean"), ("convolutional", "attention"), ("transformer", "mean"), ("transformer", "attention"),
+    ("transformer", "first"),
 )}  # fmt: skip
 
 

@@ -35,7 +35,16 @@ from s2sjax.config import (
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
 from s2sjax.models.ngrams import NGrams
-from s2sjax.tasks import TASKS, Classification, LanguageModel, Recognition, Regression, Tagging, Translation
+from s2sjax.tasks import (
+    TASKS,
+    Classification,
+    LanguageModel,
+    Pretraining,
+    Recognition,
+    Regression,
+    Tagging,
+    Translation,
+)
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 
@@ -92,6 +101,12 @@ EXPERIMENTS = {
         config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
         TRAIN,
         evaluate=config.PerplexityEvaluate(streams=4),
+    ),
+    "pretraining": Pretraining(
+        "pretraining",
+        config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
+        config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), share=0.3),
+        TRAIN,
     ),
 }
 

@@ -1,0 +1,85 @@
+"""Settings of pre-training: the text, the model, and how it is judged. The experiment is `tasks.Pretraining`."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from s2sjax.config.data import Text
+from s2sjax.config.models import Transformer
+from s2sjax.config.pair import Family
+from s2sjax.config.paths import FilePath
+from s2sjax.config.settings import at_least, require, settings
+
+
+@settings
+class Paragraphs:
+    """Text files, UTF-8, plain or .gz, one paragraph or sentence a line.
+
+    A paragraph is cut between two of its sentences, a single sentence in its middle: what follows is the second text.
+    """
+
+    train: FilePath = ""
+    """file of the training text"""
+    dev: FilePath = ""
+    """file of the text that is evaluated during training"""
+    test: FilePath = ""
+    """file of the text that is evaluated at the end"""
+    origin: str = ""
+    """what the files are and where they come from, for the error if one is missing"""
+    text: Text = Text("subwords", size=8000)
+    """how texts become ids"""
+    buckets: tuple[tuple[int], ...] = ((32,), (64,), (128,))
+    """lengths in tokens, [CLS] and both <eos> included; a line goes to the first one that fits"""
+    tokens: int = 8192
+    """budget of a batch: rows x length of its bucket"""
+    prefetch: int = 4
+    """batches made ahead by Grain's threads"""
+
+    def __post_init__(self):
+        at_least(1, self, "data", "tokens")
+        at_least(0, self, "data", "prefetch")
+        good = len(self.buckets) > 0 and self.buckets[0][0] >= 4 and list(self.buckets) == sorted(self.buckets)
+        require(good, f"data.buckets is {self.buckets}: give lengths of at least 4, from short to long, such as 32 64")
+        for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
+            require(not on, f"data.text.{name} is set: pre-training has none: leave it out")
+
+
+@settings
+class BertModel:
+    """An encoder, a layer that guesses hidden words, and one that tells whether the second text follows the first."""
+
+    encoder: Family = field(
+        default_factory=lambda: Transformer(width=256, heads=4, feedforward=1024, encoder_layers=4, norm="pre")
+    )
+    """family of the encoder; its decoder settings are not used"""
+    initial: float = 1.0
+    """standard deviation of the embedding before training"""
+    share: float = 0.15
+    """share of the words of a line that are guessed"""
+    next_weight: float = 1.0
+    """weight of the loss of next sentences beside that of words; 0: words alone are learned"""
+
+    def __post_init__(self):
+        require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
+        require(0 < self.share < 1, f"model.share is {self.share}: it must be above 0 and below 1")
+        require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
+        require(
+            self.encoder.embedding > 0,
+            "model.encoder.embedding is 0: guessed words are compared with their embeddings: raise it",
+        )
+
+
+@settings
+class BertEvaluate:
+    """The same words are hidden, and the same texts are joined, at every evaluation."""
+
+    lines: int = 1000
+    """dev lines evaluated during training, from the first on"""
+    samples: int = 2
+    """dev lines shown at each evaluation"""
+    rows: int = 64
+    """lines evaluated at once"""
+
+    def __post_init__(self):
+        at_least(1, self, "evaluate", "lines", "rows")
+        at_least(0, self, "evaluate", "samples")

@@ -1,0 +1,48 @@
+"""Words that a model has to guess from those around them (Devlin et al. 2019), as a pure function of one sequence.
+
+Letters: S positions, K positions that are guessed at most.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core.dropout import random_bits
+
+
+class Masked(NamedTuple):
+    ids: Array  # [S] what the model reads
+    positions: Array  # [K] what it guesses, those that count first
+    counts: Array  # [K] bool: whether a position counts
+
+
+def most(length: int, share: float) -> int:
+    """K: the most words of `length` positions that are guessed."""
+    return max(1, math.ceil(share * length))
+
+
+def mask_words(key: Array, ids: Array, share: float, mask: int, first: int, size: int) -> Masked:
+    """Chooses max(1, round(share * n)) of the n words of ids [S]; a chosen word becomes
+
+        <mask>            with probability 0.8
+        a random word     with probability 0.1
+        itself            with probability 0.1
+
+    Words are the ids from `first` up to `size`: what is below, such as <pad>, is never chosen and never drawn. The
+    choice depends on the key and the words, not on the padding behind them.
+    """
+    (S,), is_word = ids.shape, ids >= first
+    where, how, what = (random_bits(each, (S,)) for each in jax.random.split(key, 3))
+    K, words = most(S, share), jnp.sum(is_word)
+    count = jnp.where(words > 0, jnp.clip(jnp.round(share * words), 1, K), 0)
+    score = jnp.where(is_word, (where >> 1).astype(jnp.int32), -1)
+    _, positions = lax.top_k(score, K)
+    counts = jnp.arange(K) < count
+    chosen = jnp.zeros(S, bool).at[positions].set(counts)
+    drawn = first + (what % jnp.uint32(size - first)).astype(jnp.int32)
+    below = lambda probability: how < jnp.uint32(round(probability * 2**32))
+    new = jnp.where(below(0.8), mask, jnp.where(below(0.9), drawn, ids))
+    return Masked(jnp.where(chosen, new, ids), positions, counts)
