@@ -9,17 +9,32 @@ experiment = tasks.Classification("topics", data=..., model=...) a sequence to a
 experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
 experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
 experiment = tasks.LanguageModel("text", data=..., model=...)    what follows a text
+experiment = tasks.Captioning("photos", data=..., model=...)     a picture to a sentence
+experiment = tasks.Transcription("digits", data=..., model=...)  frames to labels, by an attention decoder
 """
 
+from s2sjax.tasks.captioning import Captioning
 from s2sjax.tasks.classification import Classification
 from s2sjax.tasks.language_model import LanguageModel
 from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
+from s2sjax.tasks.transcription import Transcription
 from s2sjax.tasks.translation import Translation
 
-__all__ = ["TASKS", "Classification", "LanguageModel", "Recognition", "Regression", "Tagging", "Task", "Translation"]
+__all__ = [
+    "TASKS",
+    "Captioning",
+    "Classification",
+    "LanguageModel",
+    "Recognition",
+    "Regression",
+    "Tagging",
+    "Task",
+    "Transcription",
+    "Translation",
+]
 
 TASKS = {
     "translation": Translation,
@@ -28,5 +43,7 @@ TASKS = {
     "tagging": Tagging,
     "recognition": Recognition,
     "language_model": LanguageModel,
+    "captioning": Captioning,
+    "transcription": Transcription,
 }
 """the experiments of each task that comes with s2sjax"""
