@@ -79,13 +79,13 @@ class Generator:
     def _stored(self, params: Any) -> tuple:
         return self._converted(tuple(params) if len(self._modules) > 1 else (params,))
 
-    def _search_rows(self, params: tuple, batch: dict[str, Array]) -> Hypotheses:
+    def _search_rows(self, params: tuple, batch: dict[str, Any]) -> Hypotheses:
         rows = len(batch["example"])
         prefixes = jnp.broadcast_to(jnp.array(self._words.prefix, jnp.int32), (rows, len(self._words.prefix)))
         numbers = jnp.maximum(batch["example"], 0)
         search = partial(search_batch, self._modules, self.options, self._words, slots=rows)
-        return search(params, self._source_of(batch), prefixes, numbers)[0]  # type: ignore[arg-type]
+        return search(params, self._source_of(batch), prefixes, numbers)[0]
 
-    def _attention_rows(self, params: tuple, batch: dict[str, Array]) -> Array | None:
-        source: Any = self._source_of(batch)  # type: ignore[arg-type]
+    def _attention_rows(self, params: tuple, batch: dict[str, Any]) -> Array | None:
+        source = self._source_of(batch)
         return attention_weights(self._modules, self.options.ensemble, params, source, batch["target"])
