@@ -52,8 +52,9 @@ def _tile(panel: Axes, pixels: np.ndarray, weights: np.ndarray | None) -> None:
     else:
         grey = np.asarray(pixels, np.float32).mean(-1)
         panel.imshow(grey, cmap="gray", vmin=0, vmax=255, extent=extent)
-        shade = 1 - weights / max(float(weights.max()), 1e-6)
-        panel.imshow(shade, cmap="gray_r", vmin=0, vmax=1, alpha=0.75 * shade, interpolation="bicubic", extent=extent)
+        shade = np.zeros((*weights.shape, 4), np.float32)  # black, and how opaque it is
+        shade[..., 3] = 0.85 * (1 - weights / max(float(weights.max()), 1e-6))
+        panel.imshow(shade, interpolation="bicubic", extent=extent)
     panel.set_xlim(0, W)
     panel.set_ylim(H, 0)
     panel.axis("off")

@@ -26,7 +26,7 @@ SMALL = Captioning(
         Pair(Direct(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
         attention_penalty=0.1,
     ),
-    Train(steps=150, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=150, log_every=50),
+    Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
     Search(beam=2, max_length=12),
     CaptionEvaluate(drawn=2),
 )
