@@ -21,6 +21,7 @@ EXTRAS = {
     "g2p": "the dictionary of experiments/g2p.py",
     "audio": "recordings, as in spoken_digits.py",
     "sklearn": "the digits of sklearn_digits.py",
+    "pictures": "photos, as in flickr8k.py",
     "dev": "tests and linters",
 }
 """what each extra of pyproject.toml is for"""

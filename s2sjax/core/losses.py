@@ -70,3 +70,13 @@ def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:
     """log p(labels) of each sequence: logits [B, T, V], labels and mask [B, T] -> [B]."""
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     return jnp.sum(jnp.where(mask, log_p, 0), axis=-1)
+
+
+def doubly_stochastic(alpha: Array, target: Array, source: Array) -> Array:
+    """sum_s (1 - sum_t alpha_ts)^2 of each sentence: all places shall be looked at equally (Xu et al. 2015, 4.2.1).
+
+    alpha [B, T, S]; target [B, T] and source [B, S] are True where they are real -> [B], 0 for a row of padding.
+    """
+    received = jnp.sum(jnp.where(target[..., None], alpha, 0), axis=1)  # [B, S]
+    missing = jnp.where(source & target.any(1, keepdims=True), 1 - received, 0)
+    return jnp.sum(missing**2, axis=1)

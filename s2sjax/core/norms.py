@@ -60,3 +60,16 @@ def norm_by_gate(x: Array, scale: Array, bias: Array | float = 0.0, *, width: in
     """Each block of `width` normalised by itself: [..., G*H], scale and bias [G*H] -> [..., G*H]."""
     blocks = x.reshape(*x.shape[:-1], -1, width)
     return standardise(blocks)[0].reshape(x.shape) * scale + bias
+
+
+def group_norm(x: Array, scale: Array, bias: Array, groups: int) -> Array:
+    """Each picture's channels in groups, each normalised over its channels and all places (Wu and He 2018).
+
+    [B, H, W, C], scale and bias [C] -> [B, H, W, C] in x's own type; statistics in float32 at the least.
+    """
+    B, H, W, C = x.shape
+    parts = x.astype(at_least_float32(x.dtype)).reshape(B, H * W, groups, C // groups)
+    mean = parts.mean((1, 3), keepdims=True)
+    centred = parts - mean
+    inverse = lax.rsqrt(jnp.mean(centred**2, axis=(1, 3), keepdims=True) + 1e-6)
+    return ((centred * inverse).reshape(x.shape) * scale + bias).astype(x.dtype)

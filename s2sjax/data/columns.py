@@ -108,6 +108,17 @@ class Drawn(NamedTuple):
         return table
 
 
+class Shared:
+    """A dense column of which several rows have the same value: row n is values[index[n]]. Nothing is copied."""
+
+    def __init__(self, values: np.ndarray, index: np.ndarray):
+        self.values, self.index = values, index
+        self.dtype, self.ndim = values.dtype, values.ndim
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return self.values[self.index[rows]]
+
+
 class Columns(NamedTuple):
     """All rows of a data set in memory.
 
@@ -115,7 +126,7 @@ class Columns(NamedTuple):
     """
 
     ragged: Mapping[str, Ragged | Drawn]
-    dense: Mapping[str, np.ndarray]  # [N, ...] each
+    dense: Mapping[str, np.ndarray | Shared]  # [N, ...] each
     example: np.ndarray  # int32 [N]
     sizes: tuple[int, ...]  # rows of each corpus of a mixture, in order
 

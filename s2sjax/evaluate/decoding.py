@@ -52,6 +52,35 @@ class WordConstraints(NamedTuple):
     containing: tuple[tuple[int, ...], ...] = ()
 
 
+def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
+    def ids(field: str, word: str) -> tuple[int, ...]:
+        found = (UNK,) if word == "<unk>" else tuple(target.encode(word))
+        if not found or (UNK in found and word != "<unk>"):
+            raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: choose another word")
+        return found
+
+    words = WordConstraints(
+        ids("prefix", o.prefix) if o.prefix else (),
+        tuple(ids("without", word) for word in o.without),
+        tuple(ids("containing", word) for word in o.containing),
+    )
+    for word, wanted in zip(o.containing, words.containing):
+        if wanted in words.without:
+            raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
+    for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
+        if 0 < o.max_length <= needed:
+            raise UserError(
+                f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
+                "raise search.max_length"
+            )
+    return words
+
+
+def check_beam(options: config.Search, target: AnyVocabulary) -> None:
+    if options.beam > target.size:
+        raise UserError(f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it")
+
+
 class Translator:
     """A model with its vocabularies and search options. Compiles one program per shape, and reuses it between calls."""
 
@@ -71,10 +100,7 @@ class Translator:
         With `batch_sharding`, the rows of a batch are a multiple of `multiple`, the number of their shards.
         Several modules are an ensemble; `params` is then a sequence with one entry per module.
         """
-        if options.beam > target.size:
-            raise UserError(
-                f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it"
-            )
+        check_beam(options, target)
         modules = (module,) if isinstance(module, nn.Module) else tuple(module)
         self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
         if options.coverage:
@@ -86,44 +112,20 @@ class Translator:
         self._multiple = multiple
         self._max_source, self._max_target = _positions(modules, "source"), _positions(modules, "target")
         self._cut_at = options.max_source or MAX_BUCKETS * max(buckets)
-        self._converted = _Converted(options.precision)
-        self._constraints = self._word_constraints()
+        self._converted = Converted(options.precision)
+        self._constraints = word_constraints(options, target)
         # The rows are split over the devices, and every process gets all results.
         replicated = batch_sharding and jax.sharding.NamedSharding(batch_sharding.mesh, jax.sharding.PartitionSpec())
         compiled = partial(jax.jit, out_shardings=replicated)
         in_slots = partial(search_batch, modules, options, self._constraints)
         self._search = compiled(in_slots, static_argnames=("slots", "record"))
-        self._attention = compiled(partial(_attention, modules, options.ensemble))
+        self._attention = compiled(partial(attention_weights, modules, options.ensemble))
         self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
     def require_attention(self, what: str, remedy: str = "choose a model with attention") -> None:
         """Raises a UserError if the model, or a member of the ensemble, has no attention."""
         if not self.attends:
             raise UserError(f"{what} requires a model with attention, and this model has none: {remedy}")
-
-    def _word_constraints(self) -> WordConstraints:
-        def ids(field: str, word: str) -> tuple[int, ...]:
-            found = (UNK,) if word == "<unk>" else tuple(self.target.encode(word))
-            if not found or (UNK in found and word != "<unk>"):
-                raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: choose another word")
-            return found
-
-        o = self.options
-        words = WordConstraints(
-            ids("prefix", o.prefix) if o.prefix else (),
-            tuple(ids("without", word) for word in o.without),
-            tuple(ids("containing", word) for word in o.containing),
-        )
-        for word, wanted in zip(o.containing, words.containing):
-            if wanted in words.without:
-                raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
-        for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
-            if 0 < o.max_length <= needed:
-                raise UserError(
-                    f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
-                    "raise search.max_length"
-                )
-        return words
 
     def decode(
         self,
@@ -161,7 +163,7 @@ class Translator:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
                 if index >= 0:
-                    outputs[nonblank[index]] = self._outputs(found, row)
+                    outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
         return outputs
 
     def _batches(self, sources: Sequence[list[int]], **options: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -198,20 +200,6 @@ class Translator:
         if UNK in ids:
             raise UserError(f"the prefix {prefix!r} is not in the target vocabulary: choose another")
         return ids
-
-    def _outputs(self, found: Hypotheses, row: int) -> list[Output]:
-        hypotheses = zip(found.tokens[row], found.lengths[row], found.scores[row], found.log_probs[row])
-        outputs = [
-            Output(self.target.decode(tokens), float(score), float(log_prob), tokens[:length].tolist())
-            for tokens, length, score, log_prob in hypotheses
-            if length > 0
-        ]
-        utility = self.options.sampling.mbr
-        if utility != "none":
-            ranked = mbr.order([output.text for output in outputs], utility)
-            outputs = [outputs[index]._replace(score=score) for index, score in ranked]
-        # If the constraints allow no output, the output is empty.
-        return outputs[: self.options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
 
     def _stored(self, params: Any) -> tuple:
         return self._converted((params,) if self._is_single else tuple(params))
@@ -308,7 +296,23 @@ class Translator:
             yield indices, source, targets.padded(indices, round_length(longest, self._max_target))
 
 
-class _Converted:
+def outputs_of(options: config.Search, target: AnyVocabulary, found: Hypotheses, row: int) -> list[Output]:
+    """The n best outputs in a row of what a search has found, best first."""
+    hypotheses = zip(found.tokens[row], found.lengths[row], found.scores[row], found.log_probs[row])
+    outputs = [
+        Output(target.decode(tokens), float(score), float(log_prob), tokens[:length].tolist())
+        for tokens, length, score, log_prob in hypotheses
+        if length > 0
+    ]
+    utility = options.sampling.mbr
+    if utility != "none":
+        ranked = mbr.order([output.text for output in outputs], utility)
+        outputs = [outputs[index]._replace(score=score) for index, score in ranked]
+    # If the constraints allow no output, the output is empty.
+    return outputs[: options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
+
+
+class Converted:
     """Parameters at a lower precision, converted once: as long as the same arrays are given, and no longer."""
 
     def __init__(self, kind: precision.Precision):
@@ -370,23 +374,24 @@ def search_batch(
     o: config.Search,
     words: WordConstraints,
     params: tuple,
-    source: Array,
+    source: Any,
     prefixes: Array,
     numbers: Array,
     slots: int,
     record: bool = False,
 ) -> tuple[Hypotheses, Tree | None]:
-    """source [N, S], prefixes [N, P], numbers [N] -> the n best of each; a row of <pad> has none."""
+    """source: what the modules read, prefixes [N, P], numbers [N] -> the n best of each; a row of <pad> has none."""
     params = precision.restored(params)
-    real = jnp.sum(source != PAD, axis=1)
-    length = o.max_length or int(o.max_ratio * source.shape[1]) + 10
+    mask: Array = modules[0].source_mask(source)  # type: ignore[attr-defined]
+    real = jnp.sum(mask, axis=1)
+    length = o.max_length or int(o.max_ratio * mask.shape[1]) + 10
     if not o.max_length and (positions := _positions(modules, "target")):
         length = min(length, positions)  # whatever the ratio, the model's positions limit the output
     # The limit depends on the sentence, not on its bucket: the bucket must not change the output.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)
     memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
-    sentences = Sentences(memories, source != PAD, limit, prefixes, numbers)
+    sentences = Sentences(memories, mask, limit, prefixes, numbers)
     prepared = tuple(module.prepared(one) for module, one in zip(modules, params))
     make = partial(_make_search, modules, params, prepared, o, words, length, record)
     if record:
@@ -449,10 +454,10 @@ def _start(
     return (members[0], states[0]) if len(members) == 1 else (ensemble.combine(members, mean), states)
 
 
-def _attention(
-    modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Array, tokens: Array
+def attention_weights(
+    modules: Sequence[nn.Module], mean: ensemble.Mean, params: tuple, source: Any, tokens: Array
 ) -> Array | None:
-    """[B, S], [B, T] -> [B, T, S], or None."""
+    """Sources and the tokens [B, T] that are written -> [B, T, S], or None."""
     params = precision.restored(params)
     memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
     step, state = _start(modules, mean, params, memories, tokens.shape[1])

@@ -187,7 +187,10 @@ def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
 def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
     metric = sacrebleu_metric(name)
     points = metric.corpus_score(hypotheses, reference_streams(references))
-    label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
+    labels = {"bleu_tokenized": "legacy tokenised BLEU (not comparable)"} | {
+        each: f"BLEU-{order}" for order, each in enumerate(BLEU_ORDERS, start=1)
+    }
+    label = labels.get(name, points.name)
     signature = str(metric.get_signature())
     return Result(name, points.score, higher_is_better(name), signature, len(hypotheses), label, "{:.2f}")
 
@@ -198,6 +201,8 @@ def sacrebleu_metric(name: str) -> Any:
 
     if name == "bleu_tokenized":
         return BLEU(tokenize="none", smooth_method="none", force=True)
+    if name in BLEU_ORDERS:
+        return BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=BLEU_ORDERS.index(name) + 1)
     return {"bleu": BLEU, "chrf": CHRF, "ter": TER}[name]()
 
 
@@ -207,6 +212,8 @@ def reference_streams(references: References) -> list[list[Any]]:
     return [[answers[k] if k < len(answers) else None for answers in references] for k in range(most)]
 
 
+BLEU_ORDERS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4")
+"""of captions: n-grams up to n of words separated by blanks, no smoothing, as in Xu et al. 2015"""
 METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {
     "per": _rate,
     "wer": _rate,
@@ -216,4 +223,5 @@ METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {
     "chrf": _sacrebleu,
     "ter": _sacrebleu,
     "bleu_tokenized": _sacrebleu,
+    **dict.fromkeys(BLEU_ORDERS, _sacrebleu),
 }

@@ -256,9 +256,17 @@ def build(
     source_spelling: Spelling | None = None,
     target_spelling: Spelling | None = None,
     remat_policy: str = "none",
+    source_frontend: nn.Module | None = None,
 ) -> EncoderDecoder:
-    """The Flax module of a model. Its `init` and `apply` are the pure functions that everything else uses."""
+    """The Flax module of a model. Its `init` and `apply` are the pure functions that everything else uses.
+
+    `source_frontend`: for sources that are not ids, see contract.py.
+    """
     encodes, decodes = config.encoder_and_decoder(model)
+    require(
+        decodes.tie != "all" or source_frontend is None,
+        "model.tie 'all' requires a source of words: set it 'output' or 'none'",
+    )
     require(
         decodes.tie != "all" or source_size == target_size,
         f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "
@@ -275,4 +283,5 @@ def build(
         source_spelling,
         target_spelling,
         remat_policy,
+        source_frontend,
     )

@@ -5,7 +5,8 @@
     step(memory, state, token) -> state, logits, attention    token [B], logits [B, V] float32, attention [B, S] or None
     __call__(source, target)   -> logits [B, T, V]            teacher forced, all positions
 
-`source` [B, S] and `target` [B, T] are ids with <pad> at their end. Search, scoring, training and the laws in
+`source` [B, S] and `target` [B, T] are ids with <pad> at their end; with a `source_frontend`, the source is what that
+reads: frames, pictures, or a tuple of several arrays. Search, scoring, training and the laws in
 tests/models/test_laws.py know nothing else of a model, except for one thing: a decoder that advances K prefixes of a
 sentence more cheaply than `vmap` does has `tile`, `reorder`, `prepare_beams` and `step_beams` too (core/beams.py).
 
@@ -133,6 +134,10 @@ def masked_mean(states: Array, mask: Array) -> Array:
     return (states * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
+def _arrays(source: Any) -> tuple:
+    return source if isinstance(source, tuple) else (source,)
+
+
 class EncoderDecoder(nn.Module):
     """An encoder and a decoder of `s2sjax/models`, joined."""
 
@@ -146,6 +151,9 @@ class EncoderDecoder(nn.Module):
     target_spelling: layers.Spelling | None = None
     remat_policy: str = "none"
     """what training saves for the backward pass: see s2sjax/core/remat.py"""
+    source_frontend: nn.Module | None = None
+    """for sources that are not ids: called as frontend(*source, train), and frontend.mask(*source) -> [B, S] needs no
+    parameters; `source_size` and `source_spelling` are not used"""
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
@@ -155,7 +163,8 @@ class EncoderDecoder(nn.Module):
             if decodes.tie == "all"
             else token_embedding(self.source_size, encodes.embedding, self.dtype, self.source_spelling)
         )
-        self.frontend = Tokens(self.source_embedding)
+        given = self.source_frontend
+        self.frontend: Any = Tokens(self.source_embedding) if given is None else given
         self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
         shared = {"encoder": self.encoder} if decodes.share else {}
         self.decoder = self.decoder_type(decodes, self.target_embedding, self.dtype, self.remat_policy, **shared)
@@ -177,9 +186,15 @@ class EncoderDecoder(nn.Module):
     def longest_target(self) -> int | None:
         return config.encoder_and_decoder(self.config)[1].max_positions
 
-    def encode(self, source: Array, train: bool = False, segments: Array | None = None):
+    @nn.nowrap
+    def source_mask(self, source: Any) -> Array:
+        """Where the memory of a source is real: [B, S]."""
+        return source != PAD if self.source_frontend is None else self.source_frontend.mask(*_arrays(source))  # type: ignore[attr-defined]
+
+    def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
-        memory = self.encoder(*self.frontend(source), train, segments)
+        read = self.frontend(source) if self.source_frontend is None else self.frontend(*_arrays(source), train)
+        memory = self.encoder(*read, train, segments)
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
     def _check_segments(self, segments: Any) -> None:
@@ -200,6 +215,15 @@ class EncoderDecoder(nn.Module):
         self._check_segments(segments)
         return self.decoder.hidden(memory, inputs, mask, train, segments)
 
+    @property
+    def has_training_attention(self) -> bool:
+        """Whether `hidden_and_attention` can be called."""
+        return hasattr(self.decoder_type, "hidden_and_attention")
+
+    def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
+        """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
+        return self.decoder.hidden_and_attention(memory, inputs, mask, train)
+
     def logits(self, hidden: Array) -> Array:
         return self.decoder.output.logits(hidden)
 
@@ -207,13 +231,13 @@ class EncoderDecoder(nn.Module):
         """The output layer's weights [..., W] and biases [...] of these words alone."""
         return self.decoder.output.rows(ids)
 
-    def forced(self, source: Array, target: Array, train: bool = False, segments: Segments = None) -> Array:
+    def forced(self, source: Any, target: Array, train: bool = False, segments: Segments = None) -> Array:
         """Teacher forced, what the output layer sees at each position: [B, T, ...]."""
         of_source, of_target = segments or (None, None)
         memory = self.encode(source, train, of_source)
         return self.hidden(memory, shift_right(target, of_target), target != PAD, train, segments)
 
-    def __call__(self, source: Array, target: Array, train: bool = False, segments: Segments = None) -> Array:
+    def __call__(self, source: Any, target: Array, train: bool = False, segments: Segments = None) -> Array:
         return self.logits(self.forced(source, target, train, segments))
 
     def prepare_beams(self) -> Any:

@@ -91,6 +91,24 @@ def scheduled_loss(
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}
 
 
+# ------------------------------------------------------------------------------------ attention
+
+
+def doubly_stochastic_loss(
+    module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
+) -> WeightedSums:
+    """Teacher forcing, and `strength` times the penalty of attention that is unevenly spread (core/losses.py)."""
+    source, target = batch["source"], batch["target"]
+    mask = target != PAD
+    apply: Any = partial(module.apply, {"params": params}, rngs={"dropout": key})
+    memory = apply(source, True, method="encode")
+    hidden, alpha = apply(memory, shift_right(target), mask, True, method="hidden_and_attention")
+    total, weight = losses.cross_entropy(apply(hidden, method="logits"), target, mask, smoothing)
+    penalty = jnp.sum(losses.doubly_stochastic(alpha, mask, module.source_mask(source)))
+    rows = jnp.sum(mask.any(1)).astype(penalty.dtype)
+    return {"loss": (total + strength * penalty, weight), "penalty": (penalty, rows)}
+
+
 # --------------------------------------------------------------------------- large vocabularies
 
 

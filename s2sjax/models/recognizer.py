@@ -1,12 +1,15 @@
 """Frames to labels by CTC: any encoder, and a dense layer that scores every symbol at every frame."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core.convolution import halve_plane
+from s2sjax.core.convolution import Weights, halve_plane
 from s2sjax.core.features import normalize_example, stack_frames
 from s2sjax.models.encoders import FrameEncoder
 
@@ -33,12 +36,8 @@ class Recognizer(nn.Module):
     remat_policy: str = "none"
 
     def setup(self):
-        inputs, C = self.stack * self.features, self.channels
-        if C:
-            inputs = -(-self.features // 4) * C
-            self.convolutions = [
-                layers.Weights({"kernel": (3, 3, below, C), "bias": (C,)}, self.dtype) for below in (1, C)
-            ]
+        inputs = -(-self.features // 4) * self.channels if self.channels else self.stack * self.features
+        self.convolutions = plane_weights(self.channels, self.dtype)
         self.encode = FrameEncoder(self.family, inputs, self.dtype, self.remat_policy)
         self.output = layers.Dense(self.family.encoder_spec.states, self.symbols, self.dtype)
 
@@ -47,14 +46,27 @@ class Recognizer(nn.Module):
 
         n is `stack`, or 4 with `channels`.
         """
-        frames = normalize_example(frames, lengths) if self.normalize else frames
-        if self.channels:
-            planes = frames[..., None].astype(self.dtype)  # [B, T, F, 1]
-            for weights in self.convolutions:
-                planes, lengths = halve_plane(weights(), planes, lengths)
-                planes = jax.nn.relu(planes)  # [B, ceil(T/2), ceil(F/2), C], then a quarter
-            frames = planes.reshape(*planes.shape[:2], -1)
-        else:
-            frames, lengths = stack_frames(frames, lengths, self.stack)
+        convolutions = [weights() for weights in self.convolutions]
+        frames, lengths = reduce_frames(frames, lengths, self.normalize, convolutions, self.stack, self.dtype)
         states = self.encode(frames, lengths, train).states
         return self.output.logits(layers.dropout(self, states, self.dropout, train)), lengths
+
+
+def plane_weights(channels: int, dtype: Any) -> list[layers.Weights]:
+    """Of two convolutions, for `reduce_frames`; none without channels."""
+    inputs = (1, channels) if channels else ()
+    return [layers.Weights({"kernel": (3, 3, below, channels), "bias": (channels,)}, dtype) for below in inputs]
+
+
+def reduce_frames(
+    frames: Array, lengths: Array, normalize: bool, convolutions: Sequence[Weights], stack: int, dtype: Any
+) -> tuple[Array, Array]:
+    """Several frames become one, by convolutions or else by stacking: [B, T, F], [B] -> [B, ceil(T / n), E], [B]."""
+    frames = normalize_example(frames, lengths) if normalize else frames
+    if not convolutions:
+        return stack_frames(frames, lengths, stack)
+    planes = frames[..., None].astype(dtype)  # [B, T, F, 1]
+    for weights in convolutions:
+        planes, lengths = halve_plane(weights, planes, lengths)
+        planes = jax.nn.relu(planes)  # [B, ceil(T/2), ceil(F/2), C], then a quarter
+    return planes.reshape(*planes.shape[:2], -1), lengths

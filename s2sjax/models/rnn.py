@@ -194,15 +194,21 @@ class RNNsearchDecoder(nn.Module):
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
     ) -> Array:
+        return self.hidden_and_attention(memory, inputs, mask, train)[0]
+
+    def hidden_and_attention(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
+    ) -> tuple[Array, Array]:
         c = self.config
         embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
         weights = self._weights()
         projected = cells.project(weights.cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
         xs = projected, draw_noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
-        _, (states, contexts, _) = recurrence.scan(
+        _, (states, contexts, alphas) = recurrence.scan(
             self._step(), weights, self.start(memory, 0), xs, memory, remat_policy=self.remat_policy
         )
-        return self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
+        hidden = self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
+        return hidden, alphas.swapaxes(0, 1)
 
 
 # -------------------------------------------------------------------------------------- Luong
@@ -333,12 +339,17 @@ class LuongDecoder(nn.Module):
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
     ) -> Array:
+        return self.hidden_and_attention(memory, inputs, mask, train)[0]
+
+    def hidden_and_attention(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
+    ) -> tuple[Array, Array]:
         c = self.config
         embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
-        run = self._fed if c.input_feeding else self._unfed
-        return layers.dropout(self, run(memory, embedded, train), c.dropout, train, c.variational)
+        attentional, alpha = (self._fed if c.input_feeding else self._unfed)(memory, embedded, train)
+        return layers.dropout(self, attentional, c.dropout, train, c.variational), alpha
 
-    def _fed(self, memory: DecoderMemory, embedded: Array, train: bool) -> Array:
+    def _fed(self, memory: DecoderMemory, embedded: Array, train: bool) -> tuple[Array, Array]:
         """Each step waits for the attention of the one before: one scan over everything."""
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
@@ -348,17 +359,17 @@ class LuongDecoder(nn.Module):
             self._keep_masks(shapes, train),
             tuple(draw_noise(self, self.kind, one, train) for one in shapes),
         )
-        _, (attentional, _) = recurrence.scan(
+        _, (attentional, alphas) = recurrence.scan(
             self._step(), weights, self.start(memory, 0), xs, memory, remat_policy=self.remat_policy
         )
-        return attentional.swapaxes(0, 1)
+        return attentional.swapaxes(0, 1), alphas.swapaxes(0, 1)
 
-    def _unfed(self, memory: DecoderMemory, embedded: Array, train: bool) -> Array:
+    def _unfed(self, memory: DecoderMemory, embedded: Array, train: bool) -> tuple[Array, Array]:
         """No step waits for attention: the cells run first, then all of them attend at once."""
         weights = self._weights()
         xs = run_layers(self, self.kind, weights.cells, memory.carry, embedded, train, self.config.residual)
         t = jnp.broadcast_to(jnp.arange(xs.shape[1]), xs.shape[:2])
-        return self._attend()(attention.attend_all, weights, memory, xs, t)[0]
+        return self._attend()(attention.attend_all, weights, memory, xs, t)
 
     def _keep_masks(self, shapes: list[tuple[int, ...]], train: bool) -> tuple[Array, ...] | None:
         """Dropout of ones: what multiplies the outputs of each layer, [T, B, H]."""

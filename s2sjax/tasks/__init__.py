@@ -10,8 +10,11 @@ experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, 
 experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
 experiment = tasks.LanguageModel("text", data=..., model=...)    what follows a text
 experiment = tasks.Pretraining("bert", data=..., model=...)      plain text, to start other tasks from
+experiment = tasks.Captioning("photos", data=..., model=...)     a picture to a sentence
+experiment = tasks.Transcription("digits", data=..., model=...)  frames to labels, by an attention decoder
 """
 
+from s2sjax.tasks.captioning import Captioning
 from s2sjax.tasks.classification import Classification
 from s2sjax.tasks.language_model import LanguageModel
 from s2sjax.tasks.pretraining import Pretraining
@@ -19,10 +22,12 @@ from s2sjax.tasks.recognition import Recognition
 from s2sjax.tasks.regression import Regression
 from s2sjax.tasks.tagging import Tagging
 from s2sjax.tasks.task import Task
+from s2sjax.tasks.transcription import Transcription
 from s2sjax.tasks.translation import Translation
 
 __all__ = [
     "TASKS",
+    "Captioning",
     "Classification",
     "LanguageModel",
     "Pretraining",
@@ -30,6 +35,7 @@ __all__ = [
     "Regression",
     "Tagging",
     "Task",
+    "Transcription",
     "Translation",
 ]
 
@@ -41,5 +47,7 @@ TASKS = {
     "recognition": Recognition,
     "language_model": LanguageModel,
     "pretraining": Pretraining,
+    "captioning": Captioning,
+    "transcription": Transcription,
 }
 """the experiments of each task that comes with s2sjax"""

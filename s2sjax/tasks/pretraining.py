@@ -65,12 +65,7 @@ class Pretraining(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        plain = config.Train()
-        for name in ("label_smoothing", "scheduled_sampling", "softmax"):
-            require(
-                getattr(self.train, name) == getattr(plain, name),
-                f"train.{name} applies to tasks that write text, and pre-training does not: leave it out",
-            )
+        self.refuse_train("pre-training", "label_smoothing", "scheduled_sampling", "softmax")
         places, longest = self.model.encoder.max_positions, self.data.buckets[-1][0]
         require(
             places is None or places >= longest,

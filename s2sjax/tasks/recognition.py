@@ -236,6 +236,22 @@ class Transcript(NamedTuple):
         return " ".join(self.labels)
 
 
+def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
+    """Label and sequence error rate, in percent."""
+    pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
+    terms = {
+        "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
+        "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
+    }
+    return {
+        name: Result(
+            name, sum(a for a, _ in terms[name]) / max(sum(b for _, b in terms[name]), 1), False, None,
+            len(examples), LABELS[name], terms=terms[name],
+        )
+        for name in names
+    }  # fmt: skip
+
+
 AUGMENT = 0x617567
 """separates the random numbers of augmentation from those of dropout"""
 
@@ -409,18 +425,7 @@ class RecognitionTask(Task):
         return apply
 
     def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
-        pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
-        terms = {
-            "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
-            "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
-        }
-        return {
-            name: Result(
-                name, sum(a for a, _ in terms[name]) / max(sum(b for _, b in terms[name]), 1), False, None,
-                len(examples), LABELS[name], terms=terms[name],
-            )
-            for name in self.experiment.evaluate.metrics
-        }  # fmt: skip
+        return error_rates(self.experiment.evaluate.metrics, examples, outputs)
 
     @property
     def higher_is_better(self) -> bool:

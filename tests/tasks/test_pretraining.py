@@ -144,7 +144,7 @@ def test_a_line_that_cannot_be_filled_is_refused(task):
 
 def test_settings_and_files_that_cannot_work_are_refused(tmp_path):
     for changes, words in (
-        (dict(train=Train(label_smoothing=0.1)), "train.label_smoothing applies to tasks that write text"),
+        (dict(train=Train(label_smoothing=0.1)), "train.label_smoothing applies to translation"),
         (dict(model=BertModel(config.replace(ENCODER, positions="learned", max_length=8))), "max_length 8 is shorter"),
     ):
         assert words in error_of(lambda changes=changes: config.replace(BERT, **changes))

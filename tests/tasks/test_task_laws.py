@@ -32,21 +32,28 @@ from s2sjax.config import (
     TaggerModel,
     Train,
 )
+from s2sjax.data.pictures import Squares
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
+from s2sjax.models.direct import Direct
 from s2sjax.models.ngrams import NGrams
+from s2sjax.models.pictures import Grid
 from s2sjax.tasks import (
     TASKS,
+    Captioning,
     Classification,
     LanguageModel,
     Pretraining,
     Recognition,
     Regression,
     Tagging,
+    Transcription,
     Translation,
 )
-from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognizerModel
+from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
+from s2sjax.tasks.transcription import SpellerModel
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
 LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
@@ -107,6 +114,39 @@ EXPERIMENTS = {
         config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
         config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), share=0.3),
         TRAIN,
+    ),
+    "captioning": Captioning(
+        "captioning",
+        CaptionData(
+            Squares(train=20, dev=4, test=4, size=8),
+            config.Text(unit="words"),
+            PictureChanges(zoom=0.2, flip=0.5),
+            buckets=((12,),),
+            tokens=96,
+        ),
+        CaptionModel(
+            Grid(channels=(4, 4), groups=2),
+            config.Pair(Direct(4), Luong(width=4, embedding=4, layers=1, dropout=0.0)),
+            dropout=0.2,
+            attention_penalty=0.1,
+        ),
+        TRAIN,
+        Search(beam=1, max_length=4),
+        CaptionEvaluate(drawn=0),
+    ),
+    "transcription": Transcription(
+        "transcription",
+        LabelledSignals(
+            Patterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2),
+            Augment(speed=0.2, noise=0.1),
+            ngram=0,
+            buckets=((8, 3),),
+            tokens=88,
+        ),
+        SpellerModel(config.RNNsearch(width=4, embedding=4, dropout=0.0), stack=2, dropout=0.2),
+        TRAIN,
+        Search(beam=1, max_length=4),
+        LabelEvaluate(drawn=0),
     ),
 }
 

@@ -1,0 +1,24 @@
+"""Captions of photos by a Transformer over the grid of a convolutional network: Flickr8k, trained from scratch.
+
+Paper     Vaswani et al. 2017, Attention Is All You Need, in the place of the recurrent decoder of Xu et al. 2015
+Command   s2sjax train experiments/flickr8k_transformer.py      (pip install 's2sjax[pictures]')
+Data      see flickr8k.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Transformer, replace
+from s2sjax.experiment_file import load_experiment
+from s2sjax.models.pictures import Grid
+from s2sjax.tasks.captioning import CaptionModel
+
+experiment = replace(
+    load_experiment(str(Path(__file__).with_name("flickr8k.py"))),
+    name="flickr8k_transformer",
+    model=CaptionModel(
+        Grid(channels=(48, 96, 192, 384), blocks=2),
+        Transformer(width=256, heads=4, feedforward=1024, encoder_layers=2, decoder_layers=3, norm="pre", dropout=0.3),
+        dropout=0.1,
+    ),
+)

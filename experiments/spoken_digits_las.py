@@ -1,0 +1,34 @@
+"""Strings of spoken digits by speakers that training has never heard: Listen, Attend and Spell.
+
+Paper     Chan et al. 2016, Listen, Attend and Spell
+Command   s2sjax train experiments/spoken_digits_las.py         (pip install 's2sjax[audio]')
+Data      the strings of spoken_digits.py, which reads them by CTC: training, dev and test are the same
+Score     not measured yet
+"""
+
+from s2sjax.config import RNNsearch, Search, Train
+from s2sjax.data.signals import Strings
+from s2sjax.data.spoken import SpokenDigits
+from s2sjax.tasks import Transcription
+from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals
+from s2sjax.tasks.transcription import SpellerModel
+
+experiment = Transcription(
+    name="spoken_digits_las",
+    data=LabelledSignals(
+        SpokenDigits("../data/fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.1),
+        augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
+        ngram=0,
+        buckets=((160, 6), (320, 6), (480, 6)),
+        tokens=24_576,
+    ),
+    model=SpellerModel(
+        RNNsearch(width=128, embedding=64, encoder_layers=3, cell="lstm", dropout=0.3),
+        channels=32,
+    ),
+    train=Train(
+        steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998, label_smoothing=0.1
+    ),
+    search=Search(beam=4, max_length=8),
+    evaluate=LabelEvaluate(samples=2, drawn=3),
+)

@@ -1,0 +1,91 @@
+"""Texts for sources of any kind (pictures, recordings), by the search that also translates: see decoding.py.
+
+Letters: B rows of a batch, S places of the memory, T target tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from s2sjax import config
+from s2sjax.config import require
+from s2sjax.core.hypotheses import Hypotheses
+from s2sjax.data.columns import AnyColumns, Batch, Buckets
+from s2sjax.data.text import AnyVocabulary
+from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.decoding import (
+    Converted,
+    Output,
+    attention_weights,
+    check_beam,
+    outputs_of,
+    search_batch,
+    word_constraints,
+)
+
+
+class Generator:
+    """A model, or an ensemble, with search options. Compiles one program per bucket, and reuses it between calls.
+
+    The rows of the columns are sources; `source_of(batch)` is what the modules read. The random samples of a row
+    depend on its number in the column `example`.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        source_of: Callable[[Batch], Any],
+        target: AnyVocabulary,
+        options: config.Search,
+        buckets: Buckets,
+        rows: int,
+        mesh: Mesh | None = None,
+        longest: int | None = None,
+    ):
+        """`buckets`, `rows`, `mesh` and `longest`: see `Batched`."""
+        check_beam(options, target)
+        self.attends = all(module.attends for module in modules)  # type: ignore[attr-defined]
+        require(
+            options.coverage == 0 or self.attends,
+            f"search.coverage {options.coverage} requires a model with attention, and this model has none: set it to 0",
+        )
+        self.target, self.options = target, options
+        self._modules, self._source_of = modules, source_of
+        self._words = word_constraints(options, target)
+        self._converted = Converted(options.precision)
+        self._search = Batched(self._search_rows, buckets, rows, mesh, longest)
+        self._attention = Batched(self._attention_rows, buckets, rows, mesh, longest)
+
+    def decode(self, params: Any, columns: AnyColumns) -> list[list[Output]]:
+        """The n best outputs of each row, best first. `params` is a list for an ensemble."""
+        found = self._search(self._stored(params), columns)
+        alone = lambda one: jax.tree.map(lambda leaf: leaf[None], one)
+        return [outputs_of(self.options, self.target, alone(one), 0) for one in found]
+
+    def attention(self, params: Any, columns: AnyColumns) -> list[np.ndarray]:
+        """The weights [T, S] while each row's column `target` is written, padding included."""
+        require(self.attends, "an attention map requires a model with attention: choose another model")
+        return self._attention(self._stored(params), columns)
+
+    def _stored(self, params: Any) -> tuple:
+        return self._converted(tuple(params) if len(self._modules) > 1 else (params,))
+
+    def _search_rows(self, params: tuple, batch: dict[str, Any]) -> Hypotheses:
+        rows = len(batch["example"])
+        prefixes = jnp.broadcast_to(jnp.array(self._words.prefix, jnp.int32), (rows, len(self._words.prefix)))
+        numbers = jnp.maximum(batch["example"], 0)
+        search = partial(search_batch, self._modules, self.options, self._words, slots=rows)
+        return search(params, self._source_of(batch), prefixes, numbers)[0]
+
+    def _attention_rows(self, params: tuple, batch: dict[str, Any]) -> Array | None:
+        source = self._source_of(batch)
+        return attention_weights(self._modules, self.options.ensemble, params, source, batch["target"])

@@ -1,0 +1,51 @@
+"""A front end for frames that an attention decoder reads: several become one, as in Listen, Attend and Spell.
+
+Chan et al. 2016 halve the time between the layers of their encoder; here it is shortened once, below any encoder.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import layers
+from s2sjax.models.frontends import Frames
+from s2sjax.models.recognizer import plane_weights, reduce_frames
+
+
+class Listener(nn.Module):
+    """Frames [B, T, F], the first lengths [B] of each row real -> [B, ceil(T / n), E]: see `Recognizer` for the fields.
+
+    n is `stack`, or 4 with `channels`.
+    """
+
+    features: int
+    outputs: int = 0
+    """width that the frames are projected to; 0: they are not"""
+    stack: int = 1
+    channels: int = 0
+    normalize: bool = False
+    dropout: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        self.convolutions = plane_weights(self.channels, self.dtype)
+        self.frames = Frames(self._inputs, self.outputs, self.dtype)
+
+    @property
+    def _inputs(self) -> int:
+        return -(-self.features // 4) * self.channels if self.channels else self.stack * self.features
+
+    @property
+    def width(self) -> int:
+        return self.outputs or self._inputs
+
+    @nn.nowrap
+    def mask(self, frames: Array, lengths: Array) -> Array:
+        n = 4 if self.channels else self.stack
+        return jnp.arange(-(-frames.shape[1] // n)) < (-(-lengths // n))[:, None]
+
+    def __call__(self, frames: Array, lengths: Array, train: bool = False) -> tuple[Array, Array]:
+        convolutions = [weights() for weights in self.convolutions]
+        frames, lengths = reduce_frames(frames, lengths, self.normalize, convolutions, self.stack, self.dtype)
+        xs, mask = self.frames(frames, lengths)
+        return layers.dropout(self, xs, self.dropout, train), mask

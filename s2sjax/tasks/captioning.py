@@ -1,0 +1,324 @@
+"""Pictures to sentences: Show, Attend and Tell (Xu et al. 2015), and the same with any other decoder.
+
+A convolutional network (models/pictures.py) turns a picture into a grid of vectors, which a decoder attends to while it
+writes the caption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config
+from s2sjax.config import at_least, require, settings
+from s2sjax.core import pictures as core
+from s2sjax.data import text
+from s2sjax.data.batches import Plan
+from s2sjax.data.columns import AnyColumns, Bucket, Columns, Ragged, Shared
+from s2sjax.data.pictures import Captioned, CaptionedFiles, Picture, fingerprint
+from s2sjax.evaluate import metrics
+from s2sjax.evaluate.decoding import Output
+from s2sjax.models.direct import Direct
+from s2sjax.models.pictures import Grid, PictureGrid
+from s2sjax.tasks.generation import GenerationTask, check_network, examples_keys
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training import hosts
+
+# ------------------------------------------------------------------------------------- settings
+
+
+@settings
+class PictureChanges:
+    """Random changes of training pictures, drawn from (seed, step, example): see s2sjax/core/pictures.py."""
+
+    zoom: float = 0.0
+    """a window with sides of 1 - zoom to 1 of the picture's is enlarged to all of it"""
+    flip: float = 0.0
+    """probability of a mirror image"""
+    colour: float = 0.0
+    """largest relative change of contrast, and of each colour"""
+
+    def __post_init__(self):
+        at_least(0, self, "data.augment", *core.Changes._fields)
+        for name, most in (("zoom", 0.9), ("flip", 1), ("colour", 1)):
+            require(getattr(self, name) <= most, f"data.augment.{name} is {getattr(self, name)}: at most {most}")
+
+    @property
+    def changes(self) -> core.Changes:
+        return core.Changes(self.zoom, self.flip, self.colour)
+
+
+@settings
+class CaptionData:
+    """Pictures with their captions: each caption is a row of its own, and shares its picture with the others."""
+
+    corpus: Captioned = field(default_factory=CaptionedFiles)
+    """where they come from"""
+    text: config.Text = config.Text(unit="words", min_count=5)
+    """how captions become ids"""
+    augment: PictureChanges = PictureChanges()
+    """random changes of training pictures"""
+    buckets: tuple[tuple[int], ...] = ((12,), (16,), (24,), (40,))
+    """padded lengths of captions, <eos> included"""
+    tokens: int = 2048
+    """budget of a batch: rows x tokens of a caption"""
+    prefetch: int = 4
+    """batches made ahead by Grain's threads"""
+
+    def __post_init__(self):
+        at_least(1, self, "data", "tokens")
+        at_least(0, self, "data", "prefetch")
+        require(len(self.buckets) > 0, "data.buckets is empty: give at least one length")
+        require(min(map(min, self.buckets)) >= 1, f"data.buckets is {self.buckets}: each number must be at least 1")
+        require(
+            self.text.sampling == 0 and not self.text.spelling.on,
+            "data.text.sampling and data.text.spelling are of translations: leave them out",
+        )
+
+
+@settings
+class CaptionModel:
+    """A convolutional network, and an encoder-decoder over its grid."""
+
+    grid: Grid = Grid()
+    """reads the picture"""
+    network: config.ModelConfig = field(
+        default_factory=lambda: config.Pair(Direct(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
+    )
+    """attends to the grid and writes; the `embedding` of its encoder is the width of the grid's vectors. With the
+    encoder `Direct`, the grid is the memory, as in the paper"""
+    dropout: float = 0.0
+    """dropout rate of the grid's vectors"""
+    attention_penalty: float = 0.0
+    """lambda of doubly stochastic attention: all places shall be looked at equally; RNNsearch and Luong have it"""
+
+    def __post_init__(self):
+        at_least(0, self, "model", "attention_penalty")
+        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
+        encoder, decoder = config.encoder_and_decoder(self.network)
+        require(
+            encoder.embedding > 0, "model.network.encoder.embedding is 0: set it to the width of the grid's vectors"
+        )
+        require(
+            self.attention_penalty == 0 or isinstance(decoder, config.RNNsearch | config.Luong),
+            f"model.attention_penalty requires the attention of each word in training, which {type(decoder).__name__} "
+            "does not give: set it to 0, or choose RNNsearch or Luong",
+        )
+
+
+@settings
+class CaptionEvaluate:
+    metrics: tuple[Literal["bleu_1", "bleu_2", "bleu_3", "bleu_4", "chrf"], ...] = (
+        "bleu_4", "bleu_3", "bleu_2", "bleu_1",
+    )  # fmt: skip
+    """of words in lower case without punctuation, against all captions of a picture; the first one decides which
+    checkpoint is best"""
+    lines: int = 500
+    """dev pictures captioned at each evaluation during training"""
+    samples: int = 2
+    """dev pictures shown at each evaluation"""
+    rows: int = 64
+    """pictures captioned at once"""
+    drawn: int = 4
+    """pictures drawn after training with the attention of each word: of test, or of dev if there is no test"""
+
+    def __post_init__(self):
+        at_least(1, self, "evaluate", "rows", "lines")
+        at_least(0, self, "evaluate", "samples", "drawn")
+        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+
+
+@settings
+class Captioning(config.Experiment):
+    """An experiment that writes captions of pictures."""
+
+    name: str
+    """the run goes to runs/NAME"""
+    data: CaptionData = CaptionData()
+    """what to learn from"""
+    model: CaptionModel = CaptionModel()
+    """what learns"""
+    train: config.Train = config.Train()
+    """how it learns"""
+    search: config.Search = config.Search(max_length=30)
+    """how it writes"""
+    evaluate: CaptionEvaluate = CaptionEvaluate()
+    """how it is judged"""
+    seed: int = 0
+    """of the initial parameters, the order of the examples, their random changes, and dropout"""
+
+    decode_fields: ClassVar = ("search",)
+    evaluate_fields: ClassVar = ("search", "evaluate")
+    free_fields: ClassVar = (
+        "data.corpus.folder", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.drawn",
+    )  # fmt: skip
+
+    def __post_init__(self):
+        self.check_name()
+        check_network(self.model.network, self.search, self.train, self.model.grid.side(self.data.corpus.size) ** 2)
+        require(
+            self.model.attention_penalty == 0 or self.train.scheduled_sampling.schedule == "none",
+            "model.attention_penalty is of teacher forcing: leave out train.scheduled_sampling, or set it to 0",
+        )
+
+    def task(self) -> CaptioningTask:
+        return CaptioningTask(self)
+
+
+# ----------------------------------------------------------------------------------------- task
+
+
+class CaptioningTask(GenerationTask):
+    """Pictures through a convolutional network and a decoder. Assets: the vocabulary `target`."""
+
+    experiment: Captioning
+    noun = "picture"
+
+    # ------------------------------------------------------------------------------------ data
+
+    @property
+    def corpus(self) -> Captioned:
+        return self.experiment.data.corpus
+
+    def has(self, split: str) -> bool:
+        return self.corpus.has(split)
+
+    def read(self) -> list[Picture]:
+        return self.examples("train")
+
+    def examples(self, split: str) -> list[Picture]:
+        found = self.corpus.examples(split)
+        require(len(found) > 0, f"data.corpus has no {split} pictures: give some, or name another split")
+        for picture in found:
+            require(len(picture.captions) > 0, f"{picture.name} of {split} has no caption: give it one, or remove it")
+        return found
+
+    def example_of(self, line: str, where: str) -> Picture:
+        return self.corpus.example_of(line, where)
+
+    def fingerprint(self, data: Sequence[Picture]) -> str:
+        return fingerprint(data)
+
+    def learn_assets(self, data: Sequence[Picture]) -> Assets:
+        lines = [caption for picture in data for caption in picture.captions]
+        return {"target": text.build(self.experiment.data.text, lines)}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {"target": text.load(folder, "target")}
+
+    def columns(self, data: Sequence[Picture]) -> Columns:
+        """One row a caption."""
+        rows = [(number, caption) for number, picture in enumerate(data) for caption in picture.captions]
+        ids = [self.target.encode(caption) for _, caption in rows]
+        return _columns(data, [number for number, _ in rows], ids)
+
+    def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
+        count = len(columns.lengths)
+        lines = [f"{count:,} captions, vocabulary {self.target.size}, {plan.steps_per_epoch:,} steps an epoch"]
+        if plan.left_out:
+            longest = self.experiment.data.buckets[-1][0]
+            lines.append(f"{plan.left_out:,} captions are longer than the last of data.buckets, {longest}: left out")
+        return lines
+
+    # ----------------------------------------------------------------------------------- model
+
+    def frontend(self, dtype: Any) -> PictureGrid:
+        model = self.experiment.model
+        width = config.encoder_and_decoder(model.network)[0].embedding
+        return PictureGrid(model.grid, self.corpus.size, width, model.dropout, dtype)
+
+    def source_of(self, batch: Mapping[str, Any]) -> tuple:
+        return (batch["picture"],)
+
+    def source_example(self) -> tuple:
+        return (jnp.zeros((1, self.corpus.size, self.corpus.size, 3), jnp.uint8),)
+
+    def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
+        changes = self.experiment.data.augment.changes
+        if not any(changes):
+            return batch
+        keys = examples_keys(self.experiment.seed, step, batch["example"])
+        return batch | {"picture": jax.vmap(partial(core.change, changes))(keys, batch["picture"])}
+
+    @property
+    def attention_penalty(self) -> float:
+        return self.experiment.model.attention_penalty
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        size = self.corpus.size
+        return abstract(
+            picture=((rows, size, size, 3), np.uint8), target=((rows, *bucket), np.int32), example=((rows,), np.int32)
+        )
+
+    def output_bytes(self, bucket: Bucket) -> int:
+        return 2 * 4 * bucket[0] * self.target.size
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        generator = self.generator(mesh, others)
+
+        def predict(params: Any, examples: Sequence[Picture]) -> list[Output]:
+            return [best[0] for best in generator.decode(params, _unwritten(examples))]
+
+        return predict
+
+    def metrics(self, examples: Sequence[Picture], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
+        texts, references = [output.text for output in outputs], [example.captions for example in examples]
+        return metrics.score(self.experiment.evaluate.metrics, texts, references)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def show(self, example: Picture, output: Output) -> str:
+        return f"{example.name}  ->  {output.text}  ({example.captions[0]})"
+
+    def record(self, example: Picture, output: Output) -> dict[str, Any]:
+        return {"source": example.name, "hypothesis": output.text, "references": list(example.captions)}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Draws some pictures that training has not seen: their captions, and where each word looks."""
+        e, split = self.experiment, next((split for split in ("test", "dev") if self.has(split)), None)
+        generator = self.generator(mesh)
+        if not e.evaluate.drawn or split is None:
+            return []
+        if not generator.attends:
+            print("this model has no attention: attention.png is not drawn")
+            return []
+        examples, params = self.examples(split)[: e.evaluate.drawn], restore()
+        outputs = [best[0] for best in generator.decode(params, _unwritten(examples))]
+        written = _columns(examples, range(len(examples)), [output.ids[:-1] for output in outputs])
+        weights = generator.attention(params, written)
+        path = folder / "attention.png"
+        if hosts.is_leader():
+            from s2sjax.evaluate import picture_figure  # imports Matplotlib, which is slow
+
+            looks = [
+                picture_figure.Looks(
+                    picture.pixels, self.target.pieces(output.ids), alpha[: len(output.ids)], str(output)
+                )
+                for picture, output, alpha in zip(examples, outputs, weights)
+            ]
+            picture_figure.draw(path, looks)
+        return [path]
+
+
+def _columns(data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]]) -> Columns:
+    """Row n has picture index[n] and caption ids[n]."""
+    pictures = Shared(np.stack([picture.pixels for picture in data]), np.array(index))
+    count = len(index)
+    return Columns({"target": Ragged.of_ids(ids)}, {"picture": pictures}, np.arange(count, dtype=np.int32), (count,))
+
+
+def _unwritten(examples: Sequence[Picture]) -> Columns:
+    """One row a picture, with an empty caption."""
+    return _columns(examples, range(len(examples)), [()] * len(examples))

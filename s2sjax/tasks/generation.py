@@ -1,0 +1,180 @@
+"""What tasks have in common that write text about something that is not text: captions, transcripts.
+
+An encoder-decoder reads through a front end (models/contract.py), learns by teacher forcing, and writes by the same
+search as translations (evaluate/generation.py).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, models
+from s2sjax.config import encoder_and_decoder, require
+from s2sjax.data import text
+from s2sjax.data.columns import AnyColumns
+from s2sjax.evaluate.dev_loss import EvaluationLoss
+from s2sjax.evaluate.generation import Generator
+from s2sjax.models import objectives
+from s2sjax.models.contract import EncoderDecoder
+from s2sjax.tasks.task import Task
+from s2sjax.training.mesh import Rules
+from s2sjax.training.state import Loss
+
+AUGMENT = 0x617567
+"""separates the random numbers of augmentation from those of dropout"""
+
+
+def check_network(network: config.ModelConfig, search: config.Search, train: config.Train, places: int) -> None:
+    """Refuses what cannot work with a front end; `places`: the most that the encoder reads."""
+    encoder, decoder = encoder_and_decoder(network)
+    require(decoder.tie != "all", "model.network.tie 'all' requires a source of words: set it 'output' or 'none'")
+    require(
+        not decoder.attends_own_position,
+        f"model.network: {type(decoder).__name__} writes one word for each place that it reads: choose another decoder",
+    )
+    require(
+        search.max_length > 0,
+        "search.max_length is 0, which counts the words of a source, and the source has none: set it above 0",
+    )
+    require(
+        search.coverage == 0 or decoder.decoder_spec.states is not None,
+        f"search.coverage {search.coverage} requires a decoder with attention: set it to 0",
+    )
+    require(train.softmax == config.Softmax(), "train.softmax is of large vocabularies of translations: leave it out")
+    for side, name, most in (
+        (encoder, "places that are read", places),
+        (decoder, "search.max_length", search.max_length),
+    ):
+        require(
+            side.max_positions is None or side.max_positions >= most,
+            f"model.network: max_length {side.max_positions} of {type(side).__name__} is shorter than {name}, {most}: "
+            "raise it",
+        )
+
+
+def examples_keys(seed: int, step: Array, example: Array) -> Array:
+    """A key for each row, of (seed, step, example), whatever the other rows are; [B] -> [B]."""
+    now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
+    return jax.vmap(partial(jax.random.fold_in, now))(example)
+
+
+class GenerationTask(Task):
+    """Assets: the vocabulary `target`, and what the task itself needs. The batch has a column `target`."""
+
+    has_ensembles = True
+    has_perplexity = True
+    settings_fields: ClassVar = ("search.beam", "search.sampling.count")
+
+    # What a task defines, besides data and metrics.
+
+    @abstractmethod
+    def frontend(self, dtype: Any) -> nn.Module:
+        """See `EncoderDecoder.source_frontend`."""
+
+    @abstractmethod
+    def source_of(self, batch: Mapping[str, Any]) -> tuple:
+        """What the front end reads of a batch."""
+
+    @abstractmethod
+    def source_example(self) -> tuple:
+        """A small source, to initialise the parameters."""
+
+    def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
+        """The batch that training reads, changed at random."""
+        return batch
+
+    @property
+    def attention_penalty(self) -> float:
+        return 0.0
+
+    @property
+    def longest(self) -> int | None:
+        """The most of a bucket that the model can address; None: any."""
+        return None
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def target(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    @property
+    def model_name(self) -> str:
+        return config.model_name(self.experiment.model.network)
+
+    @property
+    def module(self) -> EncoderDecoder:
+        return self.module_in(self.experiment.train.dtype)
+
+    def module_in(self, dtype: str) -> EncoderDecoder:
+        e = self.experiment
+        frontend = self.frontend(jnp.dtype(dtype))
+        return models.build(
+            e.model.network, 0, self.target.size, dtype, remat_policy=e.train.remat, source_frontend=frontend
+        )
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        train, strength = self.experiment.train, self.attention_penalty
+        chosen = objectives.choose(self.module, train)
+        if strength:
+            chosen = partial(objectives.doubly_stochastic_loss, self.module, train.label_smoothing, strength)
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
+            source = self.source_of(self.augmented(batch, step))
+            return chosen(params, {"source": source, "target": batch["target"]}, key, step)
+
+        return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        module = self.module
+
+        def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
+            read = {"source": self.source_of(batch), "target": batch["target"]}
+            return objectives.evaluation_loss(module, params, read)
+
+        return loss
+
+    @property
+    def rules(self) -> Rules:
+        return models.tensor_rules(self.experiment.model.network)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model.network, mesh)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        sides = encoder_and_decoder(self.experiment.model.network)
+        return tuple(side.heads for side in sides if hasattr(side, "heads"))
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def generator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Generator:
+        """With `others`, an ensemble: params are a list then. Made once."""
+        made = self.__dict__.setdefault("_generators", {})
+        if (mesh, *others) not in made:
+            e = self.experiment
+            named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
+            tasks: Any = (self, *others)
+            modules = tuple(task.module_in(named or task.experiment.train.dtype) for task in tasks)
+            made[mesh, *others] = Generator(
+                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.rows, mesh, self.longest
+            )
+        return made[mesh, *others]
+
+    def check_predictor(self) -> None:
+        self.generator()
+
+    def settings_text(self) -> str:
+        search = self.experiment.search
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"

@@ -1,0 +1,124 @@
+"""Pictures to sentences: what is learned, BLEU, decode of paths, and mistakes of a user."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from s2sjax import config, run
+from s2sjax.config import Luong, Pair, RNNsearch, Search, Text, Train, Transformer
+from s2sjax.data.pictures import Picture, Squares
+from s2sjax.errors import UserError
+from s2sjax.evaluate import picture_figure
+from s2sjax.evaluate.decoding import Output
+from s2sjax.models.direct import Direct
+from s2sjax.models.pictures import Grid
+from s2sjax.tasks import Captioning
+from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+
+SMALL = Captioning(
+    "small",
+    CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
+    CaptionModel(
+        Grid(channels=(8, 16), groups=4),
+        Pair(Direct(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
+        attention_penalty=0.1,
+    ),
+    Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
+    Search(beam=2, max_length=12),
+    CaptionEvaluate(drawn=2),
+)
+
+
+def message(function) -> str:
+    with pytest.raises(UserError) as caught:
+        function()
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def task():
+    found = SMALL.task()
+    return found.replace(assets=found.learn_assets(found.read()))
+
+
+@pytest.mark.slow
+def test_one_to_many_image_captioning_show_attend_and_tell(tmp_path, monkeypatch, capsys):
+    """It learns to name colours and places of unseen pictures, draws where it looks, and decodes paths of pictures."""
+    everything = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
+    trained, _ = run.train(SMALL, tmp_path / "run")
+    found = run.evaluate(trained)
+    assert found.results["bleu_4"].value > 80 and "nrefs:2" in found.results["bleu_4"].signature
+    assert [path.name for path in run.show(trained) if path.name == "attention.png"]
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    examples = Squares(test=2).examples("test")
+    for number, example in enumerate(examples):
+        Image.fromarray(example.pixels).save(folder / f"{number}.png")
+    opened = run.load(tmp_path / "run")
+    outputs = opened.decode([str(folder / f"{number}.png") for number in range(2)])
+    assert [str(output) for output in outputs] == [str(output) for output in opened.decode(examples)]
+    sampled = config.Sampling(count=2)
+    assert len(opened.decode(examples, beam=1, sampling=sampled)) == 2
+
+
+def test_bleu_of_each_order_by_hand(task):
+    """One picture: 3 of 4 words, 1 of 3 pairs and no triple are in its references, the closest of which has 4 words."""
+    example = Picture(np.zeros((1, 1, 3), np.uint8), ("a dog runs fast", "one brown dog"), "x")
+    found = task.metrics([example] * 2, [Output("a dog brown cat", 0, 0, [])] * 2)
+    assert found["bleu_1"].value == pytest.approx(75)
+    assert found["bleu_2"].value == pytest.approx(100 * math.sqrt(0.75 / 3))
+    assert found["bleu_3"].value == found["bleu_4"].value == 0
+    assert next(iter(found)) == "bleu_4" and str(found["bleu_2"]) == "BLEU-2 50.00" and task.higher_is_better
+    assert "tok:none|smooth:none" in found["bleu_1"].signature
+
+
+def test_every_caption_is_a_row_that_shares_its_picture(task):
+    examples = task.examples("dev")
+    columns = task.columns(examples)
+    assert len(columns.lengths) == 16 and len(columns.dense["picture"].values) == 8
+    batch = columns.batch(np.array([2, 3]), (12,))
+    np.testing.assert_array_equal(batch["picture"][0], batch["picture"][1])
+    assert [task.target.decode(ids) for ids in batch["target"]] == list(examples[1].captions)
+    abstract = task.abstract_batch((12,), 2)
+    assert {name: (array.shape, array.dtype) for name, array in abstract.items()} == {
+        name: (array.shape, array.dtype) for name, array in batch.items()
+    }
+
+
+def test_changes_are_of_seed_step_and_example(task):
+    augmented = config.replace(SMALL, data=config.replace(SMALL.data, augment=PictureChanges(0.3, 0.5, 0.2)))
+    task = augmented.task().replace(assets=task.assets)
+    batch = task.columns(task.examples("dev")).batch(np.array([0, 1, 2]), (12,))
+    at = lambda batch, step: np.asarray(task.augmented(batch, step)["picture"])
+    alone = {name: array[1:2] for name, array in batch.items()}
+    np.testing.assert_allclose(at(batch, 3)[1], at(alone, 3)[0], atol=1e-3)
+    assert not np.allclose(at(batch, 3), at(batch, 4), atol=1)
+
+
+def test_combinations_that_cannot_work_are_refused():
+    network = lambda decoder, **more: config.replace(
+        SMALL, model=CaptionModel(network=Pair(Direct(16), decoder), **more)
+    )
+    assert "does not give: set it to 0" in message(
+        lambda: network(Transformer(width=16, heads=2), attention_penalty=1.0)
+    )
+    network(Luong(width=16, embedding=16), attention_penalty=1.0)
+    assert "requires a source of words" in message(lambda: network(Luong(width=16, embedding=16, tie="all")))
+    assert "one word for each place" in message(lambda: network(config.DenseDense(width=8, embedding=8)))
+    assert "search.max_length is 0" in message(lambda: config.replace(SMALL, search=Search()))
+    small = Transformer(width=16, heads=2, positions="learned", max_length=10)
+    assert "search.max_length, 12" in message(lambda: network(small))
+    assert "data.augment.flip is 2" in message(lambda: PictureChanges(flip=2.0))
+    assert "train.softmax" in message(
+        lambda: config.replace(SMALL, train=config.replace(SMALL.train, softmax=config.Softmax(samples=5)))
+    )
+
+
+def test_the_figure_of_looks_can_be_drawn(tmp_path):
+    looks = picture_figure.Looks(np.zeros((8, 8, 3), np.uint8), ["a", "dog"], np.full((2, 4), 0.25), "a dog")
+    picture_figure.draw(tmp_path / "looks.png", [looks])
+    assert (tmp_path / "looks.png").stat().st_size > 1000

@@ -1,0 +1,83 @@
+"""Frames to labels by an attention decoder: what is learned, columns, and mistakes of a user."""
+
+import jax
+import numpy as np
+import pytest
+
+from s2sjax import config, run
+from s2sjax.config import RNNsearch, Search, Train, Transformer
+from s2sjax.data.signals import Signal, Strings
+from s2sjax.data.written import Patterns
+from s2sjax.errors import UserError
+from s2sjax.evaluate import time_figure
+from s2sjax.tasks import Transcription
+from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals
+from s2sjax.tasks.transcription import SpellerModel
+
+SMALL = Transcription(
+    "small",
+    LabelledSignals(
+        Patterns(Strings(train=300, dev=10, test=40, longest=3), labels=3, width=4),
+        Augment(noise=0.1),
+        ngram=0,
+        buckets=((20, 4),),
+        tokens=768,
+    ),
+    SpellerModel(RNNsearch(width=16, embedding=8, dropout=0.0), stack=2),
+    Train(steps=200, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=200, log_every=50),
+    Search(beam=2, max_length=6),
+    LabelEvaluate(drawn=2),
+)
+
+
+def message(function) -> str:
+    with pytest.raises(UserError) as caught:
+        function()
+    return str(caught.value)
+
+
+@pytest.mark.slow
+def test_listen_attend_and_spell(tmp_path, monkeypatch):
+    everything = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
+    trained, _ = run.train(SMALL, tmp_path)
+    found = run.evaluate(trained)
+    assert found.results["ler"].value < 15
+    assert [path.name for path in run.show(trained) if path.name == "attention.png"]
+    numbers = " ".join(str(x) for x in SMALL.data.corpus.examples("test")[0].frames.ravel())
+    assert set(str(run.load(tmp_path).decode(numbers)).split()) <= {"0", "1", "2"}
+
+
+def test_columns_are_frames_and_labels_with_their_end():
+    task = SMALL.task()
+    task = task.replace(assets=task.learn_assets(task.read()))
+    examples = task.examples("dev")
+    batch = task.columns(examples).batch(np.array([0, 1]), (20, 4))
+    assert [task.target.decode(ids).split() for ids in batch["target"]] == [list(e.labels) for e in examples[:2]]
+    assert batch["frames_lengths"].tolist() == [len(example.frames) for example in examples[:2]]
+    abstract = task.abstract_batch((20, 4), 2)
+    assert {name: array.shape for name, array in abstract.items()} == {n: array.shape for n, array in batch.items()}
+    unwritten = task.columns(examples, [()] * len(examples))
+    assert (unwritten.lengths[:, 1] == 1).all()
+
+
+def test_what_cannot_work_is_refused():
+    assert "set data.ngram 0" in message(lambda: Transcription("x", LabelledSignals()))
+    short = Transformer(width=8, heads=2, positions="learned", max_length=8)
+    assert "places that are read, 10" in message(lambda: config.replace(SMALL, model=SpellerModel(short, stack=2)))
+    limited = config.replace(SMALL, model=SpellerModel(config.replace(short, max_length=10), stack=2)).task()
+    line = " ".join(["0"] * 4 * 21)
+    assert "line 1 has 21 frames, the model reads at most 20" in message(lambda: limited.example_of(line, "line 1"))
+    assert "already reads four frames" in message(lambda: SpellerModel(stack=2, channels=2))
+
+    class Blank(Patterns):
+        alphabet = ("a b",)
+
+    task = config.replace(SMALL, data=config.replace(SMALL.data, corpus=Blank())).task()
+    assert "a label has no blanks" in message(lambda: task.learn_assets([Signal(np.zeros((1, 4)), (), "x")]))
+
+
+def test_the_figure_of_time_can_be_drawn(tmp_path):
+    listened = time_figure.Listened(np.zeros((6, 4)), ["1", "<eos>"], np.full((2, 3), 0.3), 2, "x  ->  1")
+    time_figure.draw(tmp_path / "time.png", [listened])
+    assert (tmp_path / "time.png").stat().st_size > 1000
