@@ -89,6 +89,7 @@ def test_every_caption_is_a_row_that_shares_its_picture(task):
     }
 
 
+@pytest.mark.slow
 def test_changes_are_of_seed_step_and_example(task):
     augmented = config.replace(SMALL, data=config.replace(SMALL.data, augment=PictureChanges(0.3, 0.5, 0.2)))
     task = augmented.task().replace(assets=task.assets)

@@ -66,6 +66,7 @@ def error_of(call):
 # ---------------------------------------------------------------------------------------- losses
 
 
+@pytest.mark.slow
 def test_the_loss_is_of_masked_positions_alone_and_of_next_sentences(task, params):
     """Against all positions one by one: only those that are hidden count, each with the label of its line."""
     batch = task.columns(task.read()).batch(np.array([0, 3, -1]), (12,))
