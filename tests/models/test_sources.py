@@ -14,7 +14,7 @@ from s2sjax.core.tokens import PAD
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.models.contract import shift_right
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.listener import Listener
 from s2sjax.models.pictures import Grid, PictureGrid
 
@@ -30,7 +30,7 @@ TARGET = np.array([[4, 5, 6, 2], [6, 2, PAD, PAD], [5, 4, 2, PAD]], np.int32)
 def build(decoder: str, source: str = "pictures"):
     model = zoo.without_dropout(zoo.MODELS[decoder])
     if source == "pictures":
-        frontend, model = PictureGrid(GRID, 8, 6), config.Pair(Direct(6), model)
+        frontend, model = PictureGrid(GRID, 8, 6), config.Pair(Identity(6), model)
     else:
         frontend = Listener(5, config.encoder_and_decoder(model)[0].embedding, stack=2)
     return models.build(model, 0, zoo.VOCABULARY, source_frontend=frontend)
