@@ -354,19 +354,14 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that translate text: leave it out")
 
-    def parse(line: str, index: int) -> Any:
-        """An example, or what is wrong with the line: the others are answered all the same."""
-        try:
-            return opened.task.example_of(line, f"standard input, line {index + 1}")
-        except UserError as error:
-            return error
-
-    examples_of_stdin = chunks(parse)
+    # What is wrong with a line takes its place: the others are answered all the same.
+    parse = lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}")
+    examples_of_stdin: Any = chunks(parse, refuse=lambda error: error)
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
-        predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
+        predict = opened.task.predictor(mesh, [other.task for other in others])
     lines = refused = 0
     for examples in examples_of_stdin:
         good = [example for example in examples if not isinstance(example, UserError)]

@@ -8,7 +8,7 @@ from s2sjax.config.data import Text
 from s2sjax.config.models import Transformer
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 
 @settings
@@ -38,8 +38,7 @@ class Paragraphs:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch")
-        good = len(self.buckets) > 0 and self.buckets[0][0] >= 4 and list(self.buckets) == sorted(self.buckets)
-        require(good, f"data.buckets is {self.buckets}: give lengths of at least 4, from short to long, such as 32 64")
+        check_buckets(self.buckets, least=4)
         for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
             require(not on, f"data.text.{name} is set: pre-training has none: leave it out")
 

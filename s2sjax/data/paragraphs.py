@@ -85,7 +85,8 @@ PLACEHOLDER = "\ue000"
 
 def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
     """The ids of a line with [MASK] in it, without [CLS] and <eos>. A word with [MASK] as a part is hidden whole."""
-    line, mask = line.replace(MASK, PLACEHOLDER), text.mark(vocabulary, MASK)
+    mask = text.mark(vocabulary, MASK)
+    line = line.replace(PLACEHOLDER, "").replace(MASK, PLACEHOLDER)
     unknown = iter(vocabulary.unknown(line))
     ids = [mask if token == UNK and PLACEHOLDER in next(unknown) else token for token in vocabulary.encode(line)]
     if vocabulary.unit != "subwords":

@@ -215,11 +215,6 @@ class EncoderDecoder(nn.Module):
         self._check_segments(segments)
         return self.decoder.hidden(memory, inputs, mask, train, segments)
 
-    @property
-    def has_training_attention(self) -> bool:
-        """Whether `hidden_and_attention` can be called."""
-        return hasattr(self.decoder_type, "hidden_and_attention")
-
     def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
         """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
         return self.decoder.hidden_and_attention(memory, inputs, mask, train)

@@ -27,7 +27,7 @@ from s2sjax.data.paragraphs import Pair, Parts
 from s2sjax.evaluate import perplexity
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics import Result, mean_result
 from s2sjax.models.bert import Bert
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract, word_rows
 from s2sjax.training.mesh import Rules
@@ -130,7 +130,7 @@ class PretrainingTask(Task):
         count, ids = line.count(MASK), paragraphs.masked_ids(self.vocabulary, line)
         require(count > 0, f"{where} has no {MASK}: write one in place of each word to fill in")
         found = ids.count(text.mark(self.vocabulary, MASK))
-        require(found == count, f"{where} has {count} {MASK} in {found} words: write a blank between two of them")
+        require(found == count, f"{where}: each {MASK} must be a word of its own: separate them by blanks")
         length, most = len(ids) + 2, self._longest
         require(length <= most, f"{where} has {length} positions, the model reads at most {most}: shorten it")
         return Line(line)
@@ -254,7 +254,9 @@ class PretrainingTask(Task):
             if examples and isinstance(examples[0], Line):
                 return self._filled(examples, fill(params, self._line_columns(examples)))
             found = guess(params, self.dev_columns(examples))
-            return [MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found]
+            return [
+                MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found
+            ]
 
         return predict
 
@@ -300,8 +302,8 @@ class PretrainingTask(Task):
             (100.0 * ((output.follows > 0.5) == example.follows), 1.0) for example, output in zip(examples, outputs)
         ]
         return perplexity.results(nats, False, signature) | {
-            "accuracy": _percentage("accuracy", "masked-word accuracy", right, signature),
-            "next": _percentage("next", "next-sentence accuracy", follows),
+            "accuracy": mean_result("accuracy", "masked-word accuracy", right, signature),
+            "next": mean_result("next", "next-sentence accuracy", follows),
         }
 
     @property
@@ -317,8 +319,3 @@ class PretrainingTask(Task):
     def record(self, example: Pair, output: MaskedPrediction) -> dict[str, Any]:
         source = f"{example.first}\t{example.second}"
         return {"source": source, "hypothesis": str(output), "references": ["follows" if example.follows else "random"]}
-
-
-def _percentage(name: str, label: str, terms: list[tuple[float, float]], signature: str | None = None) -> Result:
-    value = sum(above for above, _ in terms) / max(sum(below for _, below in terms), 1)
-    return Result(name, value, True, signature, len(terms), label, terms=terms)

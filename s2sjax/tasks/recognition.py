@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config, models
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import at_least, check_buckets, require, settings
 from s2sjax.core import augment, ctc
 from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
@@ -30,7 +30,7 @@ from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.edit import distance
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics import Result, mean_result
 from s2sjax.models.recognizer import Recognizer
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.training import hosts
@@ -97,8 +97,7 @@ class LabelledSignals:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch", "ngram")
-        require(len(self.buckets) > 0, "data.buckets is empty: give at least one (frames, labels)")
-        require(min(map(min, self.buckets)) >= 1, f"data.buckets is {self.buckets}: each number must be at least 1")
+        check_buckets(self.buckets)
 
 
 @settings
@@ -243,17 +242,7 @@ def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Seque
         "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
         "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
     }
-    return {
-        name: Result(
-            name, sum(a for a, _ in terms[name]) / max(sum(b for _, b in terms[name]), 1), False, None,
-            len(examples), LABELS[name], terms=terms[name],
-        )
-        for name in names
-    }  # fmt: skip
-
-
-AUGMENT = 0x617567
-"""separates the random numbers of augmentation from those of dropout"""
+    return {name: mean_result(name, LABELS[name], terms[name], higher_is_better=False) for name in names}
 
 
 class RecognitionTask(Task):
@@ -361,8 +350,7 @@ class RecognitionTask(Task):
             frames, lengths = batch["frames"], batch["frames_lengths"]
             if any(ranges):
                 # Of (seed, step, example), whatever the other rows are; not of `key`, which differs by micro-batch.
-                now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
-                keys = jax.vmap(partial(jax.random.fold_in, now))(batch["example"])
+                keys = augment.example_keys(seed, step, batch["example"])
                 frames, lengths = jax.vmap(partial(augment.augment, ranges))(keys, frames, lengths)
             return _ctc(module, params, frames, lengths, batch["labels"], True, {"dropout": key})
 

@@ -84,7 +84,7 @@ def test_pairs_to_evaluate_are_whole_texts_and_encoded_as_in_training():
 def test_a_mask_is_one_token_and_the_others_are_those_of_the_line(unit, options):
     known = vocabulary(unit, **options)
     mask = text.mark(known, MASK)
-    ids = paragraphs.masked_ids(known, f"{MASK} is small {MASK} ☃ it")
+    ids = paragraphs.masked_ids(known, f"{MASK} is small {MASK} ☃ \ue000it")
     assert ids.count(mask) == 2 and ids[0] == mask
     assert known.encode("small")[-1] in ids and min(ids) >= len(SPECIALS) - 1  # <unk> for the snowman
     if unit == "subwords":

@@ -27,12 +27,12 @@ FRAMES = RNG.normal(size=(3, 6, 5)).astype(np.float32), np.array([6, 3, 1], np.i
 TARGET = np.array([[4, 5, 6, 2], [6, 2, PAD, PAD], [5, 4, 2, PAD]], np.int32)
 
 
-def build(decoder: str, source: str = "pictures"):
+def build(decoder: str, source: str = "pictures", **options):
     model = zoo.without_dropout(zoo.MODELS[decoder])
     if source == "pictures":
         frontend, model = PictureGrid(GRID, 8, 6), config.Pair(Identity(6), model)
     else:
-        frontend = Listener(5, config.encoder_and_decoder(model)[0].embedding, stack=2)
+        frontend = Listener(5, config.encoder_and_decoder(model)[0].embedding, **options or {"stack": 2})
     return models.build(model, 0, zoo.VOCABULARY, source_frontend=frontend)
 
 
@@ -104,8 +104,11 @@ def test_the_attention_of_training_is_that_of_each_step(decoder):
     np.testing.assert_allclose(sums["loss"], (plain["loss"][0] + 0.5 * penalty, plain["loss"][1]), rtol=1e-5)
 
 
-def test_padding_of_frames_is_invisible():
-    module = build("rnnsearch", "frames")
+@pytest.mark.parametrize(
+    "options", zoo.first(1, [{"stack": 2}, {"channels": 2, "normalize": True}, {"stack": 2, "normalize": True}])
+)
+def test_padding_of_frames_is_invisible(options):
+    module = build("rnnsearch", "frames", **options)
     params = random_parameters(module, FRAMES)
     frames, lengths = FRAMES
     longer = np.pad(frames, ((0, 0), (0, 3), (0, 0)), constant_values=9.0)
