@@ -321,10 +321,10 @@ class TranslationTask(Task):
         found: dict[str, Rows | None] = {}
         shapes = self._shapes()
         for side, more in zip(SIDES, ((1, 0), (0, 1))):
-            rows = vocabulary_rows(self.assets[side], other.assets.get(side), shapes, self._shapes(*more))
-            if rows:  # characters are numbered by the vocabulary
-                rows |= {path: None for path in shapes if path.startswith(f"{side}_embedding/characters/")}
-            found |= rows
+            mine, theirs = self.assets[side], other.assets.get(side)
+            found |= vocabulary_rows(mine, theirs, shapes, self._shapes(*more))
+            if theirs is None or theirs.fingerprint != mine.fingerprint:  # which numbers the characters
+                found |= {path: None for path in shapes if path.startswith(f"{side}_embedding/characters/")}
         if "source" not in other.assets:  # of a task that reads text
             path = "source_embedding/table" if "source_embedding/table" in shapes else "target_embedding/table"
             found |= word_rows(self.source, other.assets, path, name="embedding/table")
