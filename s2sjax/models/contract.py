@@ -224,6 +224,15 @@ class EncoderDecoder(nn.Module):
         """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
         return self.decoder.hidden_and_attention(memory, inputs, mask, train)
 
+    @property
+    def has_attention_heads(self) -> bool:
+        """Whether the attention that `step` returns is a mean of several, which `attention_heads` gives one by one."""
+        return hasattr(self.decoder_type, "attention_heads")
+
+    def attention_heads(self, source: Any, target: Array) -> Array:
+        """The attention weights of each layer and head while the model writes `target`: [B, layers, heads, T, S]."""
+        return self.decoder.attention_heads(self.encode(source), shift_right(target))
+
     def logits(self, hidden: Array) -> Array:
         return self.decoder.output.logits(hidden)
 
