@@ -240,27 +240,29 @@ class Translator:
         return found
 
     def attention_of(
-        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False
-    ) -> Iterator[tuple[int, np.ndarray]]:
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False,
+        eos: bool = False,
+    ) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
         """(index, weights [T, S]) of each pair of ids, while the model writes the target; not if the source is empty.
 
         Neither has <eos>. What is longer than the model can read or write is cut, and its weights with it.
-        heads: of each layer and head, [layers, heads, T, S], where `has_heads`.
+        heads: of each layer and head, [layers, heads, T, S], where `has_heads`. eos: with the weights of <eos>.
         """
         self.require_attention("an attention map")
         return self._forced_attention(
-            params, self._cut(sources), self._cut(targets, positions=self._max_target or self._cut_at), heads
+            params, self._cut(sources), self._cut(targets, positions=self._max_target or self._cut_at), heads, eos
         )
 
     def _forced_attention(
-        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False
-    ) -> Iterator[tuple[int, np.ndarray]]:
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False,
+        eos: bool = False,
+    ) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
         params, attention = self._stored(params), self._heads if heads else self._attention
         for indices, source, target in self._pair_batches(sources, Ragged.of_ids(targets)):
             weights = np.asarray(attention(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
-                    yield int(index), weights[row, ..., : len(targets[index]), : len(sources[index])]
+                    yield int(index), weights[row, ..., : len(targets[index]) + eos, : len(sources[index]) + eos]
 
     def score(
         self, params: Any, pairs: Sequence[tuple[str, str]], first: int = 0, notes: Notes | None = None

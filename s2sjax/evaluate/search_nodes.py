@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from s2sjax.core.hypotheses import Tree
+from s2sjax.core.hypotheses import Hypotheses, Tree
 
 
 class Node(NamedTuple):
@@ -37,6 +37,35 @@ def nodes(tree: Tree) -> list[Node]:
                 found.append(Node(parent, int(one.tokens[t, j]), t, float(one.log_probs[t, j]), bool(one.ended[t, j])))
             before = {w: numbers[int(j)] for w, j in enumerate(one.lives[t]) if int(j) in numbers}
     return found
+
+
+class Arranged(NamedTuple):
+    """The nodes of a search, and how to draw each of them."""
+
+    nodes: list[Node]
+    rows: list[float]
+    """from top to bottom; a parent is in the middle of its children"""
+    root: float
+    """the row of <sos>"""
+    kept: list[bool]
+    """whether a finished output follows"""
+    best: set[int]
+    """the nodes of the best output"""
+    ranks: dict[int, int]
+    """of finished nodes among the outputs: 1 is the best"""
+
+
+def arrange(tree: Tree, found: Hypotheses) -> Arranged:
+    """`tree` [G, L, ...] and `found` [n, ...] are those of one sentence."""
+    every = nodes(tree)
+    outputs = [
+        tuple(tokens[:length]) for tokens, length in zip(found.tokens.tolist(), found.lengths.tolist()) if length
+    ]
+    sentences = [sentence(every, number) for number in range(len(every))]
+    best = best_path(every, sentences, outputs[0] if outputs else ())
+    ranked = [number for number, node in enumerate(every) if node.ended and sentences[number] in outputs]
+    ranks = {number: outputs.index(sentences[number]) + 1 for number in ranked}
+    return Arranged(every, *heights(every), leads_to_end(every), best, ranks)
 
 
 def sentence(all_nodes: Sequence[Node], number: int) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS
 from s2sjax.errors import UserError
 from s2sjax.evaluate.edit import printable
-from s2sjax.evaluate.search_nodes import Node, best_path, heights, leads_to_end, nodes, sentence
+from s2sjax.evaluate.search_nodes import Node, arrange
+from s2sjax.evaluate.search_nodes import nodes as nodes
 from s2sjax.evaluate.style import DPI, TEXT, Target, ignore_missing_glyphs, new_figure, save, text_style
 
 PRUNED, BEST = "#9aa3af", "#1f5a96"
@@ -30,16 +31,9 @@ def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[S
     `tree` [G, L, ...] and `found` [n, ...] are those of one sentence; `pieces` gives the text of tokens. The path of
     the best output is blue, finished outputs end in a dot with their rank, and pruned branches are grey.
     """
-    all_nodes = nodes(tree)
+    all_nodes, rows, root, kept, path_of_best, ranks = arrange(tree, found)
     if not all_nodes:
         raise UserError("the search tree is empty: there is nothing to draw")
-    outputs = [
-        tuple(tokens[:length]) for tokens, length in zip(found.tokens.tolist(), found.lengths.tolist()) if length
-    ]
-    sentences = [sentence(all_nodes, number) for number in range(len(all_nodes))]
-    kept = leads_to_end(all_nodes)
-    rows, root = heights(all_nodes)
-    path_of_best = best_path(all_nodes, sentences, outputs[0] if outputs else ())
     labels = [
         "<eos>" if node.token == EOS else printable(piece)
         for node, piece in zip(all_nodes, pieces([node.token for node in all_nodes]))
@@ -70,9 +64,8 @@ def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[S
         panel.annotate(f"{node.log_prob:.2f}", (end - 0.04, height), (0, 1.5), textcoords="offset points", **log_prob)
         if node.ended:
             panel.plot([end], [height], marker="o", markersize=3.5, color=colour, zorder=5)
-        if node.ended and sentences[number] in outputs:
-            rank = f"#{outputs.index(sentences[number]) + 1}"
-            panel.annotate(rank, (end + 0.07, height), **style | {"va": "center"})
+        if number in ranks:
+            panel.annotate(f"#{ranks[number]}", (end + 0.07, height), **style | {"va": "center"})
     _draw_legend(figure, down)
     save(figure, path)
 
