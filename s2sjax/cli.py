@@ -199,6 +199,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     compare.add_argument("--split", choices=["train", "dev", "test"], help=about)
     about = "resamples of the paired bootstrap (default: 1000)"
     compare.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
+    _add_report_options(
+        command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention"), help
+    )
     about = "print one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", commands.decode, about, "RUN", folder, ADJUST.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="print the score and a tab before each output")
@@ -271,6 +274,22 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return known, rest
 
 
+def _add_report_options(report: _Parser, help: bool) -> None:
+    about = "a run folder, such as runs/g2p, or one of its evaluations; others are compared with the first"
+    report.add_argument("runs", metavar="RUN", nargs="*" if help else "+", help=about)
+    report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the first run)")
+    about = "report the newest evaluation of this split (default: test, or dev if there is no test split)"
+    report.add_argument("--split", choices=["train", "dev", "test"], help=about)
+    for name, number, about in (
+        ("attention", 500, "examples with attention maps"),
+        ("heads", 50, "examples with the attention of each layer and head, of a model that has several"),
+        ("trees", 12, "examples with a search tree: each is decoded again"),
+    ):
+        report.add_argument(f"--{name}", metavar="N", type=_amount, default=number, help=f"{about} (default: {number})")
+    about = "resamples of the paired bootstrap between runs (default: 1000)"
+    report.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
+
+
 def _add_align_options(align: _Parser, help: bool) -> None:
     about = "a text file, one sentence a line, words separated by blanks; alone, a TSV file: source<tab>target"
     align.add_argument("source", metavar="SOURCE", nargs="?" if help else None, help=f"{about}. Both plain or .gz")
@@ -334,6 +353,10 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least 1")
     return int(text)
+
+
+def _amount(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -112,6 +112,17 @@ def compare(options: argparse.Namespace, fields: list[str]) -> None:
     print(comparison.compare(options.first, options.second, options.split, options.resamples))
 
 
+def report(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax.report.contents import Limits
+    from s2sjax.report.write import check_out, write
+
+    if options.out:
+        check_out(options.out)
+    start_jax()
+    limits = Limits(options.attention, options.heads, options.trees, options.resamples)
+    write(options.runs, options.out, options.split, limits, _print_now)
+
+
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import run
     from s2sjax.evaluate.notes import Notes
