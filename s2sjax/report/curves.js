@@ -78,7 +78,7 @@ function learningCurves(runs) {
   const several = runs.length > 1;
   const names = [...panels.keys()].sort((a, b) => b.includes("loss") - a.includes("loss"));
   const key = several
-    ? [...runs.map((run, number) => [`run${number % 6}`, run.label]), ["dev key", "dev is dashed"]]
+    ? [...runs.map((run, number) => [`run${number % 6}`, run.label]), ["dev", "dev is dashed"]]
     : [["run0", "training"], ["run1", "dev"]];
   return [
     element("ul", { class: "key" }, key.map(([kind, text]) => element("li", { class: kind }, data(text)))),

@@ -96,12 +96,12 @@ function exampleItem(examples, row) {
 
 // Drawn when opened: a page of them costs nothing before.
 function exampleViews(examples, views, run, row) {
-  const of = examples.labels.length > 1 ? [" of ", data(examples.labels[run])] : [];
+  const of = () => (examples.labels.length > 1 ? [" of ", data(examples.labels[run])] : []);
   const kinds = [["attention", "attention", attentionView], ["trees", "search tree", treeView]];
   return kinds.filter(([name]) => views[name][row]).map(([name, title, view]) => {
     const box = element("details", { ontoggle: () => {
       if (box.open && box.children.length === 1) box.append(view(views[name][row]));
-    } }, element("summary", {}, title, of));
+    } }, element("summary", {}, title, of()));
     return box;
   });
 }

@@ -4,10 +4,10 @@ function scoresTable(runs) {
   const rows = runs.flatMap((run, number) => run.scores.map((score) => [
     data(run.label, { class: `run${number % 6} label` }), data(score.group ? `${score.label}, ${score.group}` : score.label),
     element("td", { class: "number" }, score.value), score.higher ? "higher" : "lower", element("td", { class: "number" }, short(score.examples)),
-    data(run.evaluation), data(score.signature, { class: "signature" }),
+    score.signature ? data(score.signature, { class: "signature" }) : "–",
   ]));
   const missing = runs.filter((run) => run.missing).map((run) => note(`${run.label} has no scores: ${run.missing}`));
-  const head = ["run", "metric", "score", "better is", "examples", "evaluation", "signature"];
+  const head = ["run", "metric", "score", "better is", "examples", "signature"];
   return [rows.length ? table("scores", head, rows) : null, ...missing];
 }
 
@@ -88,7 +88,7 @@ function showReport() {
     section("configuration", "Configuration", configuration(report)),
   ];
   const about = element("ul", { class: "about" }, runs.map((run, number) => element("li", {},
-    data(run.label, { class: `run${number % 6} label` }), `: ${run.model}, ${run.task}, `, element("code", {}, data(run.folder)))));
+    data(run.label, { class: `run${number % 6} label` }), `: ${run.model}, ${run.task}, in `, element("code", {}, data(run.folder)), run.evaluation ? `; ${run.evaluation}` : "")));
   const links = sections.map((each) => element("a", { href: `#${each.id}` }, each.firstChild.textContent));
   document.getElementById("page").append(
     element("header", {}, element("h1", {}, "s2sjax report"), about, element("nav", { "aria-label": "sections" }, links)),
