@@ -217,6 +217,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--attention", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    about = "open a page for live input, and a JSON API: outputs, n-best lists, attention, search trees"
+    serve = command("serve", commands.serve, about, "RUN", folder, ADJUST.format(name="serve"))
+    about = "the address to listen on (default: 127.0.0.1, which only this machine can reach)"
+    serve.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=about)
+    serve.add_argument("--port", metavar="N", type=_amount, default=8000, help="(default: 8000; 0: any free one)")
+    serve.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"
     score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))
     score.add_argument("--tag", metavar="TAG", help=tag)

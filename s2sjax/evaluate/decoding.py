@@ -216,7 +216,8 @@ class Translator:
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
         (ids,) = self._cut([self.source.encode(line)])
-        ((_, source),) = evaluation_batches([ids], self.buckets, 1, self._max_source)
+        # Always the longest bucket, which changes no output: the trees of most lines share one compiled program.
+        ((_, source),) = evaluation_batches([ids], [max(self.buckets)], 1, self._max_source)
         begin = _padded([self._prefix(prefix)])
         found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
