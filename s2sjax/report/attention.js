@@ -74,7 +74,8 @@ function heatMap(view, weights, status) {
   const names = [
     view.target.map((piece, t) => drawn("text", { class: "tick", x: left - 6, y: top + t * size + 13, "text-anchor": "end" }, cut(piece))),
     view.source.map((piece, s) => drawn("text", {
-      class: "tick", transform: `translate(${left + s * size + 13} ${top - 6}) rotate(-90)` }, cut(piece))),
+      class: "tick", transform: [...piece].length > 2 ? `translate(${left + s * size + 13} ${top - 6}) rotate(-90)`
+        : `translate(${left + s * size + size / 2} ${top - 6})`, "text-anchor": [...piece].length > 2 ? "start" : "middle" }, cut(piece))),
   ];
   const [width, height] = [left + S * size + 4, top + T * size + 4];
   const picture = drawn("svg", {

@@ -1,32 +1,52 @@
 // A beam search as a tree. The arrow keys move from node to node: left to the parent, right to the best continuation.
-// view: { root, nodes }, a node [parent, piece, log-probability, row, marks, rank]: see views.py.
+// view: { nodes }, a node [parent, piece, log-probability, row, marks, rank]: see views.py.
 
 const FINISHED = 1, KEPT = 2, BEST = 4;
 
+const MANY = 60;
+
 function treeView(view) {
-  const nodes = view.nodes.map(([parent, piece, logProb, row, marks, rank], number) =>
-    ({ number, parent, piece, logProb, row, marks, rank, children: [], step: 0 }));
-  for (const node of nodes) {
-    if (node.parent < 0) continue;
-    node.step = nodes[node.parent].step + 1;
-    nodes[node.parent].children.push(node.number);
-  }
-  const begins = columns(nodes);
-  const height = 26 * (2 + Math.max(...nodes.map((node) => node.row)));
+  const every = view.nodes.map(([parent, piece, logProb, row, marks, rank], number) =>
+    ({ number, parent, piece, logProb, row, marks, rank, step: 0 }));
+  for (const node of every) if (node.parent >= 0) node.step = every[node.parent].step + 1;
+  const place = element("div", {});
+  const draw = (pruned) => place.replaceChildren(...treePicture(every.filter((node) => pruned || node.marks & (KEPT | FINISHED))));
+  const few = every.length <= MANY || !every.some((node) => node.marks & KEPT);
+  const all = element("input", { type: "checkbox", checked: few, onchange: () => draw(all.checked) });
+  draw(few);
+  return element("div", { class: "tree" }, element("p", { class: "controls" }, element("label", {}, all, " pruned branches too")), place);
+}
+
+// The shown nodes with their rows: leaves from top to bottom, a parent in the middle of its children.
+function arranged(shown) {
+  const nodes = new Map(shown.map((node) => [node.number, { ...node, children: [] }]));
+  for (const node of nodes.values()) if (nodes.has(node.parent)) nodes.get(node.parent).children.push(node);
+  const leaves = [...nodes.values()].filter((node) => !node.children.length).sort((a, b) => a.row - b.row);
+  leaves.forEach((node, row) => { node.row = row; });
+  const middle = (rows) => (Math.min(...rows) + Math.max(...rows)) / 2;
+  for (const node of [...nodes.values()].reverse()) if (node.children.length) node.row = middle(node.children.map((child) => child.row));
+  return [nodes, middle([...nodes.values()].filter((node) => node.parent < 0).map((node) => node.row))];
+}
+
+function treePicture(shown) {
+  const [nodes, root] = arranged(shown);
+  const list = [...nodes.values()];
+  const begins = columns(list);
   const y = (row) => 26 * (row + 1);
+  const [width, height] = [begins[begins.length - 1] + 46, y(1 + Math.max(...list.map((node) => node.row)))];
   const status = element("p", { class: "readout", "aria-live": "polite" }, "blue: the best output; grey: pruned; a dot: finished, with its rank");
-  const groups = nodes.map((node) => branch(node, nodes, begins, y, view.root, status));
-  const width = begins[begins.length - 1] + 46;
+  const groups = list.map((node) => branch(node, nodes, begins, y, root, status));
   const picture = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "search tree: arrow keys move" },
-    drawn("text", { class: "piece", x: 4, y: y(view.root) + 4 }, "<sos>"), groups);
+    drawn("text", { class: "piece", x: 4, y: y(root) + 4 }, "<sos>"), groups);
   arrowKeys(picture, groups, (place, key) => {
-    const node = nodes[place];
-    const column = nodes.filter((each) => each.step === node.step).sort((a, b) => a.row - b.row);
-    const beside = (by) => (column[column.indexOf(node) + by] || {}).number;
-    return { ArrowLeft: node.parent, ArrowUp: beside(-1), ArrowDown: beside(1),
-      ArrowRight: node.children.slice().sort((a, b) => nodes[b].logProb - nodes[a].logProb)[0] }[key];
+    const node = list[place];
+    const column = list.filter((each) => each.step === node.step).sort((a, b) => a.row - b.row);
+    const best = node.children.slice().sort((a, b) => b.logProb - a.logProb)[0];
+    const next = { ArrowLeft: nodes.get(node.parent), ArrowRight: best,
+      ArrowUp: column[column.indexOf(node) - 1], ArrowDown: column[column.indexOf(node) + 1] }[key];
+    return next && list.indexOf(next);
   });
-  return element("div", { class: "tree" }, element("div", { class: "scroll" }, picture), status);
+  return [element("div", { class: "scroll" }, picture), status];
 }
 
 // Where the branches of each step begin: room for the longest piece of the step.
@@ -41,7 +61,7 @@ function columns(nodes) {
 
 function branch(node, nodes, begins, y, root, status) {
   const [begin, end, row] = [begins[node.step], begins[node.step + 1], y(node.row)];
-  const from = y(node.parent < 0 ? root : nodes[node.parent].row);
+  const from = y(node.parent < 0 ? root : nodes.get(node.parent).row);
   const kind = node.marks & BEST ? "best" : node.marks & KEPT ? "kept" : "pruned";
   const words = [kind === "best" ? "on the path of the best output" : kind === "kept" ? "leads to a finished output" : "pruned"];
   if (node.marks & FINISHED) words.push(node.rank ? `finished, rank ${node.rank}` : "finished");
@@ -58,6 +78,6 @@ function branch(node, nodes, begins, y, root, status) {
 
 function prefix(node, nodes) {
   const pieces = [];
-  for (let at = node; at; at = nodes[at.parent]) pieces.unshift(at.piece);
+  for (let at = node; at; at = nodes.get(at.parent)) pieces.unshift(at.piece);
   return pieces.join(" ");
 }

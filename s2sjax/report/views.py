@@ -66,12 +66,11 @@ def tree(translator: Translator, params: Any, line: str) -> View | None:
     """
     if not line.strip():
         return None
-    nodes, rows, root, kept, best, ranks = arrange(*translator.tree(params, line))
+    nodes, rows, _, kept, best, ranks = arrange(*translator.tree(params, line))
     if not 0 < len(nodes) <= MOST_NODES:
         return None
     pieces = translator.target.pieces([node.token for node in nodes])
     return {
-        "root": root,
         "nodes": [
             [
                 node.parent,

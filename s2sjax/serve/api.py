@@ -114,7 +114,8 @@ class Service:
         answers = []
         links = self._links(asked, found)
         for number, (each, outputs) in enumerate(zip(asked, found), start=1):
-            shown = [_plain(output, links.get((number, n))) for n, output in enumerate(outputs[: each.nbest])]
+            of = lambda n, number=number, each=each: links.get((number, n), []) if each.alignment else None
+            shown = [_plain(output, of(n)) for n, output in enumerate(outputs[: each.nbest])]
             answer = {**shown[0], "cut": number in cut, "unknown": number in unknown}
             answers.append(answer | ({"nbest": shown} if each.nbest > 1 else {}))
         return answers

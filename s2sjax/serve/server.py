@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         if path not in routes:
             raise Refused(404, f"there is nothing at {path[:60]}: there is {', '.join(routes)}")
         route = routes[path]
-        if self.command != route.method:
+        if self.command != route.method and (self.command, route.method) != ("HEAD", "GET"):
             raise Refused(405, f"{path} answers {route.method} only", Allow=route.method)
         return route
 
