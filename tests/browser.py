@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -30,24 +31,30 @@ def find() -> str:
     return found
 
 
+def _pipe() -> tuple[int, int]:
+    """A pipe whose ends are not among the first ten descriptors, which the child gets."""
+    ends = os.pipe()
+    found = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return found[0], found[1]
+
+
 class Browser:
     """One tab. Use it in a `with` statement."""
 
     def __init__(self, path: str | None = None):
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        to_read, self._to = os.pipe()
-        self._from, to_write = os.pipe()
-
-        def join() -> None:  # Chromium reads commands from 3 and writes answers to 4
-            ends = os.dup(to_read), os.dup(to_write)
-            os.dup2(ends[0], 3)
-            os.dup2(ends[1], 4)
-
+        to_read, self._to = _pipe()
+        self._from, to_write = _pipe()
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-        self._process = subprocess.Popen(
-            [path or find(), *flags, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"],
-            preexec_fn=join, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        flags += [f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe"]
+        path = path or find()
+        # Not by subprocess: a fork of a process with JAX may hang. Chromium reads commands from 3, and answers to 4.
+        self._process = os.posix_spawn(path, [path, *flags, "about:blank"], os.environ, file_actions=[
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, to_read, 3), (os.POSIX_SPAWN_DUP2, to_write, 4),
+        ])  # fmt: skip
         os.close(to_read)
         os.close(to_write)
         self._number, self._session, self._rest = 0, None, b""
@@ -66,11 +73,11 @@ class Browser:
         with contextlib.suppress(OSError):
             self._session = None
             self._send("Browser.close", {})
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end = time.monotonic() + 10
+        while os.waitpid(self._process, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:
+                os.kill(self._process, signal.SIGKILL)
+            time.sleep(0.02)
         os.close(self._to)
         os.close(self._from)
         self._profile.cleanup()
@@ -120,17 +127,17 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait_for(self, line: str) -> Any:
+    def wait_for(self, line: str) -> None:
         """Until the line is true."""
         end = time.monotonic() + PATIENCE
-        while not (value := self.run(line)):
+        while not self.run(f"!!({line})"):
             assert time.monotonic() < end, f"still not true: {line}"
             time.sleep(0.05)
-        return value
 
     def press(self, key: str) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key], **text)
 
     def resize(self, width: int, height: int = 900, dark: bool = False) -> None:
         phone = width < 600

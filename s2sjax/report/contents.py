@@ -238,7 +238,8 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
         return found
     if why := _no_model(subject):
         return found | {"why": [f"no attention and no search trees: {why}"]}
-    run = subject.run.adjusted(search=config.from_json(one.page["search"]))
+    run, search = subject.run, config.from_json(one.page["search"])
+    run = run if search == run.experiment.search else run.adjusted(search=search)
     translator, params = run.task.translator(run.mesh()), run.params(one.page["average"], run.mesh())[0]  # type: ignore[attr-defined]
     sources, texts = ([row[name] for row in one.outputs] for name in ("source", "hypothesis"))
     if not translator.attends:

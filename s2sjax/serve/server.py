@@ -94,7 +94,7 @@ def body_length(headers: Headers) -> int:
 
 
 class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    protocol_version = default_request_version = "HTTP/1.1"
     server_version, sys_version = f"s2sjax/{__version__}", ""
     timeout = PATIENCE
     server: Server
