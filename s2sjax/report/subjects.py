@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +30,9 @@ def open_all(paths: Sequence[str | Path], split: str | None, say: Callable[[str]
         raise UserError(f"a report is about one split, and these are {' and '.join(sorted(splits))}: choose one")
     split = next(iter(splits), None)
     found = []
+    load = cache(run.load)  # two evaluations of one run share its parameters and programs
     for path, label, one in zip(paths, labels(paths), stored):
-        opened = run.load(one.run if one else path)
+        opened = load(one.run if one else Path(path))
         split = split or evaluations.default_split(opened.task)
         found.append(Subject(label, opened, *((one, "") if one else newest(opened, split, say))))
     return found
