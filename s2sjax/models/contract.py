@@ -24,6 +24,8 @@ How a front end, an encoder and a decoder join. An encoder is built as Type(conf
     decoder.hidden(memory, inputs, mask, train, segments)  -> [B, T, W]: `inputs` is `target` shifted right
     decoder.output                                         the layer above: `logits` of all words, `rows` of some
     decoder.parallel                                       whether training sees all positions at once
+    decoder.attention_heads(memory, inputs)                -> [B, layers, heads, T, S], optional: where the attention of
+                                                           `step` is a mean of several, each of them
 
 The configuration's `encoder_spec` says what the encoder's Memory is, its `decoder_spec` what the decoder requires
 (s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree; in a

@@ -202,7 +202,9 @@ def _lengths(shown: Sequence[Subject]) -> dict[str, Any]:
     every = _evaluations(shown)
     metric = examples.metric_of(every[0])
     if source_vocabulary(shown[0].run.task.assets) is None:
-        return {"why": f"quality by source length: the sources of {type(shown[0].run.experiment).__name__} are no text"}
+        return {
+            "why": f"quality by source length: the sources of {type(shown[0].run.experiment).__name__} are not text"
+        }
     if metric is None:
         return {"why": "quality by source length: no metric here has a score for each example"}
     unit, buckets = examples.by_length(every, metric)

@@ -53,7 +53,7 @@ def scores(evaluation: Evaluation, metric: str | None) -> list[float | None]:
     if metric is None:
         return [None] * len(evaluation.outputs)
     found = comparison.example_scores(evaluation, metric)
-    return [round(float(score), 2) if np.isfinite(score) else None for score in found]
+    return [float(f"{score:.4g}") if np.isfinite(score) else None for score in found]
 
 
 def alignments(outputs: Sequence[dict[str, Any]]) -> list[tuple[int, str] | None] | None:

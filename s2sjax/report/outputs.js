@@ -36,6 +36,8 @@ function outputsView(examples) {
   const has = { all: () => true };
   for (const name of ["attention", "trees"]) has[name] = (row) => examples.views.some((views) => views[name][row]);
   has.wrong = (row) => examples.references[row].length && !examples.references[row].includes(examples.outputs[0][row]);
+  const shows = [["all", "all"], ["wrong", "only wrong outputs"], ["attention", "with attention"], ["trees", "with a search tree"]]
+    .filter(([name]) => name === "all" || examples.sources.some((_, row) => has[name](row)));
   const matches = (row, wanted) => [examples.sources[row], ...examples.references[row], ...examples.outputs.map((each) => each[row])]
     .some((text) => text.toLowerCase().includes(wanted));
 
@@ -67,8 +69,7 @@ function outputsView(examples) {
   const menus = element("div", { class: "controls" },
     select("order", [...by, ["corpus", "as in the corpus"], ["long", "longest source first"], ["short", "shortest source first"]],
       (value) => { state.sort = value; search(); }),
-    select("show", [["all", "all"], ["wrong", "only wrong outputs"], ["attention", "with attention"], ["trees", "with a search tree"]],
-      (value) => { state.show = value; search(); }),
+    select("show", shows, (value) => { state.show = value; search(); }),
     element("label", {}, "find ", element("input", { type: "search", oninput: (event) => {
       clearTimeout(typed);
       state.text = event.target.value;
