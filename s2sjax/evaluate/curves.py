@@ -11,7 +11,8 @@ from typing import Any
 from s2sjax.errors import UserError
 
 LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
-          "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)"}  # fmt: skip
+          "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)",
+          "macro_f1": "macro F1 (%)"}  # fmt: skip
 
 
 def read(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -38,14 +38,18 @@ class Limits(NamedTuple):
 
 def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
     """Everything that the page shows."""
-    compared = [_compared(subjects, number, limits.resamples) for number in range(len(subjects))]
-    shown = [subject for subject, (ok, _) in zip(subjects, compared) if ok]
+    base = next((subject for subject in subjects if subject.evaluation), subjects[0])
+    compared = {number: _compared(base, subject, limits.resamples) for number, subject in enumerate(subjects)}
+    numbers = [number for number, found in compared.items() if "why" not in found]
+    shown = [subjects[number] for number in numbers]
     values: dict[str, Any] = {
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "runs": [_run(subject) for subject in subjects],
         "fields": fields(subjects),
-        "comparisons": [each for _, each in compared[1:]],
+        "base": subjects.index(base),
+        "comparisons": {str(number): found for number, found in compared.items() if subjects[number] is not base},
+        "shown": numbers,
         "examples": None,
         "lengths": {"why": "there is no evaluation to take the outputs from"},
     }
@@ -152,24 +156,21 @@ def fields(subjects: Sequence[Subject]) -> list[list[Any]]:
 # ------------------------------------------------------------------------------------- together
 
 
-def _compared(subjects: Sequence[Subject], number: int, resamples: int) -> tuple[bool, dict[str, Any]]:
-    """(whether its outputs can stand beside those of the first, the comparison with the first, or why there is none)"""
-    first, second = subjects[0], subjects[number]
-    for subject in (first, second):
-        if subject.evaluation is None:
-            return False, {"why": f"{subject.label}: {subject.missing}"}
-    assert first.evaluation is not None and second.evaluation is not None
-    if number == 0:
-        return True, {}
+def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]:
+    """How a run compares with another one; {"why": ...} if its outputs cannot stand beside those of the other."""
+    if base.evaluation is None or subject.evaluation is None:
+        return {"why": f"{subject.label}: {subject.missing}"}
+    if subject is base:
+        return {}
     try:
-        found = comparison.Comparison(first.evaluation, second.evaluation, resamples)
+        found = comparison.Comparison(base.evaluation, subject.evaluation, resamples)
     except UserError as error:
-        return False, {"why": str(error)}
-    count = len(first.evaluation.outputs)
+        return {"why": str(error)}
+    count = len(base.evaluation.outputs)
     notes = [f"{found.first[name].label} is not tested: it is no sum over examples" for name in found.untested]
     if count < comparison.FEW:
         notes.append(f"p is not reliable on {count} examples: evaluate more")
-    return True, {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
+    return {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
 
 
 def _evaluations(shown: Sequence[Subject]) -> list[Evaluation]:

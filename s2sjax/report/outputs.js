@@ -85,7 +85,7 @@ function exampleItem(examples, row) {
   examples.outputs.forEach((outputs, run) => {
     const [edits, score] = [examples.edits[run] && examples.edits[run][row], examples.scores[run][row]];
     const text = edits ? edited(references[edits[0]], outputs[row], edits[1], examples.words) : [outputs[row]];
-    const name = examples.labels.length > 1 ? data(examples.labels[run], { class: `run${run % 6} label` }) : "output";
+    const name = examples.labels.length > 1 ? data(examples.labels[run], { class: `run${examples.shown[run] % 6} label` }) : "output";
     const right = references.includes(outputs[row]) ? element("span", { class: "right", title: "equals a reference" }, " ✓") : null;
     const value = examples.metric && score !== null ? element("span", { class: "score" }, ` ${examples.metric} ${short(score)}`) : null;
     lines.push([name, [element("bdi", { class: "output" }, text), right, value]]);

@@ -12,26 +12,26 @@ function scoresTable(runs) {
 }
 
 function comparisons(report) {
-  return report.comparisons.map((found, place) => {
-    const run = report.runs[place + 1];
-    const title = element("h3", {}, data(run.label), " against ", data(report.runs[0].label));
+  const base = report.runs[report.base];
+  return Object.entries(report.comparisons).map(([number, found]) => {
+    const run = report.runs[number];
+    const title = element("h3", {}, data(run.label), " against ", data(base.label));
     if (found.why) return [title, note(`not compared: ${found.why}`)];
     const rows = found.rows.map(([metric, a, b, difference, p, verdict]) => [
       metric, ...[a, b, difference, p].map((cell) => element("td", { class: "number" }, cell)),
-      verdict.replace(/^A is/, `${report.runs[0].label} is`).replace(/^B is/, `${run.label} is`)]);
-    const first = report.runs[0].label;
-    return [title, table("significance", ["metric", data(first), data(run.label), "difference", "p", "at p < 0.05"], rows),
+      verdict.replace(/^A is/, `${base.label} is`).replace(/^B is/, `${run.label} is`)]);
+    return [title, table("significance", ["metric", data(base.label), data(run.label), "difference", "p", "at p < 0.05"], rows),
       note(`paired bootstrap resampling, ${short(found.resamples)} resamples; ± is half of the interval that contains 95% of them`),
       ...found.notes.map(note)];
   }).flat();
 }
 
-function lengthTable(lengths) {
+function lengthTable(lengths, shown) {
   if (lengths.why) return [note(lengths.why)];
   const most = Math.max(...lengths.buckets.flatMap((bucket) => bucket.values), 1e-9);
   const bar = (value, run) => element("td", {}, value === null ? "–" : [
     element("span", { class: "value" }, value.toFixed(2), lengths.format ? "%" : ""),
-    element("span", { class: `bar run${run % 6}`, css: { "--share": Math.max(value, 0) / most } })]);
+    element("span", { class: `bar run${shown[run] % 6}`, css: { "--share": Math.max(value, 0) / most } })]);
   const rows = lengths.buckets.map((bucket) => [
     bucket.low === bucket.high ? `${bucket.low}` : `${bucket.low} to ${bucket.high}`, element("td", { class: "number" }, short(bucket.examples)),
     ...bucket.values.map(bar)]);
@@ -69,11 +69,11 @@ function speedTable(runs) {
     names.map((name) => [name, ...runs.map((run) => element("td", { class: "number" }, value(run, name)))])), memory];
 }
 
-function outputsSection(examples) {
+function outputsSection(examples, shown) {
   if (!examples) return [note("there is no evaluation to take the outputs from")];
   const left = examples.views.flatMap((views, run) => views.why.map((why) => `${examples.labels.length > 1 ? `${examples.labels[run]}: ` : ""}${why}`));
   const legend = element("p", { class: "note" }, element("del", {}, "struck out"), " is in the reference only, ", element("ins", {}, "underlined"), " in the output only");
-  return [examples.unaligned ? note(examples.unaligned) : legend, ...left.map(note), ...outputsView(examples)];
+  return [examples.unaligned ? note(examples.unaligned) : legend, ...left.map(note), ...outputsView({ ...examples, shown })];
 }
 
 function showReport() {
@@ -82,8 +82,8 @@ function showReport() {
   const sections = [
     section("scores", "Scores", scoresTable(runs), comparisons(report)),
     section("curves", "Learning curves", learningCurves(runs)),
-    section("lengths", "Quality by source length", lengthTable(report.lengths)),
-    section("outputs", "Outputs, best and worst", outputsSection(report.examples)),
+    section("lengths", "Quality by source length", lengthTable(report.lengths, report.shown)),
+    section("outputs", "Outputs, best and worst", outputsSection(report.examples, report.shown)),
     section("speed", "Speed and memory", speedTable(runs)),
     section("configuration", "Configuration", configuration(report)),
   ];
