@@ -287,7 +287,7 @@ def _add_report_options(report: _Parser, help: bool) -> None:
     about = "report the newest evaluation of this split (default: test, or dev if there is no test split)"
     report.add_argument("--split", choices=["train", "dev", "test"], help=about)
     for name, number, about in (
-        ("attention", 500, "examples with attention maps"),
+        ("attention", 10_000, "examples with attention maps"),
         ("heads", 50, "examples with the attention of each layer and head, of a model that has several"),
         ("trees", 12, "examples with a search tree: each is decoded again"),
     ):
@@ -355,14 +355,14 @@ def _names_subject(parser: _Parser, arguments: list[str]) -> bool:
         return False
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least 1")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least {least}")
     return int(text)
 
 
 def _amount(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    return _count(text, least=0)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -70,10 +70,16 @@ class Attention(nn.Module):
     def attend_step(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
         """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
 
-        Returns [B, K, W] and the weights of each head [B, N, K, S].
+        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S].
         """
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
-        return self.output(attended.reshape(x.shape)), alpha
+        return self.output(attended.reshape(x.shape)), alpha.mean(1)
+
+    def weights(self, x: Array, memory: Array, mask: Array) -> Array:
+        """Of each head, at all positions of x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
+        keys, values = (part.swapaxes(1, 2) for part in self.keys_values(memory))
+        seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
+        return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
 
     def self_attention_step(
         self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
@@ -312,17 +318,13 @@ class DecoderBlock(nn.Module):
         attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)
         x = self.around_cross.after(x, attended, False)
         h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha.mean(1)
+        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
 
-    def with_weights(self, x: Array, source: tuple[Array, Array], mask: Array, bias: Array | None):
-        """All positions, x [B, T, W]: the same as `__call__`, with alpha over the source of each head [B, N, T, S]."""
-        h = self.around_attention.before(x)
-        everything = jnp.full(x.shape[:1], x.shape[1])
+    def cross_weights(self, x: Array, states: Array, mask: Array, bias: Array | None) -> Array:
+        """The weights over the source [B, N, T, S] that `__call__` uses."""
+        h, everything = self.around_attention.before(x), jnp.full(x.shape[:1], x.shape[1])
         x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), False)
-        attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)
-        x = self.around_cross.after(x, attended, False)
-        h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, False), False), alpha
+        return self.cross.weights(self.around_cross.before(x), states, mask)
 
 
 class TransformerDecoder(nn.Module):
@@ -410,8 +412,8 @@ class TransformerDecoder(nn.Module):
         """Over the source, of each layer and head, at all positions of inputs [B, T]: [B, layers, N, T, S]."""
         x = self.positions.everywhere(self.embedding(inputs), False)
         bias, alphas = self.positions.bias(inputs.shape[1]), []
-        mask = jnp.broadcast_to(memory.mask[:, None], (*inputs.shape, memory.mask.shape[1]))
-        for params, source in zip(self.blocks.unstacked(), memory.layers):
-            x, alpha = self.blocks.bind_block(params).with_weights(x, source, mask, bias)
-            alphas.append(alpha)
+        for params in self.blocks.unstacked():
+            block = self.blocks.bind_block(params)
+            alphas.append(block.cross_weights(x, memory.states, memory.mask, bias))
+            x = block(x, memory.states, memory.mask.sum(1), False, bias)
         return jnp.stack(alphas, axis=1)

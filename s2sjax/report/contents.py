@@ -29,7 +29,7 @@ UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 class Limits(NamedTuple):
     """How much of the report needs the model, and how many examples get it."""
 
-    attention: int = 500
+    attention: int = 10_000
     heads: int = 50
     """examples with the attention of each layer and head"""
     trees: int = 12

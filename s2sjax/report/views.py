@@ -26,14 +26,12 @@ def attention(
 ) -> list[View | None]:
     """The attention of each pair of a source and the ids of its output, without <eos>; None for an empty source.
 
-    heads: of each layer and head, if the model has several; else their mean.
+    heads: of each layer and head, if the model has several; else their mean, which takes less memory.
     """
     ids = [translator.source.encode(source) for source in sources]
+    several = heads and translator.has_heads
     found: list[View | None] = [None] * len(sources)
-    every = translator.attention_of(params, ids, [list(each) for each in targets], translator.has_heads, eos=True)
-    for index, weights in every:
-        if weights.ndim == 4 and not heads:
-            weights = weights.mean((0, 1))
+    for index, weights in translator.attention_of(params, ids, [list(each) for each in targets], several, eos=True):
         found[index] = _map(translator, ids[index], targets[index], weights)
     return found
 

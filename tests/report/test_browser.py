@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 HACK = "<img src=x onerror=hacked=1>"
 PAIRS = [(f"a{HACK}</script>", f"{HACK} b"), ("<b>b &amp; c", "</li><script>hacked=1</script>"), ("abc", "b a <i>")]
-LIMITS = contents.Limits(attention=3, heads=2, trees=1, resamples=100)
+LIMITS = contents.Limits(attention=2, heads=2, trees=1, resamples=100)
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +72,15 @@ def test_the_report_has_what_it_promises(report):
     examples = values["examples"]
     assert examples["sources"] == [source for source, _ in PAIRS] and examples["edits"][0]
     views = examples["views"][0]
-    assert sorted(views["attention"]) == ["0", "1", "2"] and len(views["trees"]) == 1
-    shapes = sorted((view["layers"], view["heads"]) for view in views["attention"].values())
-    assert shapes == [(1, 1), (2, 2), (2, 2)]
+    assert len(views["attention"]) == 2 and len(views["trees"]) == 1
+    assert {(view["layers"], view["heads"]) for view in views["attention"].values()} == {(2, 2)}
     assert any(name == "model.heads" and set(rest) == {"2"} for name, *rest in values["fields"])
 
 
 def test_markup_is_shown_as_text_and_nothing_is_asked_for(report, browser):
     browser.open(report.as_uri())
     browser.run("document.querySelectorAll('details').forEach((box) => { box.open = true; })")
-    browser.wait_for("document.querySelectorAll('.attention').length >= 3 && document.querySelector('.tree')")
+    browser.wait_for("document.querySelectorAll('.attention').length >= 2 && document.querySelector('.tree')")
     for select in ("layer", "head"):
         line = f"[...document.querySelectorAll('label')].find((each) => each.textContent.startsWith('{select} '))"
         browser.run(
