@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from s2sjax import folder
+from s2sjax.comparison import FEWEST_RESAMPLES
 from s2sjax.errors import UserError
 from s2sjax.report import page
 from s2sjax.report.contents import Limits, contents, size
@@ -22,11 +23,14 @@ def write(
     say: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """One HTML file on the runs, or evaluations, at `paths`. Returns where: RUN/report.html of the first, or `out`."""
+    limits = limits or Limits()
     if not paths:
         raise UserError("there is nothing to report: name a run")
+    if limits.resamples < FEWEST_RESAMPLES:
+        raise UserError(f"{limits.resamples} resamples are too few: give at least {FEWEST_RESAMPLES}")
     subjects = open_all(paths, split, say)
     file = check_out(out) if out else subjects[0].run.folder / NAME
-    values = contents(subjects, limits or Limits())
+    values = contents(subjects, limits)
     title = ", ".join(subject.label for subject in subjects)
     folder.write(file, page.render(f"{title}: s2sjax report", values, page.REPORT))
     say(f"wrote {file} ({size(file.stat().st_size)})")

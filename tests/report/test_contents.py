@@ -106,6 +106,8 @@ def test_mistakes_are_told_before_any_work(tmp_path):
         write.check_out("report.png")
     with pytest.raises(UserError, match="name a run"):
         write.write([])
+    with pytest.raises(UserError, match="9 resamples are too few"):
+        write.write([tmp_path], limits=contents.Limits(resamples=9))
     with pytest.raises(UserError, match="not a run folder"):
         write.write([tmp_path])
     one = evaluation(tmp_path, [("a", "b", ["c"])])
