@@ -249,7 +249,7 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
         found["why"].append(f"no attention: {task.model_name} has none")
     elif limits.attention:
         detailed = chosen(scores, higher, min(limits.heads, limits.attention)) if translator.has_heads else []
-        others = [row for row in chosen(scores, higher, limits.attention) if row not in set(detailed)]
+        others = sorted({*chosen(scores, higher, limits.attention)} - {*detailed})
         for rows, heads in ((detailed, True), (others, False)):
             ids = [translator.target.encode(texts[row]) for row in rows]
             maps = views.attention(translator, params, [sources[row] for row in rows], ids, heads) if rows else []
@@ -273,7 +273,11 @@ def _no_model(subject: Subject) -> str:
         return "the outputs are those of an ensemble"
     if not folder.has_checkpoint(run.folder):
         return "the run has no checkpoint"
-    step = run.params(one.page["average"], run.mesh())[1]
+    try:
+        config.from_json(one.page["search"])
+        step = run.params(one.page["average"], run.mesh())[1]
+    except UserError as error:
+        return str(error)
     if step != one.page["step"]:
         return f"the outputs are those of step {one.page['step']}, and the best checkpoint is now that of step {step}"
     return ""

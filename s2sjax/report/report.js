@@ -1,13 +1,14 @@
 // The report: its sections, from the values in the page.
 
 function scoresTable(runs) {
+  const signed = runs.some((run) => run.scores.some((score) => score.signature));
   const rows = runs.flatMap((run, number) => run.scores.map((score) => [
     data(run.label, { class: `run${number % 6} label` }), data(score.group ? `${score.label}, ${score.group}` : score.label),
     element("td", { class: "number" }, score.value), score.higher ? "higher" : "lower", element("td", { class: "number" }, short(score.examples)),
-    score.signature ? data(score.signature, { class: "signature" }) : "–",
+    ...(signed ? [score.signature ? data(score.signature, { class: "signature" }) : "–"] : []),
   ]));
   const missing = runs.filter((run) => run.missing).map((run) => note(`${run.label} has no scores: ${run.missing}`));
-  const head = ["run", "metric", "score", "better is", "examples", "signature"];
+  const head = ["run", "metric", "score", "better is", "examples", ...(signed ? ["signature"] : [])];
   return [rows.length ? table("scores", head, rows) : null, ...missing];
 }
 
