@@ -5,7 +5,9 @@ Command   s2sjax train experiments/ptb_lstm.py
 Changes   Adam without its first moment (as Melis, Dyer and Blunsom 2017), a cosine, 64 streams and an exponential
           average of the parameters, instead of averaged SGD on 20 streams (ptb_lstm_sgd.py); bfloat16; layers are 1,152
           wide instead of 1,150, which suits the matrix units of a GPU
-Score     not measured yet
+Hardware  one H200, shared with four other trainings; 559 s, 24,273,266 weights
+Score     perplexity 64.94 on valid, state carried in one stream, seed 0; the checkpoint of step 15,000, which valid
+          chose: after it the model overfits
 """
 
 from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train

@@ -3,7 +3,9 @@
 Paper     Chan et al. 2016, Listen, Attend and Spell
 Command   s2sjax train experiments/spoken_digits_las.py         (pip install 's2sjax[audio]')
 Data      the strings of spoken_digits.py, which reads them by CTC: training, dev and test are the same
-Score     not measured yet
+Hardware  one H200, shared with eight other trainings; 438 s, 1,387,694 weights
+Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test strings of speakers whom training does not
+          hear, beam 4, seed 0. Dev, other takes of the speakers that it hears: 0.17%. CTC: 14.81% and 0.25%
 """
 
 from s2sjax.config import RNNsearch, Search, Train

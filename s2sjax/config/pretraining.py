@@ -54,14 +54,14 @@ class BertModel:
     """family of the encoder; its decoder settings are not used"""
     initial: float = 1.0
     """standard deviation of the embedding before training"""
-    share: float = 0.15
+    mask_rate: float = 0.15
     """share of the words of a line that are guessed"""
     next_weight: float = 1.0
     """weight of the loss of next sentences beside that of words; 0: words alone are learned"""
 
     def __post_init__(self):
         require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
-        require(0 < self.share < 1, f"model.share is {self.share}: it must be above 0 and below 1")
+        require(0 < self.mask_rate < 1, f"model.mask_rate is {self.mask_rate}: it must be above 0 and below 1")
         require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
         require(
             self.encoder.embedding > 0,

@@ -79,15 +79,15 @@ def _after(vocabulary: text.AnyVocabulary, part: str) -> list[int]:
     return vocabulary.encode(f" {part}" if vocabulary.unit == "characters" else part)
 
 
-HIDDEN = "\ue000"
+PLACEHOLDER = "\ue000"
 """a character for private use, which stands for [MASK] in a text that becomes ids"""
 
 
 def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
     """The ids of a line with [MASK] in it, without [CLS] and <eos>. A word with [MASK] as a part is hidden whole."""
-    line, mask = line.replace(MASK, HIDDEN), text.mark(vocabulary, MASK)
+    line, mask = line.replace(MASK, PLACEHOLDER), text.mark(vocabulary, MASK)
     unknown = iter(vocabulary.unknown(line))
-    ids = [mask if token == UNK and HIDDEN in next(unknown) else token for token in vocabulary.encode(line)]
+    ids = [mask if token == UNK and PLACEHOLDER in next(unknown) else token for token in vocabulary.encode(line)]
     if vocabulary.unit != "subwords":
         return ids
     blank = [vocabulary.pieces([token]) == ["▁"] for token in ids]  # a hidden subword begins with its blank

@@ -18,7 +18,7 @@ INCHES, PICTURE, ROW = 8.0, 1.3, 0.2
 """width of the figure, height of the frames and of the row of a label"""
 
 
-class Listened(NamedTuple):
+class FrameAttention(NamedTuple):
     """One transcript."""
 
     frames: np.ndarray  # [T, F]
@@ -30,7 +30,7 @@ class Listened(NamedTuple):
     """of a frame; 0: the time axis counts frames"""
 
 
-def draw(path: Target, examples: Sequence[Listened]) -> None:
+def draw(path: Target, examples: Sequence[FrameAttention]) -> None:
     """One example below the other, on one scale of time; the weights are from 0 to 1, large ones dark."""
     figure = new_figure()
     longest, top = max(len(one.frames) for one in examples), 0.0
@@ -44,7 +44,7 @@ def draw(path: Target, examples: Sequence[Listened]) -> None:
     save(figure, path)
 
 
-def _draw_frames(panel: Axes, one: Listened) -> None:
+def _draw_frames(panel: Axes, one: FrameAttention) -> None:
     low, high = np.percentile(one.frames, [1, 99])
     T, F = one.frames.shape
     panel.imshow(
@@ -58,7 +58,7 @@ def _draw_frames(panel: Axes, one: Listened) -> None:
     panel.set_title(shortened(one.title, 100), loc="left", pad=6, fontweight="bold", **text_style(9))
 
 
-def _draw_weights(panel: Axes, one: Listened) -> None:
+def _draw_weights(panel: Axes, one: FrameAttention) -> None:
     T, (L, S) = len(one.frames), one.weights.shape
     panel.imshow(
         one.weights, cmap=ATTENTION_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest",

@@ -26,7 +26,7 @@ from s2sjax.data.columns import AnyColumns, Bucket, Columns, Ragged, Shared
 from s2sjax.data.pictures import Captioned, CaptionedFiles, Picture, fingerprint
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid, PictureGrid
 from s2sjax.tasks.generation import GenerationTask, check_network, examples_keys
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
@@ -91,10 +91,10 @@ class CaptionModel:
     grid: Grid = Grid()
     """reads the picture"""
     network: config.ModelConfig = field(
-        default_factory=lambda: config.Pair(Direct(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
+        default_factory=lambda: config.Pair(Identity(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
     )
     """attends to the grid and writes; the `embedding` of its encoder is the width of the grid's vectors. With the
-    encoder `Direct`, the grid is the memory, as in the paper"""
+    encoder `Identity`, the grid is the memory, as in the paper"""
     dropout: float = 0.0
     """dropout rate of the grid's vectors"""
     attention_penalty: float = 0.0
@@ -303,7 +303,7 @@ class CaptioningTask(GenerationTask):
             from s2sjax.evaluate import picture_figure  # imports Matplotlib, which is slow
 
             looks = [
-                picture_figure.Looks(
+                picture_figure.CaptionAttention(
                     picture.pixels, self.target.pieces(output.ids), alpha[: len(output.ids)], str(output)
                 )
                 for picture, output, alpha in zip(examples, outputs, weights)

@@ -82,7 +82,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Guessed(NamedTuple):
+class MaskedPrediction(NamedTuple):
     """How well the hidden words of a pair, and whether its second text follows, were guessed."""
 
     nats: float
@@ -183,7 +183,7 @@ class PretrainingTask(Task):
         """Of (key, example), whatever the other rows are."""
         vocabulary = self.vocabulary
         first = len(SPECIALS) + len(vocabulary.tags)
-        options = (self.experiment.model.share, text.mark(vocabulary, MASK), first, vocabulary.size)
+        options = (self.experiment.model.mask_rate, text.mark(vocabulary, MASK), first, vocabulary.size)
         keys = jax.vmap(partial(jax.random.fold_in, key))(batch["example"])
         return jax.vmap(lambda key, ids: mask_words(key, ids, *options))(keys, batch["source"])
 
@@ -254,7 +254,7 @@ class PretrainingTask(Task):
             if examples and isinstance(examples[0], Line):
                 return self._filled(examples, fill(params, self._line_columns(examples)))
             found = guess(params, self.dev_columns(examples))
-            return [Guessed(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found]
+            return [MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found]
 
         return predict
 
@@ -290,7 +290,7 @@ class PretrainingTask(Task):
             found.append(paragraphs.filled(line.text, pieces))
         return found
 
-    def metrics(self, examples: Sequence[Pair], outputs: Sequence[Guessed]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, Result]:
         """Perplexity and accuracy of the hidden words, accuracy of whether a text follows."""
         words = sum(output.words for output in outputs)
         signature = f"unit:{self.vocabulary.unit}|vocabulary:{self.vocabulary.size}|words:{words}"
@@ -308,13 +308,13 @@ class PretrainingTask(Task):
     def higher_is_better(self) -> bool:
         return False
 
-    def show(self, example: Pair, output: Guessed) -> str:
+    def show(self, example: Pair, output: MaskedPrediction) -> str:
         verdict = (
             "✓" if (output.follows > 0.5) == example.follows else "(it does)" if example.follows else "(it does not)"
         )
         return f"{example.first} | {example.second}  ->  {output} {verdict}"
 
-    def record(self, example: Pair, output: Guessed) -> dict[str, Any]:
+    def record(self, example: Pair, output: MaskedPrediction) -> dict[str, Any]:
         source = f"{example.first}\t{example.second}"
         return {"source": source, "hypothesis": str(output), "references": ["follows" if example.follows else "random"]}
 

@@ -252,6 +252,6 @@ class TranscriptionTask(GenerationTask):
                 labels, places = [*output.labels, "<eos>"], -(-len(example.frames) // e.model.reduction)
                 alpha, title = alpha[: len(labels), :places], self.show(example, output)
                 shown = example.frames, labels, alpha, e.model.reduction, title, self.corpus.seconds
-                drawn.append(time_figure.Listened(*shown))
+                drawn.append(time_figure.FrameAttention(*shown))
             time_figure.draw(path, drawn)
         return [path]

@@ -13,7 +13,7 @@ from s2sjax.data.pictures import Picture, Squares
 from s2sjax.errors import UserError
 from s2sjax.evaluate import picture_figure
 from s2sjax.evaluate.decoding import Output
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid
 from s2sjax.tasks import Captioning
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
@@ -23,7 +23,7 @@ SMALL = Captioning(
     CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
     CaptionModel(
         Grid(channels=(8, 16), groups=4),
-        Pair(Direct(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
+        Pair(Identity(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
         attention_penalty=0.1,
     ),
     Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
@@ -89,6 +89,7 @@ def test_every_caption_is_a_row_that_shares_its_picture(task):
     }
 
 
+@pytest.mark.slow
 def test_changes_are_of_seed_step_and_example(task):
     augmented = config.replace(SMALL, data=config.replace(SMALL.data, augment=PictureChanges(0.3, 0.5, 0.2)))
     task = augmented.task().replace(assets=task.assets)
@@ -101,7 +102,7 @@ def test_changes_are_of_seed_step_and_example(task):
 
 def test_combinations_that_cannot_work_are_refused():
     network = lambda decoder, **more: config.replace(
-        SMALL, model=CaptionModel(network=Pair(Direct(16), decoder), **more)
+        SMALL, model=CaptionModel(network=Pair(Identity(16), decoder), **more)
     )
     assert "does not give: set it to 0" in message(
         lambda: network(Transformer(width=16, heads=2), attention_penalty=1.0)
@@ -119,6 +120,6 @@ def test_combinations_that_cannot_work_are_refused():
 
 
 def test_the_figure_of_looks_can_be_drawn(tmp_path):
-    looks = picture_figure.Looks(np.zeros((8, 8, 3), np.uint8), ["a", "dog"], np.full((2, 4), 0.25), "a dog")
+    looks = picture_figure.CaptionAttention(np.zeros((8, 8, 3), np.uint8), ["a", "dog"], np.full((2, 4), 0.25), "a dog")
     picture_figure.draw(tmp_path / "looks.png", [looks])
     assert (tmp_path / "looks.png").stat().st_size > 1000

@@ -35,7 +35,7 @@ ENCODER = Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder
 BERT = Pretraining(
     "bert",
     Paragraphs(FILE, FILE, text=Text("words"), buckets=((12,), (16,)), tokens=48),
-    BertModel(ENCODER, share=0.3),
+    BertModel(ENCODER, mask_rate=0.3),
     Train(steps=2, warmup=1, evaluate_every=0, save_every=2, log_every=2),
 )
 
@@ -66,6 +66,7 @@ def error_of(call):
 # ---------------------------------------------------------------------------------------- losses
 
 
+@pytest.mark.slow
 def test_the_loss_is_of_masked_positions_alone_and_of_next_sentences(task, params):
     """Against all positions one by one: only those that are hidden count, each with the label of its line."""
     batch = task.columns(task.read()).batch(np.array([0, 3, -1]), (12,))
@@ -149,7 +150,7 @@ def test_settings_and_files_that_cannot_work_are_refused(tmp_path):
     ):
         assert words in error_of(lambda changes=changes: config.replace(BERT, **changes))
     for build in (
-        lambda: BertModel(share=1.0),
+        lambda: BertModel(mask_rate=1.0),
         lambda: BertModel(Luong(embedding=0)),
         lambda: BertModel(next_weight=-1.0),
         lambda: Paragraphs(buckets=((2,),)),

@@ -78,6 +78,6 @@ def test_what_cannot_work_is_refused():
 
 
 def test_the_figure_of_time_can_be_drawn(tmp_path):
-    listened = time_figure.Listened(np.zeros((6, 4)), ["1", "<eos>"], np.full((2, 3), 0.3), 2, "x  ->  1")
+    listened = time_figure.FrameAttention(np.zeros((6, 4)), ["1", "<eos>"], np.full((2, 3), 0.3), 2, "x  ->  1")
     time_figure.draw(tmp_path / "time.png", [listened])
     assert (tmp_path / "time.png").stat().st_size > 1000
