@@ -58,7 +58,7 @@ function wordRows(view, weights, status) {
 
 function paint(word, weight) {
   word.style.setProperty("--weight", weight.toFixed(3));
-  word.classList.toggle("strong", weight > 0.5);
+  word.classList.toggle("strong", weight > 0.7);
   word.lastChild.textContent = weight >= 0.005 ? percent(weight) : "\u00a0";
 }
 

@@ -94,13 +94,8 @@ class Service:
         return self.engine.call(lambda: self._explain(line)).result()
 
     def _item(self, line: Any, where: str) -> Any:
-        if not isinstance(line, str):
-            raise UserError(f"{where} is not a string")
-        if len(line) > MOST_CHARACTERS:
-            raise UserError(f"{where} has {len(line):,} characters: at most {MOST_CHARACTERS:,}")
-        if "\n" in line or "\r" in line:
-            raise UserError(f"{where} has a line break: send one line each")
-        return line if self.translates else self.run.task.example_of(line, where)
+        checked = checked_line(line, where)
+        return checked if self.translates else self.run.task.example_of(checked, where)
 
     # ------------------------------------------------------------------- in the thread of the engine
 
@@ -143,6 +138,19 @@ class Service:
             maps = views.attention(self.translator, self.params, [line] * len(outputs), ids, heads=True)
         tree = views.tree(self.translator, self.params, line) if views.has_trees(self.translator) else None
         return evaluations.finite({"outputs": [_plain(each) for each in outputs], "attention": maps, "tree": tree})
+
+
+def checked_line(line: Any, where: str) -> str:
+    """A line that can be decoded; where: its name in an error."""
+    if not isinstance(line, str):
+        raise UserError(f"{where} is not a string")
+    if len(line) > MOST_CHARACTERS:
+        raise UserError(f"{where} has {len(line):,} characters: at most {MOST_CHARACTERS:,}")
+    if "\n" in line or "\r" in line:
+        raise UserError(f"{where} has a line break: send one line each")
+    if any("\ud800" <= character <= "\udfff" for character in line):
+        raise UserError(f"{where} has half of a surrogate pair: send valid Unicode")
+    return line
 
 
 def with_nbest(run: Run) -> Run:

@@ -254,7 +254,9 @@ class PretrainingTask(Task):
             if examples and isinstance(examples[0], Line):
                 return self._filled(examples, fill(params, self._line_columns(examples)))
             found = guess(params, self.dev_columns(examples))
-            return [MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found]
+            return [
+                MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found
+            ]
 
         return predict
 

@@ -120,6 +120,15 @@ def test_a_name_that_another_site_may_own_is_not_ours(host, ours):
     assert server.is_ours(host, {"localhost"}) == ours
 
 
+@pytest.mark.parametrize(("line", "reason"), [
+    (3, "not a string"), ("x" * 20_001, "at most 20,000"), ("a\rb", "line break"), ("a\ud800", "valid Unicode"),
+])  # fmt: skip
+def test_a_line_that_cannot_be_decoded_is_named(line, reason):
+    with pytest.raises(UserError, match=rf"^lines\[2\] .*{reason}"):
+        api.checked_line(line, "lines[2]")
+    assert api.checked_line("\U0001f600 \t\u2028", "") == "\U0001f600 \t\u2028"
+
+
 def test_a_large_body_is_refused_before_it_is_sent(running):
     with socket.create_connection(("127.0.0.1", running.server_port), timeout=10) as client:
         head = (
