@@ -145,7 +145,7 @@ def serve(options: argparse.Namespace, fields: list[str]) -> None:
     server.server_close()
     service.engine.close()
     done = service.engine
-    print(f"stopped after {done.requests:,} requests: {done.items:,} lines in {done.batches:,} batches")
+    print(f"stopped: {done.requests:,} requests answered, {done.items:,} lines decoded in {done.batches:,} batches")
     _leave(0)
 
 
