@@ -9,6 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
+	@$(BIN)/s2sjax report runs/g2p --attention 1000
 
 # Three tiers: minutes; what a change must pass (.ci/run); and what is too long for every change, with random seeds.
 test: .venv/dev

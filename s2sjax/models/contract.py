@@ -24,6 +24,8 @@ How a front end, an encoder and a decoder join. An encoder is built as Type(conf
     decoder.hidden(memory, inputs, mask, train, segments)  -> [B, T, W]: `inputs` is `target` shifted right
     decoder.output                                         the layer above: `logits` of all words, `rows` of some
     decoder.parallel                                       whether training sees all positions at once
+    decoder.attention_heads(memory, inputs)                -> [B, layers, heads, T, S], optional: where the attention of
+                                                           `step` is a mean of several, each of them
 
 The configuration's `encoder_spec` says what the encoder's Memory is, its `decoder_spec` what the decoder requires
 (s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree; in a
@@ -218,6 +220,15 @@ class EncoderDecoder(nn.Module):
     def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
         """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
         return self.decoder.hidden_and_attention(memory, inputs, mask, train)
+
+    @property
+    def has_attention_heads(self) -> bool:
+        """Whether the attention that `step` returns is a mean of several, which `attention_heads` gives one by one."""
+        return hasattr(self.decoder_type, "attention_heads")
+
+    def attention_heads(self, source: Any, target: Array) -> Array:
+        """The attention weights of each layer and head while the model writes `target`: [B, layers, heads, T, S]."""
+        return self.decoder.attention_heads(self.encode(source), shift_right(target))
 
     def logits(self, hidden: Array) -> Array:
         return self.decoder.output.logits(hidden)
