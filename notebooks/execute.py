@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import sys
 import tempfile
 import time
@@ -34,7 +35,8 @@ def execute(path: Path) -> Any:
 
     # A notebook counts devices and compares numbers: what another test has set must not change them.
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, [str(FOLDER.parent), *sys.path]))}
+    searched = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, searched))}
     book = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as empty:
         client = NotebookClient(
@@ -87,12 +89,14 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         sys.exit(f"error: {missing.name} is not installed: pip install 's2sjax[notebooks]'")
     for path in find(arguments.numbers):
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         try:
             book = execute(path)
         except CellExecutionError as failed:
             sys.exit(f"error: {path.name} fails:\n{failed}")
-        print(f"{path.name}: {time.perf_counter() - begin:.0f} s", flush=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        work = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(f"{path.name}: {time.perf_counter() - begin:.0f} s, {work:.0f} s of CPU", flush=True)
         if arguments.write:
             nbformat.write(book, path)
 
