@@ -25,7 +25,11 @@ SECONDS = 180
 
 def find(numbers: list[str]) -> list[Path]:
     """The notebooks whose names begin with these numbers; all without any."""
-    return [path for path in sorted(FOLDER.glob("*.ipynb")) if not numbers or path.name.split("_")[0] in numbers]
+    books = {path.name.split("_")[0]: path for path in sorted(FOLDER.glob("*.ipynb"))}
+    for number in numbers:
+        if number not in books:
+            sys.exit(f"error: there is no notebook {number}: choose from {', '.join(books)}")
+    return [books[number] for number in numbers or books]
 
 
 def execute(path: Path) -> Any:
