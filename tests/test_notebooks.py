@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("3_the_transformer_step_by_step",)
-"""those that are executed for every change; the others take longer"""
 
 spec = importlib.util.spec_from_file_location("notebooks_execute", ROOT / "notebooks/execute.py")
 assert spec is not None and spec.loader is not None
@@ -83,14 +81,8 @@ def test_the_task_of_the_last_one_is_short():
     assert 0 < len([line for line in own.splitlines() if line.strip()]) <= 50
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in SLOW else pytest.mark.exhaustive)
-        for path in BOOKS
-    ],
-)
-def test_it_runs(path):
+@pytest.mark.slow
+def test_it_runs(book):
     pytest.importorskip("nbclient", reason="the extra notebooks is not installed")
     pytest.importorskip("ipykernel", reason="the extra notebooks is not installed")
-    execute.execute(path)
+    execute.execute(book)
