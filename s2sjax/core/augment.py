@@ -17,9 +17,9 @@ AUGMENT = 0x617567
 """separates the random numbers of augmentation from those of dropout"""
 
 
-def example_keys(seed: int, step: Array, example: Array, stream: int = AUGMENT) -> Array:
+def example_keys(seed: int, step: Array, example: Array) -> Array:
     """A key for each row, of (seed, step, example), whatever the other rows are; [B] -> [B]."""
-    now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), stream)
+    now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
     return jax.vmap(partial(jax.random.fold_in, now))(example)
 
 

@@ -125,7 +125,7 @@ def _content(path: str | Path, name: str, archive: zipfile.ZipFile | None) -> by
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
     except FileNotFoundError:
         raise UserError(f"{name} does not exist: correct the path") from None
-    except (OSError, RuntimeError, NotImplementedError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{name} cannot be read ({reason}): check the file") from None
 

@@ -136,10 +136,6 @@ def masked_mean(states: Array, mask: Array) -> Array:
     return (states * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
-def _arrays(source: Any) -> tuple:
-    return source if isinstance(source, tuple) else (source,)
-
-
 class EncoderDecoder(nn.Module):
     """An encoder and a decoder of `s2sjax/models`, joined."""
 
@@ -154,8 +150,8 @@ class EncoderDecoder(nn.Module):
     remat_policy: str = "none"
     """what training saves for the backward pass: see s2sjax/core/remat.py"""
     source_frontend: nn.Module | None = None
-    """for sources that are not ids: called as frontend(*source, train), and frontend.mask(*source) -> [B, S] needs no
-    parameters; `source_size` and `source_spelling` are not used"""
+    """for a source that is a tuple of arrays instead of ids: called as frontend(*source, train), and
+    frontend.mask(*source) -> [B, S] needs no parameters; `source_size` and `source_spelling` are not used"""
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
@@ -191,11 +187,11 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def source_mask(self, source: Any) -> Array:
         """Where the memory of a source is real: [B, S]."""
-        return source != PAD if self.source_frontend is None else self.source_frontend.mask(*_arrays(source))  # type: ignore[attr-defined]
+        return source != PAD if self.source_frontend is None else self.source_frontend.mask(*source)  # type: ignore[attr-defined]
 
     def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
-        read = self.frontend(source) if self.source_frontend is None else self.frontend(*_arrays(source), train)
+        read = self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
         memory = self.encoder(*read, train, segments)
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 

@@ -6,6 +6,7 @@ or by prefix beam search with an n-gram language model of the training labels (c
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -100,8 +101,30 @@ class LabelledSignals:
         check_buckets(self.buckets)
 
 
+class FrameModel:
+    """What the settings of models that read frames have in common."""
+
+    stack: int
+    channels: int
+    dropout: float
+
+    def check_frames(self) -> None:
+        at_least(1, self, "model", "stack")
+        at_least(0, self, "model", "channels")
+        require(
+            self.stack == 1 or self.channels == 0,
+            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
+        )
+        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
+
+    @property
+    def reduction(self) -> int:
+        """Frames that become one."""
+        return 4 if self.channels else self.stack
+
+
 @settings
-class RecognizerModel:
+class RecognizerModel(FrameModel):
     """An encoder of any family, and a dense layer."""
 
     encoder: config.Family = field(
@@ -118,18 +141,7 @@ class RecognizerModel:
     """dropout rate of what the output layer reads"""
 
     def __post_init__(self):
-        at_least(1, self, "model", "stack")
-        at_least(0, self, "model", "channels")
-        require(
-            self.stack == 1 or self.channels == 0,
-            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
-        )
-        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
-
-    @property
-    def reduction(self) -> int:
-        """Frames that become one."""
-        return 4 if self.channels else self.stack
+        self.check_frames()
 
 
 @settings
@@ -245,22 +257,19 @@ def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Seque
     return {name: mean_result(name, LABELS[name], terms[name], higher_is_better=False) for name in names}
 
 
-class RecognitionTask(Task):
-    """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
+class SignalTask(Task):
+    """What tasks that read signals have in common, besides the model."""
 
-    experiment: Recognition
-    settings_fields = ("search.beam",)
     noun = "sequence"
-
-    # ------------------------------------------------------------------------------------ data
 
     @property
     def corpus(self) -> Signals:
         return self.experiment.data.corpus
 
     @property
-    def labels(self) -> LabelModel:
-        return self.assets["labels"]
+    @abstractmethod
+    def reader(self) -> Any:
+        """The settings of the encoder."""
 
     def has(self, split: str) -> bool:
         return self.corpus.has(split)
@@ -271,10 +280,12 @@ class RecognitionTask(Task):
     def examples(self, split: str) -> list[Signal]:
         found = self.corpus.examples(split)
         require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
+        for signal in found:
+            check_labels(signal.labels, self.corpus.alphabet, signal.name)
         return found
 
     def example_of(self, line: str, where: str) -> Signal:
-        signal, most = self.corpus.example_of(line, where), self._longest
+        signal, most = self.corpus.example_of(line, where), self.longest
         require(
             most is None or len(signal.frames) <= most,
             f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
@@ -282,13 +293,30 @@ class RecognitionTask(Task):
         return signal
 
     @property
-    def _longest(self) -> int | None:
-        """The most frames that the encoder can address."""
-        model = self.experiment.model
-        return None if model.encoder.max_positions is None else model.encoder.max_positions * model.reduction
+    def longest(self) -> int | None:
+        """The most frames that the encoder can address; None: any number."""
+        places = self.reader.max_positions
+        return None if places is None else places * self.experiment.model.reduction
 
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
+
+
+class RecognitionTask(SignalTask):
+    """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
+
+    experiment: Recognition
+    settings_fields = ("search.beam",)
+
+    # ------------------------------------------------------------------------------------ data
+
+    @property
+    def labels(self) -> LabelModel:
+        return self.assets["labels"]
+
+    @property
+    def reader(self) -> config.Family:
+        return self.experiment.model.encoder
 
     def remarks(self, data: Sequence[Signal]) -> list[str]:
         short = sum(not self._feasible(signal) for signal in data)
@@ -304,8 +332,6 @@ class RecognitionTask(Task):
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = LabelModel.of(self.corpus.alphabet, (), 0)
-        for signal in data:
-            check_labels(signal.labels, labels.alphabet, signal.name)
         sequences = [labels.ids(signal.labels) for signal in data]
         return {
             "features": assets.Statistics.of([signal.frames for signal in data]),
@@ -320,8 +346,6 @@ class RecognitionTask(Task):
         features, count = self.assets["features"], len(data)
         columns = {"frames": Ragged.of_frames([features.apply(signal.frames) for signal in data])}
         if labelled:
-            for signal in data:
-                check_labels(signal.labels, self.labels.alphabet, signal.name)
             columns["labels"] = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
         return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
 
@@ -383,7 +407,7 @@ class RecognitionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self._longest)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self.longest)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -439,7 +463,7 @@ class RecognitionTask(Task):
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
         apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self._longest)
+        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self.longest)
         found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if hosts.is_leader():

@@ -18,23 +18,23 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import require, settings
 from s2sjax.core import augment
 from s2sjax.data import assets, text
 from s2sjax.data.columns import Bucket, Columns, Ragged
-from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
+from s2sjax.data.signals import Signal
 from s2sjax.evaluate.decoding import Output
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.listener import Listener
 from s2sjax.tasks.generation import GenerationTask, check_network, sample_numbers
-from s2sjax.tasks.recognition import LabelEvaluate, LabelledSignals, Transcript, error_rates
+from s2sjax.tasks.recognition import FrameModel, LabelEvaluate, LabelledSignals, SignalTask, Transcript, error_rates
 from s2sjax.tasks.task import Assets, abstract
 
 # ------------------------------------------------------------------------------------- settings
 
 
 @settings
-class SpellerModel:
+class SpellerModel(FrameModel):
     """An encoder-decoder that reads frames."""
 
     network: config.ModelConfig = field(
@@ -52,18 +52,7 @@ class SpellerModel:
     """dropout rate of what the encoder reads"""
 
     def __post_init__(self):
-        at_least(1, self, "model", "stack")
-        at_least(0, self, "model", "channels")
-        require(
-            self.stack == 1 or self.channels == 0,
-            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
-        )
-        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
-
-    @property
-    def reduction(self) -> int:
-        """Frames that become one."""
-        return 4 if self.channels else self.stack
+        self.check_frames()
 
 
 @settings
@@ -106,47 +95,16 @@ class Transcription(config.Experiment):
 # ----------------------------------------------------------------------------------------- task
 
 
-class TranscriptionTask(GenerationTask):
+class TranscriptionTask(SignalTask, GenerationTask):
     """Signals through an encoder-decoder. Assets: the statistics of the `features`, and the labels as `target`."""
 
     experiment: Transcription
-    noun = "sequence"
 
     # ------------------------------------------------------------------------------------ data
 
     @property
-    def corpus(self) -> Signals:
-        return self.experiment.data.corpus
-
-    def has(self, split: str) -> bool:
-        return self.corpus.has(split)
-
-    def read(self) -> list[Signal]:
-        return self.examples("train")
-
-    def examples(self, split: str) -> list[Signal]:
-        found = self.corpus.examples(split)
-        require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
-        for signal in found:
-            check_labels(signal.labels, self.corpus.alphabet, signal.name)
-        return found
-
-    def example_of(self, line: str, where: str) -> Signal:
-        signal, most = self.corpus.example_of(line, where), self.longest
-        require(
-            most is None or len(signal.frames) <= most,
-            f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
-        )
-        return signal
-
-    @property
-    def longest(self) -> int | None:
-        model = self.experiment.model
-        places = config.encoder_and_decoder(model.network)[0].max_positions
-        return None if places is None else places * model.reduction
-
-    def fingerprint(self, data: Sequence[Signal]) -> str:
-        return fingerprint(data)
+    def reader(self) -> Any:
+        return config.encoder_and_decoder(self.experiment.model.network)[0]
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = self.corpus.alphabet
@@ -177,8 +135,7 @@ class TranscriptionTask(GenerationTask):
 
     def frontend(self, dtype: Any) -> Listener:
         m = self.experiment.model
-        width = config.encoder_and_decoder(m.network)[0].embedding
-        return Listener(self.corpus.features, width, m.stack, m.channels, m.normalize, m.dropout, dtype)
+        return Listener(self.corpus.features, self.reader.embedding, m.stack, m.channels, m.normalize, m.dropout, dtype)
 
     def source_of(self, batch: Mapping[str, Any]) -> tuple:
         return batch["frames"], batch["frames_lengths"]
