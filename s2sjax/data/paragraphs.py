@@ -111,7 +111,8 @@ class Lines(NamedTuple):
     first    [B]       positions of the first text, [CLS] and its <eos> included
     follows  [B]       1: the second text follows the first; 0: it is the end of another line
 
-    A row is at most as long as its line: of a longer random text only the last tokens are taken.
+    The second text is as long as the shorter of both candidates, the rest of the line and the end of the other one: its
+    length says nothing about which of them it is, and a row is at most as long as its line.
     """
 
     ids: Ragged
@@ -160,8 +161,8 @@ class Lines(NamedTuple):
         room = self.ids.lengths[rows] - a
         tail = self.ids.lengths[others] - self._cut(others, _draw(self.seed, epoch, rows, OTHER_CUT))
         follows = _follows(self.seed, epoch, rows)
-        b = np.where(follows, room, np.minimum(tail, room))
-        return a, np.where(follows, self.ids.offsets[rows] + a, self.ids.offsets[others + 1] - b), b
+        start = np.where(follows, self.ids.offsets[rows] + a, self.ids.offsets[others + 1] - tail)
+        return a, start, np.minimum(room, tail)
 
     def _cut(self, rows: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         return self.cuts.flat[self.cuts.offsets[rows] + (drawn % self.cuts.lengths[rows].astype(np.uint64)).astype(int)]
