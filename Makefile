@@ -5,7 +5,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
-.PHONY: run test test-ci test-all notebooks bench bench-gpu lint format clean
+# The variable silences a notice that has nothing to do with this build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+.PHONY: run test test-ci test-all notebooks docs docs-serve bench bench-gpu lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -24,6 +27,14 @@ test-all: .venv/dev
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev
 	@$(BIN)/python notebooks/execute.py
+
+# Builds docs/ and the docstrings into site/ (open site/index.html); a broken link is an error, but not with -q, which
+# hides it from --strict. docs-serve shows the site and follows what you edit.
+docs: .venv/dev
+	@$(MKDOCS) build --strict
+
+docs-serve: .venv/dev
+	@$(MKDOCS) serve
 
 # Each benchmark one after the other, with its output, CSV and JSON in one folder. See docs/benchmarks.md.
 bench: .venv/run
@@ -53,7 +64,7 @@ format: .venv/dev
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:
-	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -23,6 +23,7 @@ EXTRAS = {
     "sklearn": "the digits of sklearn_digits.py",
     "pictures": "photos, as in flickr8k.py",
     "notebooks": "executing the notebooks",
+    "docs": "building the site, make docs",
     "dev": "tests and linters",
 }
 """what each extra of pyproject.toml is for"""
