@@ -1,13 +1,14 @@
 """What mkdocs cannot do alone: pages that are files of the repository, and links that lead out of docs/.
 
-The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/core/search.py` works.
-On the site the same link leads to a page with the text of the file. README.md is the first page of the site and
-CONTRIBUTING.md one of the last, so that nothing is written twice. A notebook can be downloaded; the name of a folder is
-only shown. A link to a file that does not exist is an error.
+The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/run.py` works. On the
+site the same link leads to the module in the API reference, or else to a page with the text of the file. A notebook can
+be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error. README.md is the
+first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
 """
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -20,12 +21,32 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 """files of the repository that are pages of the site"""
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test executes
+DIRECTIVE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # a module of the API reference
 LANGUAGES = {".py": "python", ".sh": "sh", ".json": "json", ".toml": "toml"}
 
 
 def target_of(source: str, target: str) -> str:
-    """A link in the file `source` of the repository, as a path from its root: docs/pod.md, ../s2sjax/x.py -> s2sjax/x.py."""
+    """A link in the file `source` of the repository, as a path from its root.
+
+    Example: docs/pod.md, ../s2sjax/run.py -> s2sjax/run.py.
+    """
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+@cache
+def documented() -> dict[str, str]:
+    """The modules of the API reference, by path: s2sjax/core/cells.py -> api/core.md#s2sjax.core.cells."""
+    modules = {}
+    for page in sorted((ROOT / "docs/api").glob("*.md")):
+        for name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+            modules[path_of(name)] = f"api/{page.name}#{name}"
+    return modules
+
+
+def path_of(module: str) -> str:
+    """s2sjax.core.cells -> s2sjax/core/cells.py, s2sjax.tasks -> s2sjax/tasks/__init__.py."""
+    path = module.replace(".", "/")
+    return f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py"
 
 
 def uri_of(path: str) -> str | None:
@@ -49,7 +70,7 @@ def rewrite(markdown: str, source: str) -> str:
         path = target_of(source, match["target"])
         if not (ROOT / path).exists():
             raise PluginError(f"{source}: the link to {match['target']} leads nowhere")
-        uri = uri_of(path)
+        uri = documented().get(path) or uri_of(path)
         if uri is None:
             return f"`{match['text']}`"
         return f"{match['image']}[{match['text']}]({posixpath.relpath(uri, here or '.')}{match['anchor'] or ''})"
@@ -68,7 +89,7 @@ def source_page(path: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
-    linked = set()
+    linked = set(documented())
     for file in files.documentation_pages():
         source = source_of(file)
         for match in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
