@@ -14,7 +14,28 @@ from conftest import said_by_us
 from s2sjax.core import search
 from s2sjax.experiment_file import load_experiment
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py"}
+"""files that a reader is asked to write"""
+PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md"}
+"""pages whose Python a test runs: here, in test_python.py, test_extending.py and align/test_command.py"""
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub("^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that a link can name, as GitHub and the site spell them: "1. A plan" -> 1-a-plan."""
+    headings = re.findall("^#+ (.*)$", prose(page), re.M)
+    return {re.sub(" +", "-", re.sub(r"[^\w\- ]", "", heading.lower())) for heading in headings}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def words(text: str) -> list[str]:
@@ -30,41 +51,63 @@ def test_the_page_of_search_is_the_specification():
     assert words(shown) == words(specification)
 
 
-def test_every_link_of_a_page_leads_somewhere():
-    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        if not target.startswith("http"):
+            file = page.parent / target if target else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
-def test_the_experiment_of_the_readme_can_be_loaded(tmp_path):
-    blocks = re.findall("```python\n(.*?)```", (DOCS.parent / "README.md").read_text(encoding="utf-8"), re.S)
-    (tmp_path / "mine.py").write_text(blocks[0], encoding="utf-8")
+def test_the_readme_leads_to_every_page_in_one_click():
+    linked = re.findall(r"\]\(([^)#]+)", prose(ROOT / "README.md"))
+    pages = {name_of(page) for page in PAGES if page.parent != DOCS / "api"} | {"docs/api/index.md"}
+    assert pages - {"README.md"} <= set(linked)
+
+
+def test_the_python_of_every_page_is_run_by_a_test():
+    assert {page.name for page in PAGES if "```python" in page.read_text(encoding="utf-8")} == PROGRAMS
+
+
+def python_of(page: str) -> str:
+    (program,) = re.findall("```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
+    return program
+
+
+def test_the_experiment_on_your_own_data_can_be_loaded(tmp_path):
+    (tmp_path / "mine.py").write_text(python_of("getting-started.md"), encoding="utf-8")
     assert load_experiment(tmp_path / "mine.py").name == "mine"
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_every_file_of_the_map_exists(name):
-    """The map in the README and the tables of CONTRIBUTING.md name files of s2sjax/, tests/ or the repository."""
-    text = (DOCS.parent / name).read_text(encoding="utf-8")
-    for path in set(re.findall(r"\b[a-z_]+(?:/[a-z_]+)*\.py\b", text)) - {"mine.py"}:
-        found = [*DOCS.parent.glob(f"s2sjax/**/{path}"), *DOCS.parent.glob(path), *DOCS.parent.glob(f"tests/{path}")]
-        assert found, f"{name}: {path}"
+@pytest.mark.slow
+def test_the_program_of_the_contract_runs():
+    names: dict = {}
+    exec(python_of("contract.md"), names)
+    assert names["logits"].shape == (2, 40) and names["attention"].shape == (2, 7)
 
 
-@pytest.mark.parametrize("file", sorted((DOCS.parent / "experiments").rglob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_that_a_page_names_exists(page):
+    """Files of s2sjax/, tests/, experiments/ or the repository: the map, tables, and the text."""
+    for path in set(re.findall(r"\b[a-z_0-9]+(?:/[a-z_0-9]+)*\.py\b", page.read_text(encoding="utf-8"))) - EXAMPLES:
+        places = (f"s2sjax/**/{path}", path, f"tests/{path}", f"experiments/{path}")
+        assert any(next(ROOT.glob(place), None) for place in places), path
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "experiments").rglob("*.py")), ids=lambda path: path.name)
 def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
     text = file.read_text(encoding="utf-8")
     if text.startswith('"""') and "\nexperiment = " in text:
         load_experiment(str(file))
-        assert f"s2sjax train {file.relative_to(DOCS.parent)}" in text or "make run" in text
+        assert f"s2sjax train {file.relative_to(ROOT)}" in text or "make run" in text
 
 
 @pytest.mark.timeout(1800)
 @zoo.each(["few steps", "as they are"], quick=(), rare=("as they are",))
 def test_the_commands_of_the_page_from_laptop_to_pod_can_be_typed(name, tmp_path):
     """One after the other, in a copy of the experiments, as a reader would; or with few steps and without the plan."""
-    shutil.copytree(DOCS.parent / "experiments", tmp_path / "experiments")
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     few = name == "few steps"
     if few:
         file = tmp_path / "experiments/reverse.py"

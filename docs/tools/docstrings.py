@@ -1,11 +1,12 @@
 """The docstrings of s2sjax as Markdown, for the API reference.
 
-They are plain text, written to be read in the source: `<eos>`, `W_x x` and `[D, G*H]` mean what they say, an equation has
-a line of its own, and columns are aligned. So marks of Markdown are escaped, a line that was ended early stays a line,
-and what is indented or aligned is shown as it is. Code in backticks and lists are Markdown already.
+They are plain text, written to be read in the source: `<eos>`, `W_x x` and `[D, G*H]` mean what they say, an equation
+has a line of its own, and columns are aligned. So marks of Markdown are escaped, a line that was ended early stays a
+line, and what is indented or aligned is shown as it is. Code in backticks and lists are Markdown already.
 """
 
 import re
+import textwrap
 from collections.abc import Iterator
 
 import griffe
@@ -83,8 +84,12 @@ def _block(lines: list[str], indent: int) -> str:
     if match := ITEM.match(lines[0]):
         return _item(match[1], lines, indent)
     if lines[0].startswith("  ") or lines[0].startswith(">>>") or _is_aligned(lines):
-        return "\n".join(f"    {line}" for line in lines)
+        return _verbatim(lines)
     return _paragraph(lines, indent)
+
+
+def _verbatim(lines: list[str]) -> str:
+    return textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
 
 
 def _is_aligned(lines: list[str]) -> bool:
@@ -100,10 +105,9 @@ def _item(mark: str, lines: list[str], indent: int) -> str:
         deep = line.startswith("    ")
         if deep != parts[-1][0]:
             parts.append((deep, []))
-        parts[-1][1].append(line.removeprefix("    ") if deep else line.strip())
-    shown = ["\n".join(f"    {line}" for line in part) if deep else _paragraph(part, indent) for deep, part in parts]
-    body = "\n\n".join(shown)
-    return mark.ljust(4) + re.sub(r"\n(?=.)", "\n    ", body)
+        parts[-1][1].append(line if deep else line.strip())
+    body = "\n\n".join(_verbatim(part) if deep else _paragraph(part, indent) for deep, part in parts)
+    return mark.ljust(4) + textwrap.indent(body, "    ").lstrip()
 
 
 def _paragraph(lines: list[str], indent: int) -> str:

@@ -2,8 +2,8 @@
 
 The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/run.py` works. On the
 site the same link leads to the module in the API reference, or else to a page with the text of the file. A notebook can
-be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error. README.md is the
-first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
+be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error. README.md is
+the first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
 """
 
 import posixpath
