@@ -83,6 +83,7 @@ def test_a_link_to_a_file_that_does_not_exist_is_an_error():
         ("h = a\nc = b", "h = a  \nc = b"),  # ended early: a line break
         ("x" * 104 + "\nfilled", "x" * 104 + "\nfilled"),  # there was no room for the next word
         ("Of:\n\n    h = a*b*c\n      + d\n\nEnd.", "Of:\n\n    h = a*b*c\n      + d\n\nEnd."),
+        ("A:\n\n    class A:\n        b\n\n        c\n\nD", "A:\n\n    class A:\n        b\n\n        c\n\nD"),
         ("one  1\ntwo  2", "    one  1\n    two  2"),
         ("- one *a* is\n  b:\n      c  d\n  e\n- two", "-   one *a* is  \n    b:\n\n        c  d\n\n    e\n\n-   two"),
         (">>> f(a_b)\n1", "    >>> f(a_b)\n    1"),

@@ -13,6 +13,8 @@ import griffe
 
 WIDTH = 108
 """A line that has room for the next word within this width was ended on purpose: text is filled up to 120 columns."""
+LONGEST = 400
+"""characters of a value that are shown: a table of models is better read in its file"""
 ITEM = re.compile(r"(- |\d+\. )")
 
 
@@ -25,6 +27,8 @@ class PlainText(griffe.Extension):
     def convert(self, thing: griffe.Object) -> None:
         if thing.docstring is None and thing.is_attribute and (comment := trailing_comment(thing)):
             thing.docstring = griffe.Docstring(comment, lineno=thing.lineno, parent=thing)
+        if thing.is_attribute and len(str(thing.value)) > LONGEST:
+            thing.value = "..."
         if thing.docstring is not None:
             thing.docstring.value = markdown(thing.docstring.value, indentation(thing)) + source_link(thing)
         for member in thing.members.values():
@@ -46,7 +50,7 @@ def source_link(thing: griffe.Object) -> str:
     if not thing.is_module:
         return ""
     path = thing.path.replace(".", "/") + ("/__init__.py" if thing.is_init_module else ".py")
-    return f"\n\n[{path}](../source/{path}.md)"
+    return f"\n\n[{escape(path)}](../source/{path}.md)"
 
 
 def trailing_comment(attribute: griffe.Object) -> str | None:
@@ -67,20 +71,32 @@ def markdown(text: str, indent: int = 0) -> str:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """The lines of each paragraph, list item, or run of indented lines; those of an item keep their indentation."""
+    """The lines of each paragraph, list item, or run of indented lines, which may have blank ones in it."""
     block: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        inside_item = bool(block) and bool(ITEM.match(block[0]))
-        indented = line.startswith("  ")
-        new = ITEM.match(line) or (block and not inside_item and indented != block[0].startswith("  "))
-        if block and (not line.strip() or new or (inside_item and not indented)):
+    for line in text.splitlines():
+        if block and _is_new(line, block):
             yield block
             block = []
-        if line.strip():
+        if line.strip() or block:
             block.append(line)
+    yield block
+
+
+def _is_new(line: str, block: list[str]) -> bool:
+    """Whether a line begins another block."""
+    if not line.strip():
+        return False
+    indented = line.startswith("  ")
+    if ITEM.match(block[0]):
+        return not indented or not block[-1].strip()
+    return indented != block[0].startswith("  ") or bool(ITEM.match(line)) or (not indented and not block[-1].strip())
 
 
 def _block(lines: list[str], indent: int) -> str:
+    while lines and not lines[-1].strip():
+        lines = lines[:-1]
+    if not lines:
+        return ""
     if match := ITEM.match(lines[0]):
         return _item(match[1], lines, indent)
     if lines[0].startswith("  ") or lines[0].startswith(">>>") or _is_aligned(lines):
