@@ -87,6 +87,12 @@ def test_the_program_of_the_contract_runs():
     assert names["logits"].shape == (2, 40) and names["attention"].shape == (2, 7)
 
 
+def test_the_map_names_every_package_and_every_file_beside_them():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    paths = [path for path in (ROOT / "s2sjax").iterdir() if not path.name.startswith("__")]
+    assert [path.name for path in paths if path.name + "/" * path.is_dir() not in text] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_that_a_page_names_exists(page):
     """Files of s2sjax/, tests/, experiments/ or the repository: the map, tables, and the text."""

@@ -86,6 +86,7 @@ def test_a_link_to_a_file_that_does_not_exist_is_an_error():
         ("A:\n\n    class A:\n        b\n\n        c\n\nD", "A:\n\n    class A:\n        b\n\n        c\n\nD"),
         ("one  1\ntwo  2", "    one  1\n    two  2"),
         ("- one *a* is\n  b:\n      c  d\n  e\n- two", "-   one *a* is  \n    b:\n\n        c  d\n\n    e\n\n-   two"),
+        ("See docs/python.md.", "See [docs/python.md](../python.md)."),
         (">>> f(a_b)\n1", "    >>> f(a_b)\n    1"),
     ],
 )
