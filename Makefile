@@ -28,10 +28,10 @@ test-all: .venv/dev
 notebooks: .venv/dev
 	@$(BIN)/python notebooks/execute.py
 
-# Builds docs/ and the docstrings into site/ (open site/index.html); a broken link is an error, but not with -q, which
+# Builds docs/ and the docstrings into site/; a broken link is an error, but not with -q, which
 # hides it from --strict. docs-serve shows the site and follows what you edit.
 docs: .venv/dev
-	@$(MKDOCS) build --strict
+	@$(MKDOCS) build --strict && echo "wrote site/: open site/index.html"
 
 docs-serve: .venv/dev
 	@$(MKDOCS) serve

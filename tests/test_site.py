@@ -81,7 +81,7 @@ def test_a_link_to_a_file_that_does_not_exist_is_an_error():
         ("ends with <eos> & W_x, [D, G*H] [B, G*H]", r"ends with &lt;eos&gt; &amp; W\_x, \[D, G\*H\] \[B, G\*H\]"),
         ("`a_b[<eos>]` and a *beam* of `x`", "`a_b[<eos>]` and a *beam* of `x`"),
         ("h = a\nc = b", "h = a  \nc = b"),  # ended early: a line break
-        ("x" * 104 + "\nfilled", "x" * 104 + "\nfilled"),  # there was no room for the next word
+        ("x" * 95 + "\nfilled", "x" * 95 + "\nfilled"),  # there was no room for the next word
         ("Of:\n\n    h = a*b*c\n      + d\n\nEnd.", "Of:\n\n    h = a*b*c\n      + d\n\nEnd."),
         ("A:\n\n    class A:\n        b\n\n        c\n\nD", "A:\n\n    class A:\n        b\n\n        c\n\nD"),
         ("one  1\ntwo  2", "    one  1\n    two  2"),

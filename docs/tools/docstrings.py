@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import griffe
 
-WIDTH = 108
+WIDTH = 96
 """A line that has room for the next word within this width was ended on purpose: text is filled up to 120 columns."""
 LONGEST = 400
 """characters of a value that are shown: a table of models is better read in its file"""
