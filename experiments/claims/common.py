@@ -161,7 +161,7 @@ def shown(result: Mapping[str, Any]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """"12.30 ± 0.41": the mean and the standard deviation of a cell of a table."""
+    """ "12.30 ± 0.41": the mean and the standard deviation of a cell of a table."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}"
 
@@ -186,5 +186,7 @@ def require_data(*names: str) -> list[Path]:
     paths = [DATA / name for name in names]
     for path in paths:
         if not path.exists():
-            raise UserError(f"data/{path.relative_to(DATA)} is missing: get it as docs/data.md says, or use --size small")
+            raise UserError(
+                f"data/{path.relative_to(DATA)} is missing: get it as docs/data.md says, or use --size small"
+            )
     return paths

@@ -132,7 +132,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
     paragraph = (
         f"With attention the test error is lower for most seeds in {sum(share > 0.5 for share in better)} of {count} "
         f"settings, lower on average in {sum(means)}, and lower in {pairs} of {count * seeds} single comparisons. "
-        f"Over all settings the error with attention is {10 ** per_seed.mean():.2f} times that without (geometric mean). "
+        f"Over all settings the error with attention is {10 ** per_seed.mean():.2f} times that without, as a geometric "
+        "mean. "
         "Which of the two is better depends on how long and how fast they are trained"
         + (", so one lucky setting is enough to find the claim true, or false." if 0 < sum(means) < count else ".")
     )
@@ -149,7 +150,9 @@ def draw(path: Path, data: dict[str, Any]) -> None:
             colour = panels.colour(side)
             panel.scatter([place] * len(each[name]), each[name], s=16, color=colour, alpha=0.6, linewidth=0)
             mean = float(np.exp(np.mean(np.log(each[name]))))
-            panel.plot([place - 0.13, place + 0.13], [mean, mean], color=colour, linewidth=2.5, label=None if number else label)
+            panel.plot(
+                [place - 0.13, place + 0.13], [mean, mean], color=colour, linewidth=2.5, label=None if number else label
+            )
     labels = [each["setting"].replace(", ", "\n") for each in data["settings"]]
     panel.set_xticks(range(len(labels)), labels)
     panel.set_yscale("log")

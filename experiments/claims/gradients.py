@@ -198,7 +198,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
     path = learned["plain RNN, attention"] and start["plain RNN, attention"] > start["plain RNN"]
     verdict: common.Verdict = (
         "held" if vanish and explode and gated and path
-        else "held in part" if vanish and explode or gated or path else "did not hold"
+        else "held in part" if (vanish and explode) or gated or path else "did not hold"
     )  # fmt: skip
     three = lambda each, form: ", ".join(f"{form.format(each[n])} ({n})" for n in ("plain RNN", "LSTM", "GRU"))
     paragraph = (
@@ -209,7 +209,11 @@ def judge(data: dict[str, Any]) -> common.Finding:
         f"sequences (chance {100 / data['symbols']:.1f}%). "
         "The update gates of the GRU start half open: with a bias that starts them at sigmoid(2) = 0.88, its gradient "
         f"begins at 10^{start['GRU, open']:.1f} and it names {right['GRU, open']:.0f}%."
-        + (" What keeps a gradient is an open gate, not the gate as such. " if start["GRU, open"] - start["GRU"] > 1 else " ")
+        + (
+            " What keeps a gradient is an open gate, not the gate as such. "
+            if start["GRU, open"] - start["GRU"] > 1
+            else " "
+        )
         + f"Attention over the states of the plain RNN has 10^{start['plain RNN, attention']:.1f} before training, and "
         f"names {right['plain RNN, attention']:.0f}%."
     )
