@@ -117,7 +117,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
     for title, what, y in (
-        ("quality", "scores", data["label"]),
+        ("quality", "scores", models.axis(data)),
         ("length of the outputs", "ratios", "part of the references'"),
     ):
         panel = figure.add(title, "beam size K", y)

@@ -92,7 +92,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure, (target, sign) = panels.Panels(), equal_quality(data)
-    panel = figure.add("quality against time", "seconds of training", f"dev {data['label']}", width=4.5)
+    panel = figure.add("quality against time", "seconds of training", f"dev {models.axis(data)}", width=4.5)
     for number, name in enumerate(SYSTEMS):
         for seed, curve in enumerate(data["curves"][name]):
             x, y = ([point[what] for point in curve] for what in ("seconds", "score"))

@@ -69,8 +69,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
     low, high = data["buckets"][-1]
     paragraph = (
         f"From its best bucket to the longest sources ({low} to {high} {data['unit']}) the model without attention "
-        f"loses {common.spread(without.tolist(), 1)} points of {data['label'].removesuffix(', %')}, the model with attention "
-        f"{common.spread(with_attention.tolist(), 1)}. "
+        f"loses {common.spread(without.tolist(), 1)} points of {data['label'].removesuffix(', %')}, the model with "
+        f"attention {common.spread(with_attention.tolist(), 1)}. "
         + ("So quality falls without attention, and hardly with it. " if clear and flat else
            "Both lose quality, the model with attention less. " if clear else
            "The difference is within the spread over seeds. ")
@@ -83,7 +83,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
-    panel = figure.add("quality by source length", f"source length, {data['unit']}", data["label"], width=4.5)
+    panel = figure.add("quality by source length", f"source length, {data['unit']}", models.axis(data), width=4.5)
     places = range(len(data["buckets"]))
     panels.lines(panel, places, {title: data["scores"][name] for name, title in SYSTEMS.items()})
     panel.set_xticks(places, [f"{low} to {high}" for low, high in data["buckets"]])

@@ -10,7 +10,7 @@ Models are trained in OUT/models/SIZE and shared by all claims.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,6 +154,11 @@ class Trained(NamedTuple):
         hypotheses = [each["hypothesis"] for each in self.outputs]
         references = [tuple(each["references"]) for each in self.outputs]
         return score_by_length(self.metric, hypotheses, references, lengths, BOUNDS[size])
+
+
+def axis(data: Mapping[str, Any]) -> str:
+    """Of the score, in a figure."""
+    return data["label"] + ("" if data["higher"] else " (lower is better)")
 
 
 def trained(study: common.Study, name: str, seed: int) -> Trained:

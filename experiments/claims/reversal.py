@@ -64,7 +64,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
-    panel = figure.add("all sources", "source", data["label"], width=2.2)
+    panel = figure.add("all sources", "source", models.axis(data), width=2.2)
     panels.bars(panel, {title: data["scores"][name] for name, title in SYSTEMS.items()})
     panel = figure.add("by length", f"source length, {data['unit']}", "", width=4.2)
     places = range(len(data["buckets"]))

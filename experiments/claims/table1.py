@@ -5,8 +5,8 @@ Paper     Vaswani et al. 2017, table 1
 Command   python experiments/claims/table1.py
 
 Each layer runs forward at several lengths n, widths d, kernels k and radii r, one of them changing at a time, the
-others at their base. An exponent is the slope of a straight line through the logarithms of the three largest sizes. The table
-of the paper counts no projections, and no time to start an operation; `s2sjax bench layers` measures more.
+others at their base. An exponent is the slope of a straight line through the logarithms of the three largest sizes.
+The table of the paper counts no projections, and no time to start an operation; `s2sjax bench layers` measures more.
 """
 
 from __future__ import annotations
