@@ -89,7 +89,7 @@ def test_the_page_is_made_from_the_results(claim):
 
 def test_a_result_that_changes_only_its_settings_is_measured_again(claim, tmp_path):
     common = claim("common")
-    study = common.Study(common.Claim("x", "", "", ""), "toy", tmp_path)
+    study = common.Study(common.Claim("x", "", "", "", ""), "toy", tmp_path)
     values = iter(range(5))
     assert [study.once("a", settings, lambda: next(values)) for settings in ([1], [1], [2], [2], [1])] == [
         0,

@@ -30,6 +30,7 @@ from s2sjax.tasks import Translation
 
 CLAIM = common.Claim(
     "alignment",
+    "Alignment",
     "Attention learns alignments: alignment error against the IBM models",
     "Bahdanau, Cho and Bengio 2014, section 5.2.1; Och and Ney 2003",
     "alignment error rate of attention minus that of IBM Model 1, in points",

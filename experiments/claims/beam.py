@@ -24,6 +24,7 @@ from s2sjax.evaluate import metrics
 
 CLAIM = common.Claim(
     "beam",
+    "Beam search",
     "Beam search beats greedy, with diminishing and then falling returns as K grows; length normalisation matters",
     "Sutskever, Vinyals and Le 2014; Koehn and Knowles 2017, section 3.6; Wu et al. 2016, section 7",
     "gain of the best beam over greedy search, with length normalisation, in points",

@@ -36,6 +36,7 @@ class Claim(NamedTuple):
 
     name: str
     """of its file and its folder"""
+    title: str
     statement: str
     paper: str
     number: str

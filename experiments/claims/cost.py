@@ -21,6 +21,7 @@ import panels
 
 CLAIM = common.Claim(
     "cost",
+    "Cost of training",
     "The Transformer reaches the quality of recurrent and convolutional models at a fraction of the training cost",
     "Vaswani et al. 2017, table 2",
     "training time to equal quality, RNNsearch over Transformer",

@@ -29,6 +29,7 @@ from s2sjax.training.schedules import optimizer
 
 CLAIM = common.Claim(
     "fibonacci",
+    "Fibonacci",
     "Attention lowers the Fibonacci test error",
     "a plain RNN of two units, 11 weights, and the same with attention over its states, 33 weights",
     "log10 of the test error with attention over that without, mean over the settings",

@@ -30,6 +30,7 @@ from s2sjax.core.attention import SCORES, attend
 
 CLAIM = common.Claim(
     "gradients",
+    "Gradients",
     "Plain RNN gradients vanish or explode; LSTM and GRU keep them; attention gives the shortest path",
     "Bengio, Simard and Frasconi 1994; Hochreiter and Schmidhuber 1997; Cho et al. 2014; Bahdanau et al. 2014",
     "log10 of the Jacobian's norm over all steps before training, LSTM minus plain RNN",

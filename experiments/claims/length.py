@@ -20,6 +20,7 @@ import panels
 
 CLAIM = common.Claim(
     "length",
+    "Attention and length",
     "Without attention quality falls with sentence length; with attention it does not",
     "Bahdanau, Cho and Bengio 2014, figure 2",
     "loss of quality from short to long sources, without attention minus with attention, in points",

@@ -38,7 +38,8 @@ python experiments/claims/page.py runs/claims            this page from the resu
 
 A command that was interrupted continues where it stopped. *Small* uses artificial data and the pronouncing dictionary,
 and models of about a hundred thousand weights: it shows that the experiment works, and its verdict is about that size.
-Numbers are means with the standard deviation over seeds. The official test parts of the data are not used.
+Numbers are means with the standard deviation over seeds. The official test parts of the data are not used. The
+times of the small size are those of a machine that other jobs used too.
 """
 
 
@@ -71,10 +72,10 @@ def read() -> dict[str, dict[str, Any]]:
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     rows = []
-    for name, sizes in results.items():
+    for sizes in results.values():
         any_size = next(iter(sizes.values()))
         cells = [f"{common.shown(sizes[s])}, {sizes[s]['verdict']}" if s in sizes else NOT_YET for s in SIZES]
-        rows.append([f"[{any_size['statement']}](#{name})", any_size["number"], *cells])
+        rows.append([f"[{any_size['statement']}](#{anchor(any_size)})", any_size["number"], *cells])
     summary = [
         "| " + " | ".join(row) + " |"
         for row in (("claim", "number", "small (CPU)", "full (one H200)"), ["---"] * 4, *rows)
@@ -88,7 +89,7 @@ def section(name: str, sizes: dict[str, Any]) -> str:
     first = next(iter(sizes.values()))
     shown = "full" if "full" in sizes else "small"
     lines = [
-        f"## {name}",
+        f"## {first['title']}",
         f"**{first['statement']}** ({first['paper']}). [experiments/claims/{name}.py](../experiments/claims/{name}.py)",
         f"![{first['statement']}](claims/{name}.png)",
         f"*Figure: {shown} size.*",
@@ -108,6 +109,11 @@ def section(name: str, sizes: dict[str, Any]) -> str:
             f"The claim {result['verdict']}. {result['paragraph']}",
         ]
     return "\n\n".join(lines)
+
+
+def anchor(result: dict[str, Any]) -> str:
+    """As GitHub names the heading."""
+    return result["title"].lower().replace(" ", "-")
 
 
 def duration(seconds: float) -> str:

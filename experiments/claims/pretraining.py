@@ -28,6 +28,7 @@ from s2sjax.tasks import Classification, Pretraining
 
 CLAIM = common.Claim(
     "pretraining",
+    "Pre-training",
     "Pre-training helps when labelled data is small",
     "Devlin et al. 2019; Howard and Ruder 2018, figure 3",
     "gain in accuracy by pre-training, with the fewest labels, in points",

@@ -19,6 +19,7 @@ import panels
 
 CLAIM = common.Claim(
     "reversal",
+    "A reversed source",
     "Reversing the source helps the attention-free LSTM",
     "Sutskever, Vinyals and Le 2014, section 3.3",
     "gain in quality by reversing the source, in points",

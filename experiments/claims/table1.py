@@ -24,6 +24,7 @@ from s2sjax.bench.layer_types import HEAD, TYPES, Point, flops
 
 CLAIM = common.Claim(
     "table1",
+    "Table 1",
     "Time per layer grows as n^2 d (self-attention), n d^2 (recurrent), k n d^2 (convolutional), r n d (restricted)",
     "Vaswani et al. 2017, table 1",
     "difference between a measured exponent and that of the table, mean of the absolute values",

@@ -29,6 +29,7 @@ from s2sjax.tasks import Translation
 
 CLAIM = common.Claim(
     "units",
+    "Units of text",
     "Characters need the smallest vocabulary and the longest sequences, words the opposite, and words meet unknown "
     "words; subwords lie between them and translate best",
     "Sennrich, Haddow and Birch 2016; Kudo and Richardson 2018; Lee, Cho and Hofmann 2017",
