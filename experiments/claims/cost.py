@@ -5,12 +5,14 @@ Paper     Vaswani et al. 2017, table 2
 Command   python experiments/claims/cost.py
 
 The same data, batches and updates (models.py), models of about the same size. Equal quality is the dev score that every
-model reaches in every seed: the worst of all best scores. The time is that of training alone, without compiling and
-evaluating, until the dev score is first that good, straight lines between evaluations.
+model reaches in every seed: the worst of all best scores. The updates are those until the dev score is first that good,
+straight lines between evaluations; the time is their number times that of an update, without compiling and evaluating.
+An update takes as long as in the fastest stretch between two evaluations: other jobs may use the same machine.
 """
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +42,23 @@ def measure(study: common.Study, size: str) -> dict[str, Any]:
     return found
 
 
-def reached(curve: list[dict[str, float]], target: float, sign: int, what: str) -> float:
-    """Seconds, or steps, when the score is first as good as the target. The first evaluation starts the line."""
+def reached(curve: list[dict[str, float]], target: float, sign: int) -> float:
+    """The updates until the score is first as good as the target."""
     before = None
     for point in curve:
         if sign * point["score"] >= sign * target:
             if before is None or point["score"] == before["score"]:
-                return point[what]
+                return point["step"]
             part = (target - before["score"]) / (point["score"] - before["score"])
-            return before[what] + part * (point[what] - before[what])
+            return before["step"] + part * (point["step"] - before["step"])
         before = point
-    return curve[-1][what]
+    return curve[-1]["step"]
+
+
+def pace(curves: list[list[dict[str, float]]]) -> float:
+    """Seconds of an update."""
+    pairs = [pair for curve in curves for pair in itertools.pairwise(curve)]
+    return min((b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in pairs)
 
 
 def equal_quality(data: dict[str, Any]) -> tuple[float, int]:
@@ -62,16 +70,15 @@ def equal_quality(data: dict[str, Any]) -> tuple[float, int]:
 
 def judge(data: dict[str, Any]) -> common.Finding:
     target, sign = equal_quality(data)
-    seconds, steps = (
-        {n: np.array([reached(curve, target, sign, what) for curve in seeds]) for n, seeds in data["curves"].items()}
-        for what in ("seconds", "step")
-    )
+    curves = data["curves"]
+    steps = {name: np.array([reached(curve, target, sign) for curve in curves[name]]) for name in SYSTEMS}
+    seconds = {name: pace(curves[name]) * steps[name] for name in SYSTEMS}
     ratio = {name: seconds[name] / seconds["transformer"] for name in SYSTEMS}
     rows = []
     for name in SYSTEMS:
-        whole = [curve[-1]["seconds"] / curve[-1]["step"] * 1000 for curve in data["curves"][name]]
-        cells = [common.spread(x, 1) for x in (seconds[name].tolist(), steps[name].tolist(), whole)]
-        rows.append([models.TITLES[name], f"{data['weights'][name]:,}", *cells, common.spread(data["test"][name])])
+        cells = [common.spread(seconds[name].tolist(), 1), common.spread(steps[name].tolist(), 0)]
+        cells += [f"{1e3 * pace(curves[name]):.1f}", common.spread(data["test"][name])]
+        rows.append([models.TITLES[name], f"{data['weights'][name]:,}", *cells])
     faster = {name: (ratio[name] > 1).all() for name in SYSTEMS[1:]}
     slower = {name: (ratio[name] < 1).all() for name in SYSTEMS[1:]}
     verdict: common.Verdict = (
@@ -96,14 +103,15 @@ def draw(path: Path, data: dict[str, Any]) -> None:
     panel = figure.add("quality against time", "seconds of training", f"dev {models.axis(data)}", width=4.5)
     for number, name in enumerate(SYSTEMS):
         for seed, curve in enumerate(data["curves"][name]):
-            x, y = ([point[what] for point in curve] for what in ("seconds", "score"))
+            x = [point["step"] * pace(data["curves"][name]) for point in curve]
+            y = [point["score"] for point in curve]
             label = None if seed else models.TITLES[name]
             panel.plot(x, y, color=panels.colour(number), marker="o", markersize=3, linewidth=1.2, label=label)
     panel.axhline(target, color="#6b7280", linewidth=1, linestyle=(0, (3, 2)), label="equal quality")
     panels.key(panel)
     panel = figure.add("time to equal quality", "", "seconds", width=2.8)
-    values = {models.TITLES[n]: [reached(c, target, sign, "seconds") for c in data["curves"][n]] for n in SYSTEMS}
-    panels.bars(panel, values)
+    times = lambda curves: [pace(curves) * reached(curve, target, sign) for curve in curves]
+    panels.bars(panel, {models.TITLES[name]: times(data["curves"][name]) for name in SYSTEMS})
     figure.save(path)
 
 
