@@ -40,8 +40,8 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "small": Size("rnnsearch", (1, 2, 4, 8, 16, 32), 500),
-    "full": Size("transformer", (1, 2, 4, 8, 16, 32, 64, 100), 1014),
+    "small": Size("rnnsearch", (1, 2, 4, 8, 32), 500),
+    "full": Size("transformer", (1, 2, 4, 8, 32, 100), 1014),
     "toy": Size("rnnsearch", (1, 2), 4),
 }
 

@@ -50,7 +50,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "small": Size(steps=40, width=32, seeds=3, updates=1600),
-    "full": Size(steps=200, width=128, seeds=5, updates=6000, batch=128, learning_rate=1e-3),
+    "full": Size(steps=100, width=128, seeds=5, updates=4000, batch=128, learning_rate=2e-3),
     "toy": Size(steps=6, width=4, seeds=2, updates=3, batch=4),
 }
 RADII = (0.5, 1.0, 1.5, 3.0)

@@ -54,7 +54,7 @@ def full() -> Translation:
             tokens=8192,
         ),
         train=Train(
-            steps=3000, learning_rate=1e-3, warmup=300, label_smoothing=0.1, dtype="bfloat16",
+            steps=2000, learning_rate=1e-3, warmup=200, label_smoothing=0.1, dtype="bfloat16",
             log_every=250, evaluate_every=250, save_every=1000,
         ),
         search=Search(beam=4, penalty="mean"),

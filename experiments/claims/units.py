@@ -55,7 +55,7 @@ SIZES = {
     "small": Size(
         3,
         {"characters": ((56, 50),), "subwords": ((24, 24),), "words": ((9, 9),)},
-        {"characters": 64 * 106, "subwords": 64 * 48, "words": 64 * 18},
+        {"characters": 32 * 106, "subwords": 32 * 48, "words": 32 * 18},
         subwords=300, stems=400, sentences=4000, steps=500,
     ),
     "full": Size(
@@ -109,7 +109,7 @@ def score(e: Translation, folder: Path) -> dict[str, Any]:
     trained, _ = run.train(e, folder)
     evaluation = trained.evaluate("test")
     task = trained.task
-    seen = {word for example in task.read() for word in f"{example.source}".split()}
+    seen = {word for example in task.examples("train") for word in example.source.split()}
     outputs = evaluation.outputs
     vocabulary = task.assets["source"]
     ids = [vocabulary.encode(each["source"]) for each in outputs]
