@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "small": Size("rnnsearch", (1, 2, 4, 8, 32), 500),
+    "small": Size("rnnsearch", (1, 2, 8, 32), 400),
     "full": Size("transformer", (1, 2, 4, 8, 32, 100), 1014),
     "toy": Size("rnnsearch", (1, 2), 4),
 }
