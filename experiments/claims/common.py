@@ -64,8 +64,12 @@ class Study:
     def __init__(self, claim: Claim, size: str, out: Path):
         self.claim, self.size, self.out = claim, size, out
         self.folder = out / claim.name / size
-        self.seconds = 0.0
-        """of all work, also of that which was done by an earlier command"""
+        self._seconds: dict[Path, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Of all work, also of that which was done by an earlier command."""
+        return sum(self._seconds.values())
 
     def once(self, name: str, settings: Any, work: Callable[[], Any], shared: bool = False) -> Any:
         """The result of `work`, which JSON can hold. It is kept: the next call with the same settings reads it.
@@ -86,7 +90,7 @@ class Study:
             print(f"{name}: {kept['seconds']:.1f} s", flush=True)
         else:
             print(f"{name}: done before", flush=True)
-        self.seconds += kept["seconds"]
+        self._seconds[path] = kept["seconds"]
         return kept["value"]
 
 
