@@ -99,8 +99,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
     verdict: common.Verdict = "held" if all(held) else "held in part" if any(held) else "did not hold"
     label = data["label"].removesuffix(", %")
     told = lambda p: (
-        f"the best beam is {beams[best[p]]}, and K = {beams[-1]} is {fall[p]:.2f} points of {label} worse than it"
-        + ("" if falls[p] else " (within the spread over seeds)")
+        f"the best beam is {beams[best[p]]}, and K = {beams[-1]} is "
+        + (f"{fall[p]:.2f} points of {label} worse" if falls[p] else "not worse beyond the spread over seeds")
     )
     paragraph = (
         f"{data['model']}: with length normalisation {told('mean')}; without it {told('none')}. "

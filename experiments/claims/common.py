@@ -83,7 +83,11 @@ class Study:
         if kept.get("settings") != settings:
             path.parent.mkdir(parents=True, exist_ok=True)
             begin = time.perf_counter()
-            with path.with_suffix(".log").open("w", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            with (
+                path.with_suffix(".log").open("w", encoding="utf-8") as log,
+                contextlib.redirect_stdout(log),
+                contextlib.redirect_stderr(log),
+            ):
                 value = work()
             kept = {"settings": settings, "seconds": time.perf_counter() - begin, "value": value}
             write_json(path, kept)
