@@ -35,6 +35,8 @@ CLAIM = common.Claim(
     "Bahdanau, Cho and Bengio 2014, section 5.2.1; Och and Ney 2003",
     "alignment error rate of attention minus that of IBM Model 1, in points",
 )
+FREE = 0.3
+"""share of the artificial sentences whose object comes first: the model cannot know before it has read the word"""
 ALIGNERS = {"ibm1": "IBM Model 1", "ibm2": "IBM Model 2", "hmm": "HMM"}
 Text2 = tuple[str, str]
 
@@ -70,7 +72,7 @@ def corpus(size: Size) -> Corpus:
             pairs = [tuple(line.rstrip("\n").split("\t")[:2]) for line in file]
         found = gold_files.read(test.read_text("utf-8").splitlines(), str(test))
         return Corpus(pairs, found.pairs, found.gold)  # type: ignore[arg-type]
-    pairs = language.corpus(language.make(size.stems), size.sentences, seed=0)
+    pairs = language.corpus(language.make(size.stems), size.sentences, seed=0, free=FREE)
     held, rest = pairs[: size.gold], pairs[size.gold :]
     texts = lambda part: [(pair.source, pair.target) for pair in part]
     return Corpus(texts(rest), texts(held), [align.Gold(pair.links, pair.links) for pair in held])
@@ -125,10 +127,10 @@ def of_aligner(size: Size, model: str) -> dict[str, float]:
 def measure(study: common.Study, size: Size) -> dict[str, Any]:
     found: dict[str, Any] = {"aligners": {}}
     for model in ALIGNERS:
-        found["aligners"][model] = study.once(model, size, partial(of_aligner, size, model))
+        found["aligners"][model] = study.once(model, [size, FREE], partial(of_aligner, size, model))
     runs = [experiment(size, seed) for seed in range(size.seeds)]
     found["attention"] = [
-        study.once(e.name, [size, config.to_json(e)], partial(of_attention, size, e, study.folder / e.name))
+        study.once(e.name, [size, FREE, config.to_json(e)], partial(of_attention, size, e, study.folder / e.name))
         for e in runs
     ]
     found["sentences"] = len(corpus(size).gold)

@@ -50,36 +50,37 @@ def make(stems: int, seed: int = 0) -> Language:
     return Language(pairs[:stems], pairs[stems : stems + stems // 2], pairs[stems + stems // 2 :])
 
 
-def sentence(language: Language, rng: random.Random) -> Pair:
-    """A subject, a verb and an object; example: see above."""
+def sentence(language: Language, rng: random.Random, free: float = 0.0) -> Pair:
+    """A subject, a verb and an object. free: how often the object comes before the subject in the target."""
     source: list[str] = []
-    target: list[tuple[str, int]] = []  # each word with the number of its source word
+    Translated = tuple[str, int]  # a target word, and the number of its source word
 
-    def word(stems: list[tuple[str, str]]) -> tuple[tuple[str, int], int]:
+    def word(stems: list[tuple[str, str]]) -> tuple[Translated, int]:
         """Adds a source word; its translation, and the number of its stem: frequent stems first."""
         number = min(int(rng.paretovariate(0.8)) - 1, len(stems) - 1)
         (stem, translation), ending = stems[number], rng.choices(range(4), (8, 4, 2, 1))[0]
         source.append(stem + ENDINGS[0][ending])
         return (translation + ENDINGS[1][ending], len(source) - 1), number
 
-    def phrase() -> None:
+    def phrase() -> list[Translated]:
         if rng.random() < 0.5:
             source.append(rng.choice(ARTICLES))
         adjective = [word(language.adjectives)[0]] if rng.random() < 0.5 else []
-        target.extend([word(language.nouns)[0], *adjective])
+        return [word(language.nouns)[0], *adjective]
 
-    phrase()
+    first = phrase()
     verb, number = word(language.verbs)
-    phrase()
-    target.extend([(PARTICLE, verb[1]), verb] if number % TWO_WORDS == 0 else [verb])
+    second = phrase()
+    target = second + first if rng.random() < free else first + second
+    target += [(PARTICLE, verb[1]), verb] if number % TWO_WORDS == 0 else [verb]
     links = frozenset((place, j) for j, (_, place) in enumerate(target))
     return Pair(" ".join(source), " ".join(text for text, _ in target), links)
 
 
-def corpus(language: Language, count: int, seed: int) -> list[Pair]:
+def corpus(language: Language, count: int, seed: int, free: float = 0.0) -> list[Pair]:
     """Different sentences."""
     rng, found = random.Random(seed), {}
     while len(found) < count:
-        pair = sentence(language, rng)
+        pair = sentence(language, rng, free)
         found.setdefault(pair.source, pair)
     return list(found.values())
