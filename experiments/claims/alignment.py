@@ -6,8 +6,8 @@ Command   python experiments/claims/alignment.py
 
 Each target word is linked with the source word that gets most of the attention of RNNsearch, which is forced to write
 the target; the aligners link each target word with its most likely source word, or with none, and learn from the same
-sentences by plain EM. small: an artificial pair of languages whose links are known (language.py); full: the Hansards,
-English to French, with gold links of Och and Ney 2000.
+sentences by plain EM. small: an artificial pair of languages whose links are known and whose target has a free word
+order (language.py); full: the Hansards, English to French, with gold links of Och and Ney 2000.
 """
 
 from __future__ import annotations

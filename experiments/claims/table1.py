@@ -133,7 +133,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
         f"{sum(near.values())} of {len(near)} exponents are within 0.25 of the table. "
         + (f"Further away: {told}. " if far else "")
         + "The table counts neither the projections of attention, which grow as n d^2, nor the time to start an "
-        "operation. The n steps of the recurrent layer follow each other: it takes "
+        "operation. The n steps of the recurrent layer follow each other; it takes "
         f"{_ratio(data):.1f} times as long as self-attention at n = {base['length']:,}, d = {base['width']:,}."
     )
     columns = ("layer (table 1)", "table", "time ~", "FLOPs ~", f"sequential operations, n = {base['length']:,}")
