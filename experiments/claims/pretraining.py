@@ -35,8 +35,8 @@ CLAIM = common.Claim(
 )
 STARTS = ("pre-trained", "from scratch")
 VOWELS = {*["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]}
-MOST = 5
-"""syllables; longer words are in the same class"""
+MOST = 4
+"""syllables; longer words are in the same class, and words without a vowel have one"""
 
 
 class Size(NamedTuple):
@@ -61,7 +61,7 @@ SIZES = {
 def words(count: int, split: str) -> list[tuple[str, str]]:
     """(letters separated by blanks, number of syllables) of the first words of a split of the dictionary."""
     examples = [each for each in sources.load(config.Cmudict(), split) if len(each.source) > 2][:count]  # type: ignore[arg-type]
-    syllables = lambda phones: min(sum(phone in VOWELS for phone in phones.split()), MOST)
+    syllables = lambda phones: min(max(sum(phone in VOWELS for phone in phones.split()), 1), MOST)
     return [(" ".join(each.source), str(syllables(each.targets[0]))) for each in examples]
 
 
