@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,6 +99,17 @@ def test_a_result_that_changes_only_its_settings_is_measured_again(claim, tmp_pa
         1,
         2,
     ]
+
+
+def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinished(claim, monkeypatch, tmp_path):
+    from s2sjax import run
+
+    common = claim("common")
+    study = common.Study(common.Claim("x", "", "", "", ""), "toy", tmp_path)
+    monkeypatch.setattr(run, "train", lambda *_, **__: (None, SimpleNamespace(status="interrupted")))
+    with pytest.raises(KeyboardInterrupt):
+        study.once("a", [], lambda: common.train(None, tmp_path))
+    assert not list(tmp_path.rglob("a.json"))
 
 
 def test_a_number_with_its_spread(claim):

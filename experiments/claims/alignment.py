@@ -22,7 +22,7 @@ import language
 import numpy as np
 import panels
 
-from s2sjax import align, config, run
+from s2sjax import align, config
 from s2sjax.align import gold as gold_files
 from s2sjax.config import Data, Evaluate, RNNsearch, Search, Text, Train, replace
 from s2sjax.experiment_file import load_experiment
@@ -110,7 +110,7 @@ def experiment(size: Size, seed: int) -> Translation:
 
 
 def of_attention(size: Size, e: Translation, folder: Path) -> dict[str, float]:
-    trained, _ = run.train(e, folder)
+    trained = common.train(e, folder)
     found = align.score(trained.align(corpus(size).pairs), corpus(size).gold)
     return {"aer": found.aer, "precision": found.precision, "recall": found.recall}
 

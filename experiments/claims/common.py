@@ -137,6 +137,16 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
     return result
 
 
+def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
+    """The trained run. init: a run to start from, with its vocabularies. A SIGTERM ends the claim, as a Ctrl-C does."""
+    from s2sjax import run  # imports JAX
+
+    trained, result = run.train(experiment, folder, init=init, init_assets=init is not None)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    return trained
+
+
 def describe(study: Study, found: Finding) -> dict[str, Any]:
     """What result.json has, apart from the data of the figure."""
     from s2sjax.bench import records

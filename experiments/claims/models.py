@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import common
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import ConvS2S, Data, Evaluate, RNNsearch, Search, Sutskever, Text, Train, Transformer, replace
 from s2sjax.evaluate.metrics import Result, score_by_length
 from s2sjax.tasks import Translation
@@ -173,7 +173,7 @@ def trained(study: common.Study, name: str, seed: int) -> Trained:
 def _train(e: Translation, folder: Path) -> list[Any]:
     import jax
 
-    found, _ = run.train(e, folder)
+    found = common.train(e, folder)
     evaluation = found.evaluate("test")
     metric = e.evaluate.metrics[0]
     weights = sum(leaf.size for leaf in jax.tree.leaves(found.params()[0]))

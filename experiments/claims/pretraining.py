@@ -20,7 +20,7 @@ import common
 import numpy as np
 import panels
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import BertEvaluate, BertModel, LabelData, LabelModel, Paragraphs, Text, Train, Transformer, replace
 from s2sjax.data import sources
 from s2sjax.experiment_file import load_experiment
@@ -113,12 +113,12 @@ def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -
 
 def pretrain(e: Pretraining, folder: Path) -> str:
     """How well hidden words of dev are guessed, in words."""
-    trained, _ = run.train(e, folder)
+    trained = common.train(e, folder)
     return "  ".join(map(str, trained.evaluate("dev").results.values()))
 
 
 def accuracy(e: Classification, folder: Path, start: Path | None) -> float:
-    trained, _ = run.train(e, folder, init=start, init_assets=start is not None)
+    trained = common.train(e, folder, start)
     return trained.evaluate("dev")["accuracy"].value
 
 

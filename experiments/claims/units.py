@@ -21,7 +21,7 @@ import models
 import numpy as np
 import panels
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import Data, Evaluate, RNNsearch, Search, Text, Train, replace
 from s2sjax.core.tokens import UNK
 from s2sjax.evaluate import metrics
@@ -106,7 +106,7 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
 
 def score(e: Translation, folder: Path) -> dict[str, Any]:
     """Trains a model; its vocabulary, sequence lengths, unknown units, and chrF."""
-    trained, _ = run.train(e, folder)
+    trained = common.train(e, folder)
     evaluation = trained.evaluate("test")
     task = trained.task
     seen = {word for example in task.examples("train") for word in example.source.split()}
