@@ -8,6 +8,16 @@ Measured is the norm of the Jacobian d o / d s_t: o what is read out at the last
 (h, for the LSTM h and c) t steps before it, the largest singular value, by reverse-mode differentiation of all steps at
 once. First with initial weights: a plain RNN of several spectral radii, the other cells as the library starts them.
 Then after training on a task that needs all steps: name the first symbol of a sequence of random symbols.
+
+The settings of the small size are the third that were tried, each with three seeds; accuracy after training:
+
+    steps  updates  rate    plain RNN   LSTM   GRU   plain RNN, attention
+    50     1,200    2e-3    13%         66%    12%   100%
+    40     2,000    5e-3    67%         100%   13%   100%
+    40     1,600    5e-3    83%         100%   13%   100%
+
+"GRU, open" was added because the GRU did not learn. The norm after training varies too much between the seeds of the
+plain RNN (9.8 ± 9.0 powers of ten below the LSTM) to be the number of this claim, so that it is the norm before.
 """
 
 from __future__ import annotations
