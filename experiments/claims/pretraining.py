@@ -154,7 +154,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
     verdict: common.Verdict = "held" if helps and shrinks else "held in part" if helps else "did not hold"
     told = ", ".join(f"{gain:+.1f} with {labels:,g}{data['unit']}" for gain, labels in zip(mean, data["labels"]))
     paragraph = (
-        f"Pre-training changes the accuracy by (points, mean over seeds) {told} of the labels. "
+        f"Pre-training changes the accuracy by (points, mean over seeds) {told} labels. "
         + f"With the fewest labels this is {'' if helps else 'not '}more than the spread over seeds"
         + ("." if not helps else ", and the gain shrinks with more labels." if shrinks else ", and it does not shrink.")
     )  # fmt: skip
