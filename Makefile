@@ -5,10 +5,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
-.PHONY: run test test-ci test-all bench bench-gpu claims lint format clean
+.PHONY: run test test-ci test-all notebooks bench bench-gpu claims lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
+	@$(BIN)/s2sjax report runs/g2p --attention 1000
 
 # Three tiers: minutes; what a change must pass (.ci/run); and what is too long for every change, with random seeds.
 test: .venv/dev
@@ -19,6 +20,10 @@ test-ci: .venv/dev
 
 test-all: .venv/dev
 	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
+
+# Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
+notebooks: .venv/dev
+	@$(BIN)/python notebooks/execute.py
 
 # Each benchmark one after the other, with its output, CSV and JSON in one folder. See docs/benchmarks.md.
 bench: .venv/run

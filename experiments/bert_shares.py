@@ -12,6 +12,7 @@ from typing import Any
 
 from s2sjax import config, run
 from s2sjax.config import replace
+from s2sjax.errors import UserError
 from s2sjax.evaluate import share_figure
 from s2sjax.experiment_file import load_experiment
 
@@ -26,7 +27,9 @@ def score(name: str, percent: float, start: Path | None, runs: Path) -> float:
     corpus = replace(e.data.corpus, train_percent=percent)
     e = replace(e, name=f"{name}_{percent:g}_{'bert' if start else 'scratch'}", data=replace(e.data, corpus=corpus))
     e = config.resolve_paths(e, file.parent)
-    trained, _ = run.train(e, runs / e.name, init=start, init_assets=start is not None)
+    trained, result = run.train(e, runs / e.name, init=start, init_assets=start is not None)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
     split = "test" if trained.task.has("test") else "dev"
     return run.evaluate(trained, split).results["accuracy"].value
 
@@ -48,4 +51,9 @@ def main(runs: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))
+    try:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again to continue")

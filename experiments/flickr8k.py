@@ -8,12 +8,14 @@ Published BLEU-1 to 4 of 67, 44.8, 29.9 and 19.5 on the official test part, with
           was trained on ImageNet: another, easier setting
 Metric    BLEU-n of sacreBLEU against 5 references, in lower case, without punctuation, words separated by blanks, no
           smoothing
-Score     not measured yet
+Hardware  one H200, shared with four other trainings; 487 s, 14,635,564 weights
+Score     BLEU-1 to 4: 45.12, 27.77, 17.01 and 10.88, beam 5, seed 0
+          (nrefs:5|case:mixed|eff:no|tok:none|smooth:none|version:2.6.0)
 """
 
 from s2sjax.config import Pair, RNNsearch, Search, Text, Train
 from s2sjax.data.pictures import CaptionedFiles
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid
 from s2sjax.tasks import Captioning
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
@@ -29,7 +31,7 @@ experiment = Captioning(
     ),
     model=CaptionModel(
         Grid(channels=(48, 96, 192, 384), blocks=2),
-        Pair(Direct(512, dropout=0.3), RNNsearch(width=512, embedding=256, cell="lstm", dropout=0.5)),
+        Pair(Identity(512, dropout=0.3), RNNsearch(width=512, embedding=256, cell="lstm", dropout=0.5)),
         attention_penalty=1.0,
     ),
     train=Train(

@@ -7,7 +7,9 @@ Commands  s2sjax train experiments/hansards.py
           s2sjax align data/hansards/dev.tsv --run runs/hansards --gold data/hansards/dev.tsv --out attention.links
           s2sjax align data/hansards/dev.tsv --add data/hansards/train.tsv.gz --add data/hansards/test.text.tsv
               --gold data/hansards/dev.tsv --out hmm.links           the aligners on the same sentences, on a CPU
-Score     not measured yet; the alignment error rates of the aligners are in docs/alignment.md
+Hardware  one H200, shared with eight other trainings; 420 s, 13,236,032 weights
+Score     BLEU 23.30 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0), seed 0. Alignment error rate of the
+          attention 56.4% on the 37 dev sentences; those of the aligners are in docs/alignment.md
 
 The text of the test part, which has no links here, chooses the checkpoint by its BLEU.
 """

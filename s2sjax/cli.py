@@ -199,6 +199,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     compare.add_argument("--split", choices=["train", "dev", "test"], help=about)
     about = "resamples of the paired bootstrap (default: 1000)"
     compare.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
+    _add_report_options(
+        command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention"), help
+    )
     about = "print one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", commands.decode, about, "RUN", folder, ADJUST.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="print the score and a tab before each output")
@@ -214,6 +217,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     decode.add_argument("--attention", metavar="FILE", help=about)
     decode.add_argument("--also", metavar="RUN", action="append", default=[], help=also)
     decode.add_argument("--average", metavar="K", type=_count, default=0, help=average)
+    about = "open a page for live input, and a JSON API: outputs, n-best lists, attention, search trees"
+    serve = command("serve", commands.serve, about, "RUN", folder, ADJUST.format(name="serve"))
+    about = "the address to listen on (default: 127.0.0.1, which only this machine can reach)"
+    serve.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=about)
+    serve.add_argument("--port", metavar="N", type=_amount, default=8000, help="(default: 8000; 0: any free one)")
+    serve.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"
     score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))
     score.add_argument("--tag", metavar="TAG", help=tag)
@@ -269,6 +278,22 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         # The parser knows no fields: in `--train.steps 5 FILE` it takes the 5 for the subject.
         raise UserError(f"{known.subject} follows {field}: write what to {arguments[0]} first, then the fields")
     return known, rest
+
+
+def _add_report_options(report: _Parser, help: bool) -> None:
+    about = "a run folder, such as runs/g2p, or one of its evaluations; others are compared with the first"
+    report.add_argument("runs", metavar="RUN", nargs="*" if help else "+", help=about)
+    report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the first run)")
+    about = "report the newest evaluation of this split (default: test, or dev if there is no test split)"
+    report.add_argument("--split", choices=["train", "dev", "test"], help=about)
+    for name, number, about in (
+        ("attention", 10_000, "examples with attention maps"),
+        ("heads", 50, "examples with the attention of each layer and head, of a model that has several"),
+        ("trees", 12, "examples with a search tree: each is decoded again"),
+    ):
+        report.add_argument(f"--{name}", metavar="N", type=_amount, default=number, help=f"{about} (default: {number})")
+    about = "resamples of the paired bootstrap between runs (default: 1000)"
+    report.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
 
 
 def _add_align_options(align: _Parser, help: bool) -> None:
@@ -330,10 +355,14 @@ def _names_subject(parser: _Parser, arguments: list[str]) -> bool:
         return False
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least 1")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that is at least {least}")
     return int(text)
+
+
+def _amount(text: str) -> int:
+    return _count(text, least=0)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from s2sjax import launch as processes
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
 from s2sjax.lines import chunks, two_columns
-from s2sjax.startup import ends_at_sigterm, start_jax
+from s2sjax.startup import ends_at_sigterm, ends_by_signal, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
 BENCHMARKS = ("layers", "train", "decode", "data")
@@ -110,6 +110,43 @@ def compare(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax import comparison
 
     print(comparison.compare(options.first, options.second, options.split, options.resamples))
+
+
+def report(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax.report.contents import Limits
+    from s2sjax.report.write import check_out, write
+
+    if options.out:
+        check_out(options.out)
+    start_jax()
+    limits = Limits(options.attention, options.heads, options.trees, options.resamples)
+    write(options.runs, options.out, options.split, limits, _print_now)
+
+
+def serve(options: argparse.Namespace, fields: list[str]) -> None:
+    from s2sjax import run
+    from s2sjax.serve.api import Service
+    from s2sjax.serve.server import Server
+
+    opened = run.load(options.subject)
+    opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
+    start_jax()
+    service = Service(opened, options.average)
+    try:
+        server = Server(service, options.host, options.port)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        where = f"{options.host}:{options.port}"
+        raise UserError(f"cannot listen on {where} ({reason}): choose another --port or --host") from None
+    service.engine.start()
+    with ends_by_signal(server.shutdown):
+        print(f"serving {opened.folder} at {server.url} until Ctrl-C", flush=True)
+        server.serve_forever(poll_interval=0.2)
+    server.server_close()
+    service.engine.close()
+    done = service.engine
+    print(f"stopped: {done.requests:,} requests answered, {done.items:,} lines decoded in {done.batches:,} batches")
+    _leave(0)
 
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
@@ -354,19 +391,14 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that translate text: leave it out")
 
-    def parse(line: str, index: int) -> Any:
-        """An example, or what is wrong with the line: the others are answered all the same."""
-        try:
-            return opened.task.example_of(line, f"standard input, line {index + 1}")
-        except UserError as error:
-            return error
-
-    examples_of_stdin = chunks(parse)
+    # What is wrong with a line takes its place: the others are answered all the same.
+    parse = lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}")
+    examples_of_stdin: Any = chunks(parse, refuse=lambda error: error)
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
-        predict = opened.task.predictor(mesh, [other.task for other in others])
         params = _params(opened, others, options.average, mesh)
+        predict = opened.task.predictor(mesh, [other.task for other in others])
     lines = refused = 0
     for examples in examples_of_stdin:
         good = [example for example in examples if not isinstance(example, UserError)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,13 +52,12 @@ class Comparison:
                     f"{first[name].label} of {first.path} has the signature {a}, that of {second.path} {b}: "
                     "they cannot be compared"
                 )
-        can_test = lambda name: name in METRICS or _has_terms(name, first.outputs, second.outputs)
+        can_test = lambda name: all(has_example_scores(one, name) for one in (first, second))
         tested = [name for name in self.metrics if can_test(name)] or self.metrics
         self.untested = [name for name in self.metrics if name not in tested]
         """metrics that are no ratio of sums over examples, such as macro F1"""
         self.metrics = tested
         self.differences = {name: self._difference(name) for name in self.metrics}
-        self._scores = {name: [self._line_scores(name, one) for one in (first, second)] for name in self.metrics}
 
     def __getitem__(self, metric: str) -> Difference:
         if metric not in self.differences:
@@ -76,13 +76,9 @@ class Comparison:
         one, other = ([row["hypothesis"] for row in rows] for rows in (a, b))
         return sacrebleu_bootstrap(name, one, other, _references(a), self.resamples)
 
-    def _line_scores(self, name: str, evaluation: Evaluation) -> np.ndarray:
-        """The score of each example alone: [N]."""
-        rows = evaluation.outputs
-        if _has_terms(name, rows):
-            terms = np.array([row["terms"][name] for row in rows], np.float64)
-            return terms[:, 0] / np.maximum(terms[:, 1], 1)
-        return line_scores(name, [row["hypothesis"] for row in rows], _references(rows))
+    @cached_property
+    def _scores(self) -> dict[str, list[np.ndarray]]:
+        return {name: [example_scores(one, name) for one in (self.first, self.second)] for name in self.metrics}
 
     def gains(self) -> np.ndarray:
         """How much better the second is on each example, by the first metric; a column for each metric: [N, M]."""
@@ -114,7 +110,7 @@ class Comparison:
             f"B  {self.second.path}",
             f"{page['split']}, {count:,} {page['noun']}{'' if count == 1 else 's'}, {self.resamples:,} resamples",
             "",
-            *_table([("metric", "A", "B", "B - A", "p", ""), *map(self._row, self.metrics)]),
+            *_table([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
         for a, b in ((self.first[name], self.second[name]) for name in self.untested):
@@ -131,6 +127,10 @@ class Comparison:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """For each metric: its name, A, B, B - A, p, and the verdict in words."""
+        return [self._row(name) for name in self.metrics]
 
     def _row(self, name: str) -> tuple[str, ...]:
         found, result = self.differences[name], self.first[name]
@@ -153,6 +153,20 @@ class Comparison:
             ("  B", change.second, str(result._replace(value=change.second_score))),
         ]
         return [f"{name:11}  {_one_line(text)}{'  (' + score + ')' if score else ''}" for name, text, score in rows]
+
+
+def example_scores(evaluation: Evaluation, name: str) -> np.ndarray:
+    """The score of each example alone: [N]."""
+    rows = evaluation.outputs
+    if _has_terms(name, rows):
+        terms = np.array([row["terms"][name] for row in rows], np.float64)
+        return terms[:, 0] / np.maximum(terms[:, 1], 1)
+    return line_scores(name, [row["hypothesis"] for row in rows], _references(rows))
+
+
+def has_example_scores(evaluation: Evaluation, name: str) -> bool:
+    """Whether a metric has a score for each example: not one such as macro F1."""
+    return name in METRICS or _has_terms(name, evaluation.outputs)
 
 
 def compare(first: Any, second: Any, split: str | None = None, resamples: int = 1000) -> Comparison:

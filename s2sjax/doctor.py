@@ -22,6 +22,7 @@ EXTRAS = {
     "audio": "recordings, as in spoken_digits.py",
     "sklearn": "the digits of sklearn_digits.py",
     "pictures": "photos, as in flickr8k.py",
+    "notebooks": "executing the notebooks",
     "dev": "tests and linters",
 }
 """what each extra of pyproject.toml is for"""

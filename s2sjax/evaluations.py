@@ -262,7 +262,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
             found.append(
                 {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
                  "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
-                 "metrics": {name: _finite(result.value) for name, result in evaluation.results.items()},
+                 "metrics": {name: finite(result.value) for name, result in evaluation.results.items()},
                  "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
             )  # fmt: skip
     return found
@@ -322,13 +322,13 @@ def _text(path: Path) -> str | None:
 
 
 def _dump(value: Any, **options: Any) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, **options)
+    return json.dumps(finite(value), ensure_ascii=False, **options)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ checkpoints/        see training/checkpoints.py
 metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/progress.py
 evaluations/        one folder an evaluation: see evaluations.py
 curves.png, attention.png                                      drawn after training
+report.html         what s2sjax report writes
 lock                which process is training in it, while one is: see lock.py
 """
 

@@ -25,28 +25,34 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     return source, second
 
 
-def chunks(parse: Callable[[str, int], T]) -> Iterator[list[T]]:
-    """parse(line, its index) of each line of standard input. If it fails, the lines before that one come first.
+def chunks(parse: Callable[[str, int], T], refuse: Callable[[UserError], T] | None = None) -> Iterator[list[T]]:
+    """parse(line, its index) of each line of standard input. If it fails, the lines before that one come first; with
+    `refuse`, refuse(error) is in its place, and the lines after it follow.
 
     CHUNK lines at a time from a file; from a pipe or a terminal, those that have arrived. Call it before the model is
     loaded: a pipe is read meanwhile.
     """
     if sys.stdin is None:
         raise UserError("standard input is closed: give it the lines, as in s2sjax decode RUN < lines.txt")
-    return _parsed(_gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read(), parse)
+    read = _gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read()
+    return _parsed(read, parse, refuse)
 
 
-def _parsed(chunks: Iterator[list[bytes]], parse: Callable[[str, int], T]) -> Iterator[list[T]]:
+def _parsed(
+    chunks: Iterator[list[bytes]], parse: Callable[[str, int], T], refuse: Callable[[UserError], T] | None
+) -> Iterator[list[T]]:
     first = 0
     for chunk in chunks:
         parsed: list[T] = []
         for index, line in enumerate(chunk, first):
             try:
                 parsed.append(parse(_decoded(line, index), index))
-            except UserError:
-                if parsed:
-                    yield parsed
-                raise
+            except UserError as error:
+                if refuse is None:
+                    if parsed:
+                        yield parsed
+                    raise
+                parsed.append(refuse(error))
         yield parsed
         first += len(chunk)
 

@@ -227,6 +227,12 @@ class Run:
         if others and not (self.task.generates_text or self.task.has_ensembles):
             raise UserError(f"{self.folder} does not translate text, so it cannot be part of an ensemble: drop --also")
         for other in others:
+            if type(other.task) is not type(self.task):
+                mine, theirs = (type(run.task.experiment).__name__ for run in (self, other))
+                raise UserError(
+                    f"{self.folder} is {mine} and {other.folder} is {theirs}: an ensemble requires runs of one task"
+                )
+            self.task.check_ensemble(other.task)
             for name, asset in self.task.assets.items():
                 if name not in other.task.assets or other.task.assets[name].fingerprint != asset.fingerprint:
                     raise UserError(
@@ -268,6 +274,8 @@ def train(
     task.check_mesh(mesh.shape)
     with hosts.leader_first("data"):  # which it may have to fetch
         data = task.read()
+        if task.has("test"):
+            task.examples("test")  # what is wrong with it is said now, not after hours of training
     if e.train.evaluate_every and not task.has("dev"):
         raise UserError("there are no dev examples to evaluate: give some, or set train.evaluate_every 0")
     dev = task.examples("dev") if e.train.evaluate_every else []

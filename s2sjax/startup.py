@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,23 @@ def ends_at_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, former)
+
+
+@contextlib.contextmanager
+def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM calls `stop`, in a thread of its own; a second one ends the process at once."""
+
+    def handle(number: int, _: Any) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, lambda *_: os._exit(128 + number))
+        threading.Thread(target=stop, daemon=True).start()
+
+    former = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, before in former.items():
+            signal.signal(each, before)
 
 
 def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:

@@ -36,7 +36,10 @@ experiment = Translation(
 """
 
 
-NAMES = "train, prepare, evaluate, results, compare, decode, score, align, models, launch, plan, bench, doctor"
+NAMES = (
+    "train, prepare, evaluate, results, compare, report, decode, serve, score, align, models, launch, plan, bench, "
+    "doctor"
+)
 
 
 @pytest.fixture(scope="module")

@@ -256,7 +256,7 @@ def subset(**data) -> Translation:
         (lambda: Data(buckets=()), "data.buckets is empty"),
         (
             lambda: Data(buckets=((8, 8), (4, 4))),
-            "data.buckets is ((8, 8), (4, 4)): sort the buckets from short to long",
+            "data.buckets is ((8, 8), (4, 4)): give lengths of at least 1, from short to long",
         ),
         (lambda: Data(shared=True, target=config.Text("words")), "data.shared is set, but"),
         (lambda: TextFiles(train=("a", "b", "c")), "data.corpus.train has 3 files"),

@@ -31,6 +31,8 @@ LAYERS = [
     "evaluations",
     "comparison",
     "run",
+    "report",
+    "serve",
     "fields",
     "lines",
     "plan",

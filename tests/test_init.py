@@ -163,7 +163,7 @@ def test_a_start_that_was_killed_before_its_first_save_transfers_again(base, tmp
         (config.replace(BASE, data=config.replace(BASE.data, shared=True)), None),
         (
             Regression("fib", train=Train(evaluate_every=0)),
-            "Regression has no assets to take from another run: drop --init-a",
+            "Regression has no assets to take from another run: leave out --init-a",
         ),
     ],
     ids=["unit", "shared", "task"],

@@ -47,6 +47,14 @@ def test_a_pipe_is_read_ahead_in_chunks_and_its_faults_are_named(monkeypatch):
     assert found == ["a"] * 4100 + ["b"]
 
 
+def test_a_line_can_be_refused_and_the_others_read(monkeypatch):
+    pipe = Pipe(monkeypatch)
+    pipe.write(b"a\n\xff\nc\n")
+    pipe.close()
+    found = [each for chunk in standard_input.chunks(lambda line, index: line, refuse=str) for each in chunk]
+    assert found == ["a", "standard input, line 2 is not UTF-8: convert it first", "c"]
+
+
 def test_a_closed_standard_input_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UserError, match="standard input is closed: give it the lines"):

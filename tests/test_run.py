@@ -225,6 +225,19 @@ def test_a_corpus_without_dev_lines_cannot_be_evaluated(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_test_file_that_is_missing_is_refused_before_training(tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tb\nb\ta\n")
+    corpus = TextFiles(train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/train.tsv",), test=(f"{tmp_path}/no.tsv",))
+    message = refused(lambda: run.train(config.replace(TINY, data=Data(corpus)), tmp_path / "run"))
+    assert "no.tsv" in message and not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_an_ensemble_is_of_one_task(tmp_path):
+    series = Regression("series", Windows(Fibonacci(200)), train=Train(steps=1, warmup=1, evaluate_every=0))
+    runs = [run.Run(tmp_path, e.task()) for e in (TINY, series)]
+    assert "an ensemble requires runs of one task" in refused(lambda: runs[0].check_ensemble(runs[1:]))
+
+
 def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_search(tmp_path):
     wide = config.replace(TINY, search=config.Search(beam=8), train=Train(steps=2, evaluate_every=0))
     assert (

@@ -32,7 +32,7 @@ from s2sjax.config.paths import FilePath, relative_path, resolve_paths, without_
 from s2sjax.config.pretraining import BertEvaluate, BertModel, Paragraphs
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.tagging import TagData, TagEvaluate, TaggedFiles, TaggerModel
 from s2sjax.config.training import Mesh, ScheduledSampling, Softmax, Train

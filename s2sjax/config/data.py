@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 from s2sjax.errors import UserError
 
 
@@ -277,15 +277,7 @@ class Data:
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        require(len(self.buckets) > 0, "data.buckets is empty: give at least one (source, target) pair of lengths")
-        require(
-            list(self.buckets) == sorted(self.buckets),
-            f"data.buckets is {self.buckets}: sort the buckets from short to long",
-        )
-        require(
-            all(S >= 1 and T >= 1 for S, T in self.buckets),
-            f"data.buckets is {self.buckets}: all lengths must be at least 1",
-        )
+        check_buckets(self.buckets)
         at_least(0, self, "data", "prefetch")
         at_least(1, self, "data", "tokens")
         require(

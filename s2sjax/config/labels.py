@@ -10,7 +10,7 @@ from s2sjax.config.memory import InMemory
 from s2sjax.config.models import RNNsearch
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 Pooling = Literal["final", "first", "mean", "max", "attention"]
 
@@ -123,8 +123,7 @@ class LabelData:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch")
-        good = len(self.buckets) > 0 and self.buckets[0][0] >= 1 and list(self.buckets) == sorted(self.buckets)
-        require(good, f"data.buckets is {self.buckets}: give lengths from short to long, such as 16 32 64")
+        check_buckets(self.buckets)
         require(
             self.text.sampling == 0, f"data.text.sampling is {self.text.sampling}: classification has none: set it to 0"
         )

@@ -8,7 +8,7 @@ from s2sjax.config.data import Text
 from s2sjax.config.models import Transformer
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 
 @settings
@@ -38,8 +38,7 @@ class Paragraphs:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch")
-        good = len(self.buckets) > 0 and self.buckets[0][0] >= 4 and list(self.buckets) == sorted(self.buckets)
-        require(good, f"data.buckets is {self.buckets}: give lengths of at least 4, from short to long, such as 32 64")
+        check_buckets(self.buckets, least=4)
         for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
             require(not on, f"data.text.{name} is set: pre-training has none: leave it out")
 
@@ -54,14 +53,14 @@ class BertModel:
     """family of the encoder; its decoder settings are not used"""
     initial: float = 1.0
     """standard deviation of the embedding before training"""
-    share: float = 0.15
+    mask_rate: float = 0.15
     """share of the words of a line that are guessed"""
     next_weight: float = 1.0
     """weight of the loss of next sentences beside that of words; 0: words alone are learned"""
 
     def __post_init__(self):
         require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
-        require(0 < self.share < 1, f"model.share is {self.share}: it must be above 0 and below 1")
+        require(0 < self.mask_rate < 1, f"model.mask_rate is {self.mask_rate}: it must be above 0 and below 1")
         require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
         require(
             self.encoder.embedding > 0,

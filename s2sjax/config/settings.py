@@ -15,6 +15,7 @@ import difflib
 import functools
 import math
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,6 +37,14 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(value >= low, f"{where}.{name} is {value}: it must be at least {low}")
+
+
+def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
+    require(len(buckets) > 0, "data.buckets is empty: give at least one")
+    require(
+        list(buckets) == sorted(buckets) and min(map(min, buckets)) >= least,
+        f"data.buckets is {buckets}: give lengths of at least {least}, from short to long",
+    )
 
 
 @typing.dataclass_transform(frozen_default=True)

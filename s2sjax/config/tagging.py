@@ -10,7 +10,7 @@ from s2sjax.config.labels import check_share
 from s2sjax.config.models import Luong
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 TagMetric = Literal["accuracy", "padded", "f1", "precision", "recall", "intent", "sentence"]
 
@@ -68,11 +68,7 @@ class TagData:
     def __post_init__(self):
         at_least(1, self, "data", "min_count", "tokens")
         at_least(0, self, "data", "prefetch")
-        require(len(self.buckets) > 0, "data.buckets is empty: give at least one length, as ((64,),)")
-        require(
-            list(self.buckets) == sorted(self.buckets) and self.buckets[0][0] >= 1,
-            f"data.buckets is {self.buckets}: give lengths of at least 1, from short to long",
-        )
+        check_buckets(self.buckets)
 
 
 @settings

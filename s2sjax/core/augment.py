@@ -6,11 +6,21 @@ devices nor a restart change it.
 Letters: T frames, F features of a frame. The first `length` frames are real.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+AUGMENT = 0x617567
+"""separates the random numbers of augmentation from those of dropout"""
+
+
+def example_keys(seed: int, step: Array, example: Array) -> Array:
+    """A key for each row, of (seed, step, example), whatever the other rows are; [B] -> [B]."""
+    now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
+    return jax.vmap(partial(jax.random.fold_in, now))(example)
 
 
 class Ranges(NamedTuple):

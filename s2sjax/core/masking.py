@@ -19,13 +19,13 @@ class Masked(NamedTuple):
     counts: Array  # [K] bool: whether a position counts
 
 
-def most(length: int, share: float) -> int:
+def most(length: int, rate: float) -> int:
     """K: the most words of `length` positions that are guessed."""
-    return max(1, math.ceil(share * length))
+    return max(1, math.ceil(rate * length))
 
 
-def mask_words(key: Array, ids: Array, share: float, mask: int, first: int, size: int) -> Masked:
-    """Chooses max(1, round(share * n)) of the n words of ids [S]; a chosen word becomes
+def mask_words(key: Array, ids: Array, rate: float, mask: int, first: int, size: int) -> Masked:
+    """Chooses max(1, round(rate * n)) of the n words of ids [S]; a chosen word becomes
 
         <mask>            with probability 0.8
         a random word     with probability 0.1
@@ -36,8 +36,8 @@ def mask_words(key: Array, ids: Array, share: float, mask: int, first: int, size
     """
     (S,), is_word = ids.shape, ids >= first
     where, how, what = (random_bits(each, (S,)) for each in jax.random.split(key, 3))
-    K, words = most(S, share), jnp.sum(is_word)
-    count = jnp.where(words > 0, jnp.clip(jnp.round(share * words), 1, K), 0)
+    K, words = most(S, rate), jnp.sum(is_word)
+    count = jnp.where(words > 0, jnp.clip(jnp.round(rate * words), 1, K), 0)
     score = jnp.where(is_word, (where >> 1).astype(jnp.int32), -1)
     _, positions = lax.top_k(score, K)
     counts = jnp.arange(K) < count

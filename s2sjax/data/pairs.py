@@ -72,7 +72,7 @@ def check_vocabularies(
         "data.shared is set, but the vocabularies to take differ: unset it",
     )
     for tag in data.corpus.tags if isinstance(data.corpus, config.Mixture) else ():
-        require(tag in source.tags, f"the source vocabulary to take has no tag {tag}: drop --init-assets")
+        require(tag in source.tags, f"the source vocabulary to take has no tag {tag}: leave out --init-assets")
 
 
 # ------------------------------------------------------------------------------------- columns

@@ -79,15 +79,16 @@ def _after(vocabulary: text.AnyVocabulary, part: str) -> list[int]:
     return vocabulary.encode(f" {part}" if vocabulary.unit == "characters" else part)
 
 
-HIDDEN = "\ue000"
+PLACEHOLDER = "\ue000"
 """a character for private use, which stands for [MASK] in a text that becomes ids"""
 
 
 def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
     """The ids of a line with [MASK] in it, without [CLS] and <eos>. A word with [MASK] as a part is hidden whole."""
-    line, mask = line.replace(MASK, HIDDEN), text.mark(vocabulary, MASK)
+    mask = text.mark(vocabulary, MASK)
+    line = line.replace(PLACEHOLDER, "").replace(MASK, PLACEHOLDER)
     unknown = iter(vocabulary.unknown(line))
-    ids = [mask if token == UNK and HIDDEN in next(unknown) else token for token in vocabulary.encode(line)]
+    ids = [mask if token == UNK and PLACEHOLDER in next(unknown) else token for token in vocabulary.encode(line)]
     if vocabulary.unit != "subwords":
         return ids
     blank = [vocabulary.pieces([token]) == ["▁"] for token in ids]  # a hidden subword begins with its blank
@@ -110,7 +111,8 @@ class Lines(NamedTuple):
     first    [B]       positions of the first text, [CLS] and its <eos> included
     follows  [B]       1: the second text follows the first; 0: it is the end of another line
 
-    A row is at most as long as its line: of a longer random text only the last tokens are taken.
+    The second text is as long as the shorter of both candidates, the rest of the line and the end of the other one: its
+    length says nothing about which of them it is, and a row is at most as long as its line.
     """
 
     ids: Ragged
@@ -159,8 +161,8 @@ class Lines(NamedTuple):
         room = self.ids.lengths[rows] - a
         tail = self.ids.lengths[others] - self._cut(others, _draw(self.seed, epoch, rows, OTHER_CUT))
         follows = _follows(self.seed, epoch, rows)
-        b = np.where(follows, room, np.minimum(tail, room))
-        return a, np.where(follows, self.ids.offsets[rows] + a, self.ids.offsets[others + 1] - b), b
+        start = np.where(follows, self.ids.offsets[rows] + a, self.ids.offsets[others + 1] - tail)
+        return a, start, np.minimum(room, tail)
 
     def _cut(self, rows: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         return self.cuts.flat[self.cuts.offsets[rows] + (drawn % self.cuts.lengths[rows].astype(np.uint64)).astype(int)]

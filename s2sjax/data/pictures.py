@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def read(
 ) -> tuple[np.ndarray, str]:
     """The pixels of a picture, uint8 [size, size, 3], and the SHA-256 of its file. `where` is put before errors.
 
-    With `archive`, `path` is the name of a member.
+    With `archive`, `path` is the name of a member. What is transparent is white.
     """
     try:
         from PIL import Image, ImageOps
@@ -89,9 +90,14 @@ def read(
     name = f"{where}: {path}" if where else str(path)
     content = _content(path, name, archive)
     try:
-        with Image.open(io.BytesIO(content)) as opened:
-            mode = opened.mode
-            picture = ImageOps.exif_transpose(opened)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content)) as opened:
+                mode = opened.mode
+                picture = ImageOps.exif_transpose(opened)
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        most = (Image.MAX_IMAGE_PIXELS or 0) // 10**6
+        raise UserError(f"{name} has more than {most} million pixels: make it smaller") from None
     except Exception as error:  # Pillow's decoders raise errors of many kinds for a damaged file
         reason = "its format is not known" if type(error).__name__ == "UnidentifiedImageError" else str(error)
         raise UserError(f"{name} cannot be read ({reason}): give a JPEG or PNG file") from None
@@ -101,6 +107,9 @@ def read(
         min(width, height) >= size,
         f"{name} is too small, with {width} x {height} pixels: at least {size} x {size} are needed",
     )
+    if picture.has_transparency_data:
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
     if picture.size != (size, size):
         side = min(width, height)
         left, top = (width - side) // 2, (height - side) // 2
@@ -116,7 +125,7 @@ def _content(path: str | Path, name: str, archive: zipfile.ZipFile | None) -> by
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
     except FileNotFoundError:
         raise UserError(f"{name} does not exist: correct the path") from None
-    except (OSError, RuntimeError, NotImplementedError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{name} cannot be read ({reason}): check the file") from None
 

@@ -103,6 +103,7 @@ class Translator:
         check_beam(options, target)
         modules = (module,) if isinstance(module, nn.Module) else tuple(module)
         self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
+        self.has_heads = self.attends and len(modules) == 1 and modules[0].has_attention_heads  # type: ignore[attr-defined]
         if options.coverage:
             self.require_attention(f"search.coverage {options.coverage}", "set it to 0")
         self.source, self.target = source, target
@@ -120,6 +121,7 @@ class Translator:
         in_slots = partial(search_batch, modules, options, self._constraints)
         self._search = compiled(in_slots, static_argnames=("slots", "record"))
         self._attention = compiled(partial(attention_weights, modules, options.ensemble))
+        self._heads = compiled(partial(attention_heads, modules))
         self._log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
     def require_attention(self, what: str, remedy: str = "choose a model with attention") -> None:
@@ -214,7 +216,8 @@ class Translator:
         if self.options.beam == 1 or self.options.sampling.count:
             raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
         (ids,) = self._cut([self.source.encode(line)])
-        ((_, source),) = evaluation_batches([ids], self.buckets, 1, self._max_source)
+        # Always the longest bucket, which changes no output: the trees of most lines share one compiled program.
+        ((_, source),) = evaluation_batches([ids], [max(self.buckets)], 1, self._max_source)
         begin = _padded([self._prefix(prefix)])
         found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
@@ -238,26 +241,29 @@ class Translator:
         return found
 
     def attention_of(
-        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False,
+        eos: bool = False,
+    ) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
         """(index, weights [T, S]) of each pair of ids, while the model writes the target; not if the source is empty.
 
         Neither has <eos>. What is longer than the model can read or write is cut, and its weights with it.
+        heads: of each layer and head, [layers, heads, T, S], where `has_heads`. eos: with the weights of <eos>.
         """
         self.require_attention("an attention map")
         return self._forced_attention(
-            params, self._cut(sources), self._cut(targets, positions=self._max_target or self._cut_at)
+            params, self._cut(sources), self._cut(targets, positions=self._max_target or self._cut_at), heads, eos
         )
 
     def _forced_attention(
-        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        params = self._stored(params)
+        self, params: Any, sources: Sequence[list[int]], targets: Sequence[list[int]], heads: bool = False,
+        eos: bool = False,
+    ) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
+        params, attention = self._stored(params), self._heads if heads else self._attention
         for indices, source, target in self._pair_batches(sources, Ragged.of_ids(targets)):
-            weights = np.asarray(self._attention(params, self._place(source), self._place(target)))
+            weights = np.asarray(attention(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
-                    yield int(index), weights[row, : len(targets[index]), : len(sources[index])]
+                    yield int(index), weights[row, ..., : len(targets[index]) + eos, : len(sources[index]) + eos]
 
     def score(
         self, params: Any, pairs: Sequence[tuple[str, str]], first: int = 0, notes: Notes | None = None
@@ -462,6 +468,11 @@ def attention_weights(
     memories = tuple(module.apply({"params": one}, source, method="encode") for module, one in zip(modules, params))
     step, state = _start(modules, mean, params, memories, tokens.shape[1])
     return search.forced_attention(step, state, tokens)
+
+
+def attention_heads(modules: Sequence[nn.Module], params: tuple, source: Any, tokens: Array) -> Any:
+    """The same of each layer and head of one model: [B, layers, heads, T, S]."""
+    return modules[0].apply({"params": precision.restored(params)[0]}, source, tokens, method="attention_heads")
 
 
 def _log_likelihood(

@@ -11,9 +11,7 @@ Letters: S source pieces, T target pieces.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from s2sjax.errors import UserError
+from s2sjax.evaluate import curves as logged
 from s2sjax.evaluate.edit import printable, text_width
 from s2sjax.evaluate.style import (
     BACKGROUND,
@@ -196,12 +195,12 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
     """
     panels: dict[str, list[Curve]] = {}
     for number, (run, log) in enumerate(runs.items()):
-        curves = _read_curves(Path(log))
+        curves = logged.read(Path(log))
         for name, points in curves.items():
-            metric, of_dev = _panel(name)
+            metric, of_dev = logged.panel_of(name)
             if metric:
                 panels.setdefault(metric, []).append(Curve(run, number, of_dev, points))
-        if not any(_panel(name)[0] for name in curves):
+        if not any(logged.panel_of(name)[0] for name in curves):
             raise UserError(f"{log} has neither a loss nor a score: wait until the run has logged a step")
     figure = new_figure()
     last = max(x for curves in panels.values() for curve in curves for x, _ in curve.points)
@@ -223,21 +222,6 @@ class Curve(NamedTuple):
     """of the run: its colour"""
     of_dev: bool
     points: Sequence[tuple[int, float]]
-
-
-def _panel(name: str) -> tuple[str, bool]:
-    """(the metric that a number of metrics.jsonl belongs to, or "" if it is none, whether it was measured on dev)
-
-    loss -> ("loss", False); dev_loss -> ("loss", True); dev/per -> ("PER (%)", True); seconds -> ("", False)
-    """
-    rest = re.sub(r"^dev[/_. ]", "", name)
-    if rest != name:
-        return LABELS.get(rest, rest), True
-    return (rest if {"loss", "accuracy", "perplexity"} & set(re.split(r"[/_. ]", rest)) else ""), False
-
-
-LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
-          "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)"}  # fmt: skip
 
 
 def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str, several: bool) -> None:
@@ -280,32 +264,3 @@ def _draw_key(panel: Axes, runs: Sequence[str], kinds: set[bool]) -> None:
     )  # fmt: skip
     for text in legend.get_texts():
         text.set(**text_style(9))
-
-
-def _read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept.
-    Numbers of an evaluation are named dev/NAME."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    curves: dict[str, dict[int, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            step = int(record["step"])
-        except (ValueError, KeyError, TypeError):
-            if number == len(lines):
-                break  # a run that was killed may leave an incomplete line
-            raise UserError(f"{path}, line {number}: not a JSON object with a step: delete the line") from None
-        prefix = "dev/" if "score" in record else ""
-        for name, value in _numbers(record):
-            curves.setdefault(name if name.startswith("dev") else prefix + name, {})[step] = value
-    return {name: sorted(points.items()) for name, points in curves.items()}
-
-
-def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + name != "step":
-            yield prefix + name, float(value)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics import Result, mean_result
 
 
 def accuracy(found: Sequence[str], correct: Sequence[str], name: str = "accuracy") -> Result:
     """The percentage of examples whose label is correct."""
     right = [one == other for one, other in zip(found, correct, strict=True)]
     terms = [(100.0 * each, 1.0) for each in right]
-    return Result(name, 100.0 * sum(right) / max(len(right), 1), True, None, len(right), name, terms=terms)
+    return mean_result(name, name, terms)
 
 
 def macro_f1(found: Sequence[str], correct: Sequence[str], name: str = "macro_f1") -> Result:

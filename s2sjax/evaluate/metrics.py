@@ -51,6 +51,14 @@ class Result(NamedTuple):
         return f"<{self} on {self.examples:,} examples>"
 
 
+def mean_result(
+    name: str, label: str, terms: Terms, signature: str | None = None, higher_is_better: bool = True
+) -> Result:
+    """The sum of the numerators by that of the denominators."""
+    value = sum(above for above, _ in terms) / max(sum(below for _, below in terms), 1)
+    return Result(name, value, higher_is_better, signature, len(terms), label, terms=terms)
+
+
 def score(
     metrics: Sequence[str], hypotheses: Sequence[str], references: References, line: Line = "sentence"
 ) -> dict[str, Result]:

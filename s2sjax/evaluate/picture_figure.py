@@ -18,7 +18,7 @@ SIDE, GAP, COLUMNS = 1.15, 0.06, 8
 """inches of a picture, of the space between two, and how many there are beside each other"""
 
 
-class Looks(NamedTuple):
+class CaptionAttention(NamedTuple):
     """One caption."""
 
     pixels: np.ndarray  # uint8 [H, W, 3]
@@ -27,7 +27,7 @@ class Looks(NamedTuple):
     title: str
 
 
-def draw(path: Target, examples: Sequence[Looks]) -> None:
+def draw(path: Target, examples: Sequence[CaptionAttention]) -> None:
     """One example below the other. A word's picture is bright where it looks; its brightest place has weight max."""
     figure, top = new_figure(), 0.0
     for one in examples:

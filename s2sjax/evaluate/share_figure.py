@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from s2sjax.evaluate.style import GREY, GRID, Target, new_figure, save
-from s2sjax.evaluate.style import text_style as style
-
-COLOURS = ("#2563a8", "#d1603d", "#5b8c5a", "#8c6bb1")
+from s2sjax.evaluate.figures import SERIES
+from s2sjax.evaluate.style import GREY, GRID, Target, new_figure, save, text_style
 
 
 def curves(path: Target, shares: Sequence[float], scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
@@ -16,15 +14,15 @@ def curves(path: Target, shares: Sequence[float], scores: Mapping[str, Mapping[s
     width, height, gap = 3.6, 2.6, 0.9
     for number, (title, lines) in enumerate(scores.items()):
         panel = figure.add_axes((number * (width + gap), 0, width, height))
-        for colour, (label, values) in zip(COLOURS, lines.items()):
+        for colour, (label, values) in zip(SERIES, lines.items()):
             panel.plot(shares, values, marker="o", markersize=5, linewidth=2, color=colour, label=label)
             for share, value in zip(shares, values):
                 highest = value == max(each[list(shares).index(share)] for each in lines.values())
                 place = (0, 7) if highest else (0, -14)
-                text = style(8) | {"color": colour}
+                text = text_style(8) | {"color": colour}
                 panel.annotate(f"{value:.1f}", (share, value), place, textcoords="offset points", ha="center", **text)
         panel.set_xscale("log")
-        panel.set_xticks(list(shares), [f"{share:g}%" for share in shares], **style(9))
+        panel.set_xticks(list(shares), [f"{share:g}%" for share in shares], **text_style(9))
         panel.set_xticks([], minor=True)
         for tick in panel.get_yticklabels():
             tick.set(fontsize=9)
@@ -33,9 +31,9 @@ def curves(path: Target, shares: Sequence[float], scores: Mapping[str, Mapping[s
         panel.set_axisbelow(True)
         panel.tick_params(length=0)
         panel.spines[:].set_visible(False)
-        panel.set_xlabel("labels used in training", **style(9) | {"color": GREY})
-        panel.set_title(title, loc="left", pad=10, fontweight="bold", **style(10))
+        panel.set_xlabel("labels used in training", **text_style(9) | {"color": GREY})
+        panel.set_title(title, loc="left", pad=10, fontweight="bold", **text_style(10))
         if number == 0:
-            panel.set_ylabel("accuracy in percent", **style(9) | {"color": GREY})
+            panel.set_ylabel("accuracy in percent", **text_style(9) | {"color": GREY})
             panel.legend(frameon=False, loc="lower right", fontsize=9)
     save(figure, path)

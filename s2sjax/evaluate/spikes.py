@@ -40,17 +40,18 @@ def spike_figure(path: Target, examples: Sequence[Spikes]) -> None:
         width = INCHES * len(one.frames) / longest
         picture = figure.add_axes((0, top - PICTURE, width, PICTURE))
         curves = figure.add_axes((0, top - PICTURE - CURVES - 0.06, width, CURVES))
-        _draw_frames(picture, one)
+        draw_frames(picture, one.frames, one.title)
         _draw_probs(curves, one)
         top -= PICTURE + CURVES + 0.95
     save(figure, path)
 
 
-def _draw_frames(panel: Axes, one: Spikes) -> None:
-    low, high = np.percentile(one.frames, [1, 99])
-    T, F = one.frames.shape
+def draw_frames(panel: Axes, values: np.ndarray, title: str) -> None:
+    """values [T, F]: time to the right, features upwards."""
+    low, high = np.percentile(values, [1, 99])
+    T, F = values.shape
     panel.imshow(
-        one.frames.T, cmap=ATTENTION_COLOURS, vmin=low, vmax=max(high, low + 1e-6), aspect="auto", origin="lower",
+        values.T, cmap=ATTENTION_COLOURS, vmin=low, vmax=max(high, low + 1e-6), aspect="auto", origin="lower",
         interpolation="nearest", extent=(0, T, 0, F),
     )  # fmt: skip
     panel.set_xlim(0, T)
@@ -58,7 +59,7 @@ def _draw_frames(panel: Axes, one: Spikes) -> None:
     panel.set_yticks([])
     panel.spines[:].set_visible(False)
     panel.set_ylabel("features", **text_style(8) | {"color": GREY})
-    panel.set_title(shortened(one.title, 100), loc="left", pad=6, fontweight="bold", **text_style(9))
+    panel.set_title(shortened(title, 100), loc="left", pad=6, fontweight="bold", **text_style(9))
 
 
 def _draw_probs(panel: Axes, one: Spikes) -> None:
@@ -85,7 +86,12 @@ def _draw_probs(panel: Axes, one: Spikes) -> None:
     panel.spines["bottom"].set_color(GREY)
     panel.tick_params(length=0, pad=4, labelsize=8, labelcolor=GREY)
     panel.set_ylabel("probability", **text_style(8) | {"color": GREY})
-    if one.seconds:
-        ticks = np.arange(0, T * one.seconds + 1e-9, 0.5 if T * one.seconds > 1 else 0.1)
-        panel.set_xticks(ticks / one.seconds, [f"{tick:.1f}" for tick in ticks])
-    panel.set_xlabel("seconds" if one.seconds else "frames", labelpad=2, **text_style(8) | {"color": GREY})
+    time_axis(panel, T, one.seconds)
+
+
+def time_axis(panel: Axes, frames: int, seconds: float) -> None:
+    """seconds: of a frame; 0: the axis counts frames."""
+    if seconds:
+        ticks = np.arange(0, frames * seconds + 1e-9, 0.5 if frames * seconds > 1 else 0.1)
+        panel.set_xticks(ticks / seconds, [f"{tick:.1f}" for tick in ticks])
+    panel.set_xlabel("seconds" if seconds else "frames", labelpad=2, **text_style(8) | {"color": GREY})

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from s2sjax.evaluate.metrics import Result, Terms
+from s2sjax.evaluate.metrics import Result, Terms, mean_result
 
 Tags = Sequence[str]
 
@@ -44,12 +44,7 @@ def entities(tags: Tags) -> set[tuple[str, int, int]]:
 
 def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
     """Each metric in percent, with the terms of each sentence."""
-    return {name: _result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
-
-
-def _result(name: str, label: str, terms: Terms) -> Result:
-    total, weight = (sum(column) for column in zip(*terms))
-    return Result(name, total / max(weight, 1), True, None, len(terms), label, terms=terms)
+    return {name: mean_result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
 
 
 def right_tags(pair: Pair) -> int:

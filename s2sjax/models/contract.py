@@ -24,6 +24,8 @@ How a front end, an encoder and a decoder join. An encoder is built as Type(conf
     decoder.hidden(memory, inputs, mask, train, segments)  -> [B, T, W]: `inputs` is `target` shifted right
     decoder.output                                         the layer above: `logits` of all words, `rows` of some
     decoder.parallel                                       whether training sees all positions at once
+    decoder.attention_heads(memory, inputs)                -> [B, layers, heads, T, S], optional: where the attention of
+                                                           `step` is a mean of several, each of them
 
 The configuration's `encoder_spec` says what the encoder's Memory is, its `decoder_spec` what the decoder requires
 (s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree; in a
@@ -134,10 +136,6 @@ def masked_mean(states: Array, mask: Array) -> Array:
     return (states * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
-def _arrays(source: Any) -> tuple:
-    return source if isinstance(source, tuple) else (source,)
-
-
 class EncoderDecoder(nn.Module):
     """An encoder and a decoder of `s2sjax/models`, joined."""
 
@@ -152,8 +150,8 @@ class EncoderDecoder(nn.Module):
     remat_policy: str = "none"
     """what training saves for the backward pass: see s2sjax/core/remat.py"""
     source_frontend: nn.Module | None = None
-    """for sources that are not ids: called as frontend(*source, train), and frontend.mask(*source) -> [B, S] needs no
-    parameters; `source_size` and `source_spelling` are not used"""
+    """for a source that is a tuple of arrays instead of ids: called as frontend(*source, train), and
+    frontend.mask(*source) -> [B, S] needs no parameters; `source_size` and `source_spelling` are not used"""
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
@@ -189,11 +187,11 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def source_mask(self, source: Any) -> Array:
         """Where the memory of a source is real: [B, S]."""
-        return source != PAD if self.source_frontend is None else self.source_frontend.mask(*_arrays(source))  # type: ignore[attr-defined]
+        return source != PAD if self.source_frontend is None else self.source_frontend.mask(*source)  # type: ignore[attr-defined]
 
     def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
-        read = self.frontend(source) if self.source_frontend is None else self.frontend(*_arrays(source), train)
+        read = self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
         memory = self.encoder(*read, train, segments)
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
@@ -215,14 +213,18 @@ class EncoderDecoder(nn.Module):
         self._check_segments(segments)
         return self.decoder.hidden(memory, inputs, mask, train, segments)
 
-    @property
-    def has_training_attention(self) -> bool:
-        """Whether `hidden_and_attention` can be called."""
-        return hasattr(self.decoder_type, "hidden_and_attention")
-
     def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
         """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
         return self.decoder.hidden_and_attention(memory, inputs, mask, train)
+
+    @property
+    def has_attention_heads(self) -> bool:
+        """Whether the attention that `step` returns is a mean of several, which `attention_heads` gives one by one."""
+        return hasattr(self.decoder_type, "attention_heads")
+
+    def attention_heads(self, source: Any, target: Array) -> Array:
+        """The attention weights of each layer and head while the model writes `target`: [B, layers, heads, T, S]."""
+        return self.decoder.attention_heads(self.encode(source), shift_right(target))
 
     def logits(self, hidden: Array) -> Array:
         return self.decoder.output.logits(hidden)

@@ -15,6 +15,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, convolution
+from s2sjax.core.tokens import PAD
 from s2sjax.models.contract import Memory, Segments, check_positions
 from s2sjax.parameters import param
 
@@ -212,10 +213,11 @@ class ConvDecoder(nn.Module):
             alphas.append(alpha)
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
-    def _layer(self, layer: int, memory: DecoderMemory, embedded: Array, x: Array, mask: Array, train: bool) -> Array:
+    def _layer(self, layer: int, memory: DecoderMemory, embedded: Array, x: Array, mask: Array, train: bool):
+        """x, and the attention weights [B, T, S]."""
         block, attend = self.blocks[layer], self.attentions[layer]
-        v, _ = attend(attention.attend_all, memory, block.read(x, mask, train), embedded)
-        return block.add(x, v)
+        v, alpha = attend(attention.attend_all, memory, block.read(x, mask, train), embedded)
+        return block.add(x, v), alpha
 
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
@@ -223,7 +225,15 @@ class ConvDecoder(nn.Module):
         embedded = self.positions.everywhere(self.embedding(inputs), train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
-            x = layers.remat_block(
-                self.remat_policy, self, lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train), x
-            )
+            one = lambda self, x, at=layer: self._layer(at, memory, embedded, x, mask, train)[0]
+            x = layers.remat_block(self.remat_policy, self, one, x)
         return layers.dropout(self, self.leave(x), self.config.dropout, train)
+
+    def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
+        """Over the source, of each layer, at all positions of inputs [B, T]: [B, layers, 1, T, S]."""
+        embedded = self.positions.everywhere(self.embedding(inputs), False)
+        x, alphas = self.enter(embedded), []
+        for layer in range(len(self.blocks)):
+            x, alpha = self._layer(layer, memory, embedded, x, inputs != PAD, False)
+            alphas.append(alpha[:, None])
+        return jnp.stack(alphas, axis=1)

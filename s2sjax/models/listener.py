@@ -9,7 +9,7 @@ from jax import Array
 
 from s2sjax import layers
 from s2sjax.models.frontends import Frames
-from s2sjax.models.recognizer import plane_weights, reduce_frames
+from s2sjax.models.recognizer import plane_weights, reduce_frames, reduced_width
 
 
 class Listener(nn.Module):
@@ -33,7 +33,7 @@ class Listener(nn.Module):
 
     @property
     def _inputs(self) -> int:
-        return -(-self.features // 4) * self.channels if self.channels else self.stack * self.features
+        return reduced_width(self.features, self.stack, self.channels)
 
     @property
     def width(self) -> int:

@@ -36,7 +36,7 @@ class Recognizer(nn.Module):
     remat_policy: str = "none"
 
     def setup(self):
-        inputs = -(-self.features // 4) * self.channels if self.channels else self.stack * self.features
+        inputs = reduced_width(self.features, self.stack, self.channels)
         self.convolutions = plane_weights(self.channels, self.dtype)
         self.encode = FrameEncoder(self.family, inputs, self.dtype, self.remat_policy)
         self.output = layers.Dense(self.family.encoder_spec.states, self.symbols, self.dtype)
@@ -50,6 +50,11 @@ class Recognizer(nn.Module):
         frames, lengths = reduce_frames(frames, lengths, self.normalize, convolutions, self.stack, self.dtype)
         states = self.encode(frames, lengths, train).states
         return self.output.logits(layers.dropout(self, states, self.dropout, train)), lengths
+
+
+def reduced_width(features: int, stack: int, channels: int) -> int:
+    """Of what `reduce_frames` returns."""
+    return -(-features // 4) * channels if channels else stack * features
 
 
 def plane_weights(channels: int, dtype: Any) -> list[layers.Weights]:

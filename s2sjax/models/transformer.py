@@ -75,6 +75,12 @@ class Attention(nn.Module):
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
 
+    def weights(self, x: Array, memory: Array, mask: Array) -> Array:
+        """Of each head, at all positions of x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
+        keys, values = (part.swapaxes(1, 2) for part in self.keys_values(memory))
+        seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
+        return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
+
     def self_attention_step(
         self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
     ) -> tuple[Array, kv_cache.Cache]:
@@ -314,6 +320,12 @@ class DecoderBlock(nn.Module):
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
 
+    def cross_weights(self, x: Array, states: Array, mask: Array, bias: Array | None) -> Array:
+        """The weights over the source [B, N, T, S] that `__call__` uses."""
+        h, everything = self.around_attention.before(x), jnp.full(x.shape[:1], x.shape[1])
+        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), False)
+        return self.cross.weights(self.around_cross.before(x), states, mask)
+
 
 class TransformerDecoder(nn.Module):
     config: config.Transformer
@@ -395,3 +407,13 @@ class TransformerDecoder(nn.Module):
         bias = self.positions.bias(inputs.shape[1])
         x = self.blocks(x, memory.states, seen, train=train, bias=bias, own=own)
         return self.final_norm(x)
+
+    def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
+        """Over the source, of each layer and head, at all positions of inputs [B, T]: [B, layers, N, T, S]."""
+        x = self.positions.everywhere(self.embedding(inputs), False)
+        bias, alphas = self.positions.bias(inputs.shape[1]), []
+        for params in self.blocks.unstacked():
+            block = self.blocks.bind_block(params)
+            alphas.append(block.cross_weights(x, memory.states, memory.mask, bias))
+            x = block(x, memory.states, memory.mask.sum(1), False, bias)
+        return jnp.stack(alphas, axis=1)

@@ -6,7 +6,7 @@ writes the caption.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,19 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import at_least, check_buckets, require, settings
 from s2sjax.core import pictures as core
+from s2sjax.core.augment import example_keys
 from s2sjax.data import text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket, Columns, Ragged, Shared
 from s2sjax.data.pictures import Captioned, CaptionedFiles, Picture, fingerprint
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid, PictureGrid
-from s2sjax.tasks.generation import GenerationTask, check_network, examples_keys
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
-from s2sjax.training import hosts
+from s2sjax.tasks.generation import GenerationTask, check_network, sample_numbers
+from s2sjax.tasks.task import Assets, abstract
 
 # ------------------------------------------------------------------------------------- settings
 
@@ -76,8 +76,7 @@ class CaptionData:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch")
-        require(len(self.buckets) > 0, "data.buckets is empty: give at least one length")
-        require(min(map(min, self.buckets)) >= 1, f"data.buckets is {self.buckets}: each number must be at least 1")
+        check_buckets(self.buckets)
         require(
             self.text.sampling == 0 and not self.text.spelling.on,
             "data.text.sampling and data.text.spelling are of translations: leave them out",
@@ -91,10 +90,10 @@ class CaptionModel:
     grid: Grid = Grid()
     """reads the picture"""
     network: config.ModelConfig = field(
-        default_factory=lambda: config.Pair(Direct(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
+        default_factory=lambda: config.Pair(Identity(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
     )
     """attends to the grid and writes; the `embedding` of its encoder is the width of the grid's vectors. With the
-    encoder `Direct`, the grid is the memory, as in the paper"""
+    encoder `Identity`, the grid is the memory, as in the paper"""
     dropout: float = 0.0
     """dropout rate of the grid's vectors"""
     attention_penalty: float = 0.0
@@ -211,6 +210,11 @@ class CaptioningTask(GenerationTask):
         lines = [caption for picture in data for caption in picture.captions]
         return {"target": text.build(self.experiment.data.text, lines)}
 
+    def adopt_assets(self, data: Sequence[Picture], assets: Assets) -> Assets:
+        found = assets.get("target")
+        require(isinstance(found, text.AnyVocabulary), "the other run writes no text: leave out --init-assets")
+        return {"target": found}
+
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         return {"target": text.load(folder, "target")}
 
@@ -245,7 +249,7 @@ class CaptioningTask(GenerationTask):
         changes = self.experiment.data.augment.changes
         if not any(changes):
             return batch
-        keys = examples_keys(self.experiment.seed, step, batch["example"])
+        keys = example_keys(self.experiment.seed, step, batch["example"])
         return batch | {"picture": jax.vmap(partial(core.change, changes))(keys, batch["picture"])}
 
     @property
@@ -263,13 +267,18 @@ class CaptioningTask(GenerationTask):
 
     # ----------------------------------------------------------------------------- predictions
 
-    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        generator = self.generator(mesh, others)
+    @property
+    def layout(self) -> str:
+        size = self.corpus.size
+        side = self.experiment.model.grid.side(size)
+        return f"pictures of {size} x {size} pixels as {side} x {side} vectors"
 
-        def predict(params: Any, examples: Sequence[Picture]) -> list[Output]:
-            return [best[0] for best in generator.decode(params, _unwritten(examples))]
+    def columns_with(self, examples: Sequence[Picture], outputs: Sequence[Output] | None) -> Columns:
+        ids: list[Sequence[int]] = [()] * len(examples) if outputs is None else [output.ids[:-1] for output in outputs]
+        return _columns(examples, range(len(examples)), ids, sample_numbers([example.name for example in examples]))
 
-        return predict
+    def output_of(self, found: Output) -> Output:
+        return found
 
     def metrics(self, examples: Sequence[Picture], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
         texts, references = [output.text for output in outputs], [example.captions for example in examples]
@@ -285,40 +294,24 @@ class CaptioningTask(GenerationTask):
     def record(self, example: Picture, output: Output) -> dict[str, Any]:
         return {"source": example.name, "hypothesis": output.text, "references": list(example.captions)}
 
-    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """Draws some pictures that training has not seen: their captions, and where each word looks."""
-        e, split = self.experiment, next((split for split in ("test", "dev") if self.has(split)), None)
-        generator = self.generator(mesh)
-        if not e.evaluate.drawn or split is None:
-            return []
-        if not generator.attends:
-            print("this model has no attention: attention.png is not drawn")
-            return []
-        examples, params = self.examples(split)[: e.evaluate.drawn], restore()
-        outputs = [best[0] for best in generator.decode(params, _unwritten(examples))]
-        written = _columns(examples, range(len(examples)), [output.ids[:-1] for output in outputs])
-        weights = generator.attention(params, written)
-        path = folder / "attention.png"
-        if hosts.is_leader():
-            from s2sjax.evaluate import picture_figure  # imports Matplotlib, which is slow
+    def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        """The pictures, their captions, and where each word looks."""
+        from s2sjax.evaluate import picture_figure  # imports Matplotlib, which is slow
 
-            looks = [
-                picture_figure.Looks(
-                    picture.pixels, self.target.pieces(output.ids), alpha[: len(output.ids)], str(output)
-                )
-                for picture, output, alpha in zip(examples, outputs, weights)
-            ]
-            picture_figure.draw(path, looks)
-        return [path]
+        each = [
+            picture_figure.CaptionAttention(
+                picture.pixels, self.target.pieces(output.ids), alpha[: len(output.ids)], str(output)
+            )
+            for picture, output, alpha in zip(examples, outputs, weights)
+        ]
+        picture_figure.draw(path, each)
 
 
-def _columns(data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]]) -> Columns:
-    """Row n has picture index[n] and caption ids[n]."""
+def _columns(
+    data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]], numbers: np.ndarray | None = None
+) -> Columns:
+    """Row n has picture index[n] and caption ids[n]; `numbers`: of the column `example`, by default from 0."""
     pictures = Shared(np.stack([picture.pixels for picture in data]), np.array(index))
     count = len(index)
-    return Columns({"target": Ragged.of_ids(ids)}, {"picture": pictures}, np.arange(count, dtype=np.int32), (count,))
-
-
-def _unwritten(examples: Sequence[Picture]) -> Columns:
-    """One row a picture, with an empty caption."""
-    return _columns(examples, range(len(examples)), [()] * len(examples))
+    numbers = np.arange(count, dtype=np.int32) if numbers is None else numbers
+    return Columns({"target": Ragged.of_ids(ids)}, {"picture": pictures}, numbers, (count,))

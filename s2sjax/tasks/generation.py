@@ -6,47 +6,53 @@ search as translations (evaluate/generation.py).
 
 from __future__ import annotations
 
+import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from s2sjax import config, models
 from s2sjax.config import encoder_and_decoder, require
 from s2sjax.data import text
-from s2sjax.data.columns import AnyColumns
+from s2sjax.data.columns import AnyColumns, Columns
+from s2sjax.evaluate.decoding import Output
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.generation import Generator
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
-from s2sjax.tasks.task import Task
+from s2sjax.tasks.task import Predictor, Task, vocabulary_rows
+from s2sjax.training import hosts
+from s2sjax.training.fingerprints import named_leaves
 from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
-
-AUGMENT = 0x617567
-"""separates the random numbers of augmentation from those of dropout"""
+from s2sjax.training.transfer import Rows
 
 
 def check_network(network: config.ModelConfig, search: config.Search, train: config.Train, places: int) -> None:
     """Refuses what cannot work with a front end; `places`: the most that the encoder reads."""
     encoder, decoder = encoder_and_decoder(network)
     require(decoder.tie != "all", "model.network.tie 'all' requires a source of words: set it 'output' or 'none'")
+    plain = config.Search()
+    for name in ("nbest", "max_source", "max_ratio", "min_ratio"):
+        require(
+            getattr(search, name) == getattr(plain, name),
+            f"search.{name} applies to translation, and captions and transcripts do not use it: leave it out",
+        )
     require(
         not decoder.attends_own_position,
         f"model.network: {type(decoder).__name__} writes one word for each place that it reads: choose another decoder",
     )
     require(
         search.max_length > 0,
-        "search.max_length is 0, which counts the words of a source, and the source has none: set it above 0",
-    )
-    require(
-        search.coverage == 0 or decoder.decoder_spec.states is not None,
-        f"search.coverage {search.coverage} requires a decoder with attention: set it to 0",
+        "search.max_length 0 derives the limit from the words of the source, and this source has none: set it above 0",
     )
     require(train.softmax == config.Softmax(), "train.softmax is of large vocabularies of translations: leave it out")
     for side, name, most in (
@@ -60,10 +66,9 @@ def check_network(network: config.ModelConfig, search: config.Search, train: con
         )
 
 
-def examples_keys(seed: int, step: Array, example: Array) -> Array:
-    """A key for each row, of (seed, step, example), whatever the other rows are; [B] -> [B]."""
-    now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
-    return jax.vmap(partial(jax.random.fold_in, now))(example)
+def sample_numbers(names: Sequence[str]) -> np.ndarray:
+    """int32: numbers that name the random samples of examples, whatever the others are."""
+    return np.array([zlib.crc32(name.encode()) & 0x7FFFFFFF for name in names], np.int32)
 
 
 class GenerationTask(Task):
@@ -86,6 +91,23 @@ class GenerationTask(Task):
     @abstractmethod
     def source_example(self) -> tuple:
         """A small source, to initialise the parameters."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> str:
+        """What is read and how large the memory is, in words: the runs of an ensemble agree in it."""
+
+    @abstractmethod
+    def columns_with(self, examples: Sequence[Any], outputs: Sequence[Any] | None) -> Columns:
+        """One row an example, with an output as its target, or an empty target."""
+
+    @abstractmethod
+    def output_of(self, found: Output) -> Any:
+        """The output of an example."""
+
+    @abstractmethod
+    def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        """A figure of outputs and their attention, each [T, S] with padding."""
 
     def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
         """The batch that training reads, changed at random."""
@@ -114,12 +136,11 @@ class GenerationTask(Task):
     def module(self) -> EncoderDecoder:
         return self.module_in(self.experiment.train.dtype)
 
-    def module_in(self, dtype: str) -> EncoderDecoder:
-        e = self.experiment
+    def module_in(self, dtype: str, more: int = 0) -> EncoderDecoder:
+        """`more`: words than the vocabulary has."""
+        e, size = self.experiment, self.target.size + more
         frontend = self.frontend(jnp.dtype(dtype))
-        return models.build(
-            e.model.network, 0, self.target.size, dtype, remat_policy=e.train.remat, source_frontend=frontend
-        )
+        return models.build(e.model.network, 0, size, dtype, remat_policy=e.train.remat, source_frontend=frontend)
 
     def init(self, key: Array) -> Any:
         return self.module.init(key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
@@ -144,6 +165,15 @@ class GenerationTask(Task):
             return objectives.evaluation_loss(module, params, read)
 
         return loss
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        return vocabulary_rows(self.target, other.assets.get("target"), self._shapes(), self._shapes(1))
+
+    def _shapes(self, more: int = 0) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters if the vocabulary had that many more words."""
+        module = self.module_in("float32", more)
+        params = jax.eval_shape(module.init, jax.random.key(0), self.source_example(), jnp.ones((1, 1), jnp.int32))
+        return {path: leaf.shape for path, leaf in named_leaves(params["params"])}
 
     @property
     def rules(self) -> Rules:
@@ -174,6 +204,37 @@ class GenerationTask(Task):
 
     def check_predictor(self) -> None:
         self.generator()
+
+    def check_ensemble(self, other: Task) -> None:
+        assert isinstance(other, GenerationTask), "the runner compares the tasks first"
+        require(
+            self.layout == other.layout,
+            f"one run reads {self.layout}, the other {other.layout}: an ensemble requires runs that read alike",
+        )
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        generator = self.generator(mesh, others)
+
+        def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
+            return [self.output_of(best[0]) for best in generator.decode(params, self.columns_with(examples, None))]
+
+        return predict
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Draws some examples that training has not seen, with the attention of their outputs."""
+        count, split = self.experiment.evaluate.drawn, next((s for s in ("test", "dev") if self.has(s)), None)
+        if not count or split is None:
+            return []
+        generator = self.generator(mesh)
+        if not generator.attends:
+            print("this model has no attention: attention.png is not drawn")
+            return []
+        examples, params, path = self.examples(split)[:count], restore(), folder / "attention.png"
+        outputs = self.predictor(mesh)(params, examples)
+        weights = generator.attention(params, self.columns_with(examples, outputs))
+        if hosts.is_leader():
+            self.draw(path, examples, outputs, weights)
+        return [path]
 
     def settings_text(self) -> str:
         search = self.experiment.search

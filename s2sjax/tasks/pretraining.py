@@ -27,7 +27,7 @@ from s2sjax.data.paragraphs import Pair, Parts
 from s2sjax.evaluate import perplexity
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics import Result, mean_result
 from s2sjax.models.bert import Bert
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract, word_rows
 from s2sjax.training.mesh import Rules
@@ -82,7 +82,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Guessed(NamedTuple):
+class MaskedPrediction(NamedTuple):
     """How well the hidden words of a pair, and whether its second text follows, were guessed."""
 
     nats: float
@@ -130,7 +130,7 @@ class PretrainingTask(Task):
         count, ids = line.count(MASK), paragraphs.masked_ids(self.vocabulary, line)
         require(count > 0, f"{where} has no {MASK}: write one in place of each word to fill in")
         found = ids.count(text.mark(self.vocabulary, MASK))
-        require(found == count, f"{where} has {count} {MASK} in {found} words: write a blank between two of them")
+        require(found == count, f"{where}: each {MASK} must be a word of its own: separate them by blanks")
         length, most = len(ids) + 2, self._longest
         require(length <= most, f"{where} has {length} positions, the model reads at most {most}: shorten it")
         return Line(line)
@@ -183,7 +183,7 @@ class PretrainingTask(Task):
         """Of (key, example), whatever the other rows are."""
         vocabulary = self.vocabulary
         first = len(SPECIALS) + len(vocabulary.tags)
-        options = (self.experiment.model.share, text.mark(vocabulary, MASK), first, vocabulary.size)
+        options = (self.experiment.model.mask_rate, text.mark(vocabulary, MASK), first, vocabulary.size)
         keys = jax.vmap(partial(jax.random.fold_in, key))(batch["example"])
         return jax.vmap(lambda key, ids: mask_words(key, ids, *options))(keys, batch["source"])
 
@@ -254,7 +254,9 @@ class PretrainingTask(Task):
             if examples and isinstance(examples[0], Line):
                 return self._filled(examples, fill(params, self._line_columns(examples)))
             found = guess(params, self.dev_columns(examples))
-            return [Guessed(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found]
+            return [
+                MaskedPrediction(float(nats), int(n), int(right), float(follows)) for nats, n, right, follows in found
+            ]
 
         return predict
 
@@ -290,7 +292,7 @@ class PretrainingTask(Task):
             found.append(paragraphs.filled(line.text, pieces))
         return found
 
-    def metrics(self, examples: Sequence[Pair], outputs: Sequence[Guessed]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, Result]:
         """Perplexity and accuracy of the hidden words, accuracy of whether a text follows."""
         words = sum(output.words for output in outputs)
         signature = f"unit:{self.vocabulary.unit}|vocabulary:{self.vocabulary.size}|words:{words}"
@@ -300,25 +302,20 @@ class PretrainingTask(Task):
             (100.0 * ((output.follows > 0.5) == example.follows), 1.0) for example, output in zip(examples, outputs)
         ]
         return perplexity.results(nats, False, signature) | {
-            "accuracy": _percentage("accuracy", "masked-word accuracy", right, signature),
-            "next": _percentage("next", "next-sentence accuracy", follows),
+            "accuracy": mean_result("accuracy", "masked-word accuracy", right, signature),
+            "next": mean_result("next", "next-sentence accuracy", follows),
         }
 
     @property
     def higher_is_better(self) -> bool:
         return False
 
-    def show(self, example: Pair, output: Guessed) -> str:
+    def show(self, example: Pair, output: MaskedPrediction) -> str:
         verdict = (
             "✓" if (output.follows > 0.5) == example.follows else "(it does)" if example.follows else "(it does not)"
         )
         return f"{example.first} | {example.second}  ->  {output} {verdict}"
 
-    def record(self, example: Pair, output: Guessed) -> dict[str, Any]:
+    def record(self, example: Pair, output: MaskedPrediction) -> dict[str, Any]:
         source = f"{example.first}\t{example.second}"
         return {"source": source, "hypothesis": str(output), "references": ["follows" if example.follows else "random"]}
-
-
-def _percentage(name: str, label: str, terms: list[tuple[float, float]], signature: str | None = None) -> Result:
-    value = sum(above for above, _ in terms) / max(sum(below for _, below in terms), 1)
-    return Result(name, value, True, signature, len(terms), label, terms=terms)

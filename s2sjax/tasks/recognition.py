@@ -6,6 +6,7 @@ or by prefix beam search with an n-gram language model of the training labels (c
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -19,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config, models
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import at_least, check_buckets, require, settings
 from s2sjax.core import augment, ctc
 from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
@@ -30,7 +31,7 @@ from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.edit import distance
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics import Result, mean_result
 from s2sjax.models.recognizer import Recognizer
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.training import hosts
@@ -97,12 +98,33 @@ class LabelledSignals:
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch", "ngram")
-        require(len(self.buckets) > 0, "data.buckets is empty: give at least one (frames, labels)")
-        require(min(map(min, self.buckets)) >= 1, f"data.buckets is {self.buckets}: each number must be at least 1")
+        check_buckets(self.buckets)
+
+
+class FrameModel:
+    """What the settings of models that read frames have in common."""
+
+    stack: int
+    channels: int
+    dropout: float
+
+    def check_frames(self) -> None:
+        at_least(1, self, "model", "stack")
+        at_least(0, self, "model", "channels")
+        require(
+            self.stack == 1 or self.channels == 0,
+            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
+        )
+        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
+
+    @property
+    def reduction(self) -> int:
+        """Frames that become one."""
+        return 4 if self.channels else self.stack
 
 
 @settings
-class RecognizerModel:
+class RecognizerModel(FrameModel):
     """An encoder of any family, and a dense layer."""
 
     encoder: config.Family = field(
@@ -119,18 +141,7 @@ class RecognizerModel:
     """dropout rate of what the output layer reads"""
 
     def __post_init__(self):
-        at_least(1, self, "model", "stack")
-        at_least(0, self, "model", "channels")
-        require(
-            self.stack == 1 or self.channels == 0,
-            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
-        )
-        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
-
-    @property
-    def reduction(self) -> int:
-        """Frames that become one."""
-        return 4 if self.channels else self.stack
+        self.check_frames()
 
 
 @settings
@@ -243,35 +254,22 @@ def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Seque
         "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
         "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
     }
-    return {
-        name: Result(
-            name, sum(a for a, _ in terms[name]) / max(sum(b for _, b in terms[name]), 1), False, None,
-            len(examples), LABELS[name], terms=terms[name],
-        )
-        for name in names
-    }  # fmt: skip
+    return {name: mean_result(name, LABELS[name], terms[name], higher_is_better=False) for name in names}
 
 
-AUGMENT = 0x617567
-"""separates the random numbers of augmentation from those of dropout"""
+class SignalTask(Task):
+    """What tasks that read signals have in common, besides the model."""
 
-
-class RecognitionTask(Task):
-    """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
-
-    experiment: Recognition
-    settings_fields = ("search.beam",)
     noun = "sequence"
-
-    # ------------------------------------------------------------------------------------ data
 
     @property
     def corpus(self) -> Signals:
         return self.experiment.data.corpus
 
     @property
-    def labels(self) -> LabelModel:
-        return self.assets["labels"]
+    @abstractmethod
+    def reader(self) -> Any:
+        """The settings of the encoder."""
 
     def has(self, split: str) -> bool:
         return self.corpus.has(split)
@@ -282,10 +280,12 @@ class RecognitionTask(Task):
     def examples(self, split: str) -> list[Signal]:
         found = self.corpus.examples(split)
         require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
+        for signal in found:
+            check_labels(signal.labels, self.corpus.alphabet, signal.name)
         return found
 
     def example_of(self, line: str, where: str) -> Signal:
-        signal, most = self.corpus.example_of(line, where), self._longest
+        signal, most = self.corpus.example_of(line, where), self.longest
         require(
             most is None or len(signal.frames) <= most,
             f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
@@ -293,13 +293,30 @@ class RecognitionTask(Task):
         return signal
 
     @property
-    def _longest(self) -> int | None:
-        """The most frames that the encoder can address."""
-        model = self.experiment.model
-        return None if model.encoder.max_positions is None else model.encoder.max_positions * model.reduction
+    def longest(self) -> int | None:
+        """The most frames that the encoder can address; None: any number."""
+        places = self.reader.max_positions
+        return None if places is None else places * self.experiment.model.reduction
 
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
+
+
+class RecognitionTask(SignalTask):
+    """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
+
+    experiment: Recognition
+    settings_fields = ("search.beam",)
+
+    # ------------------------------------------------------------------------------------ data
+
+    @property
+    def labels(self) -> LabelModel:
+        return self.assets["labels"]
+
+    @property
+    def reader(self) -> config.Family:
+        return self.experiment.model.encoder
 
     def remarks(self, data: Sequence[Signal]) -> list[str]:
         short = sum(not self._feasible(signal) for signal in data)
@@ -315,8 +332,6 @@ class RecognitionTask(Task):
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = LabelModel.of(self.corpus.alphabet, (), 0)
-        for signal in data:
-            check_labels(signal.labels, labels.alphabet, signal.name)
         sequences = [labels.ids(signal.labels) for signal in data]
         return {
             "features": assets.Statistics.of([signal.frames for signal in data]),
@@ -331,8 +346,6 @@ class RecognitionTask(Task):
         features, count = self.assets["features"], len(data)
         columns = {"frames": Ragged.of_frames([features.apply(signal.frames) for signal in data])}
         if labelled:
-            for signal in data:
-                check_labels(signal.labels, self.labels.alphabet, signal.name)
             columns["labels"] = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
         return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
 
@@ -361,8 +374,7 @@ class RecognitionTask(Task):
             frames, lengths = batch["frames"], batch["frames_lengths"]
             if any(ranges):
                 # Of (seed, step, example), whatever the other rows are; not of `key`, which differs by micro-batch.
-                now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
-                keys = jax.vmap(partial(jax.random.fold_in, now))(batch["example"])
+                keys = augment.example_keys(seed, step, batch["example"])
                 frames, lengths = jax.vmap(partial(augment.augment, ranges))(keys, frames, lengths)
             return _ctc(module, params, frames, lengths, batch["labels"], True, {"dropout": key})
 
@@ -395,7 +407,7 @@ class RecognitionTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self._longest)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self.longest)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -451,7 +463,7 @@ class RecognitionTask(Task):
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
         apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self._longest)
+        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self.longest)
         found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if hosts.is_leader():

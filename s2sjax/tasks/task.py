@@ -121,7 +121,9 @@ class Task(ABC):
 
     def adopt_assets(self, data: Any, assets: Assets) -> Assets:
         """The assets of another run, for this one; refused if they do not fit (`s2sjax train --init-assets`)."""
-        raise UserError(f"{type(self.experiment).__name__} has no assets to take from another run: drop --init-assets")
+        raise UserError(
+            f"{type(self.experiment).__name__} has no assets to take from another run: leave out --init-assets"
+        )
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         """What `Asset.save` has written, by name."""
@@ -216,6 +218,10 @@ class Task(ABC):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """Compiled once a shape and kept between calls. With `others`, an ensemble: params are a list then."""
 
+    def check_ensemble(self, other: Task) -> None:
+        """Refuses another run of this task that cannot predict together with it; the runner compares the assets."""
+        assert type(self) is type(other), "the runner compares the tasks first"
+
     @abstractmethod
     def metrics(self, examples: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Result]:
         """The scores of the outputs; the first decides which checkpoint is best."""
@@ -290,6 +296,24 @@ def word_rows(vocabulary: text.AnyVocabulary, others: Assets, *paths: str, name:
         return {}
     index = None if theirs is None else text.rows_in(vocabulary, theirs)
     return dict.fromkeys(paths, None if index is None else Rows(0, index, name))
+
+
+def vocabulary_rows(
+    mine: text.AnyVocabulary, theirs: Any, shapes: Mapping[str, tuple[int, ...]], larger: Mapping[str, tuple[int, ...]]
+) -> dict[str, Rows | None]:
+    """`Task.transfer_rows` of the parameters that grow with a vocabulary: those of a word belong to it.
+
+    shapes: of all parameters; larger: the same if the vocabulary had one word more.
+    """
+    if isinstance(theirs, text.AnyVocabulary) and mine.fingerprint == theirs.fingerprint:
+        return {}
+    index = text.rows_in(mine, theirs) if isinstance(theirs, text.AnyVocabulary) else None
+    found: dict[str, Rows | None] = {}
+    for path, shape in shapes.items():
+        axes = [axis for axis, size in enumerate(shape) if size != larger[path][axis]]
+        if axes:
+            found[path] = Rows(axes[0], index) if index is not None and shape[axes[0]] == mine.size else None
+    return found
 
 
 def source_vocabulary(assets: Assets) -> text.AnyVocabulary | None:

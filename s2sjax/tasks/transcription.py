@@ -6,7 +6,7 @@ compared. Here the decoder writes one label after the other, and each depends on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -18,24 +18,23 @@ import numpy as np
 from jax import Array
 
 from s2sjax import config
-from s2sjax.config import at_least, require, settings
+from s2sjax.config import require, settings
 from s2sjax.core import augment
 from s2sjax.data import assets, text
 from s2sjax.data.columns import Bucket, Columns, Ragged
-from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
+from s2sjax.data.signals import Signal
 from s2sjax.evaluate.decoding import Output
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.listener import Listener
-from s2sjax.tasks.generation import GenerationTask, check_network, examples_keys
-from s2sjax.tasks.recognition import LabelEvaluate, LabelledSignals, Transcript, error_rates
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
-from s2sjax.training import hosts
+from s2sjax.tasks.generation import GenerationTask, check_network, sample_numbers
+from s2sjax.tasks.recognition import FrameModel, LabelEvaluate, LabelledSignals, SignalTask, Transcript, error_rates
+from s2sjax.tasks.task import Assets, abstract
 
 # ------------------------------------------------------------------------------------- settings
 
 
 @settings
-class SpellerModel:
+class SpellerModel(FrameModel):
     """An encoder-decoder that reads frames."""
 
     network: config.ModelConfig = field(
@@ -53,18 +52,7 @@ class SpellerModel:
     """dropout rate of what the encoder reads"""
 
     def __post_init__(self):
-        at_least(1, self, "model", "stack")
-        at_least(0, self, "model", "channels")
-        require(
-            self.stack == 1 or self.channels == 0,
-            "model.channels already reads four frames as one: set model.stack 1, or model.channels 0",
-        )
-        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
-
-    @property
-    def reduction(self) -> int:
-        """Frames that become one."""
-        return 4 if self.channels else self.stack
+        self.check_frames()
 
 
 @settings
@@ -107,47 +95,16 @@ class Transcription(config.Experiment):
 # ----------------------------------------------------------------------------------------- task
 
 
-class TranscriptionTask(GenerationTask):
+class TranscriptionTask(SignalTask, GenerationTask):
     """Signals through an encoder-decoder. Assets: the statistics of the `features`, and the labels as `target`."""
 
     experiment: Transcription
-    noun = "sequence"
 
     # ------------------------------------------------------------------------------------ data
 
     @property
-    def corpus(self) -> Signals:
-        return self.experiment.data.corpus
-
-    def has(self, split: str) -> bool:
-        return self.corpus.has(split)
-
-    def read(self) -> list[Signal]:
-        return self.examples("train")
-
-    def examples(self, split: str) -> list[Signal]:
-        found = self.corpus.examples(split)
-        require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
-        for signal in found:
-            check_labels(signal.labels, self.corpus.alphabet, signal.name)
-        return found
-
-    def example_of(self, line: str, where: str) -> Signal:
-        signal, most = self.corpus.example_of(line, where), self.longest
-        require(
-            most is None or len(signal.frames) <= most,
-            f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
-        )
-        return signal
-
-    @property
-    def longest(self) -> int | None:
-        model = self.experiment.model
-        places = config.encoder_and_decoder(model.network)[0].max_positions
-        return None if places is None else places * model.reduction
-
-    def fingerprint(self, data: Sequence[Signal]) -> str:
-        return fingerprint(data)
+    def reader(self) -> Any:
+        return config.encoder_and_decoder(self.experiment.model.network)[0]
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
         labels = self.corpus.alphabet
@@ -164,20 +121,21 @@ class TranscriptionTask(GenerationTask):
             "target": text.load(folder, "target"),
         }
 
-    def columns(self, data: Sequence[Signal], labels: Sequence[Sequence[str]] | None = None) -> Columns:
-        """`labels`: instead of those of the data."""
-        features, count = self.assets["features"], len(data)
-        ids = [self.target.encode(" ".join(each)) for each in (labels or [signal.labels for signal in data])]
+    def columns(self, data: Sequence[Signal]) -> Columns:
+        return self._columns(data, [signal.labels for signal in data], np.arange(len(data), dtype=np.int32))
+
+    def _columns(self, data: Sequence[Signal], labels: Sequence[Sequence[str]], numbers: np.ndarray) -> Columns:
+        """`numbers`: of the column `example`."""
+        features = self.assets["features"]
         frames = Ragged.of_frames([features.apply(signal.frames) for signal in data])
-        columns = {"frames": frames, "target": Ragged.of_ids(ids)}
-        return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
+        target = Ragged.of_ids([self.target.encode(" ".join(each)) for each in labels])
+        return Columns({"frames": frames, "target": target}, {}, numbers, (len(data),))
 
     # ----------------------------------------------------------------------------------- model
 
     def frontend(self, dtype: Any) -> Listener:
         m = self.experiment.model
-        width = config.encoder_and_decoder(m.network)[0].embedding
-        return Listener(self.corpus.features, width, m.stack, m.channels, m.normalize, m.dropout, dtype)
+        return Listener(self.corpus.features, self.reader.embedding, m.stack, m.channels, m.normalize, m.dropout, dtype)
 
     def source_of(self, batch: Mapping[str, Any]) -> tuple:
         return batch["frames"], batch["frames_lengths"]
@@ -189,7 +147,7 @@ class TranscriptionTask(GenerationTask):
         ranges = self.experiment.data.augment.ranges
         if not any(ranges):
             return batch
-        keys = examples_keys(self.experiment.seed, step, batch["example"])
+        keys = augment.example_keys(self.experiment.seed, step, batch["example"])
         change = jax.vmap(partial(augment.augment, ranges))
         frames, lengths = change(keys, batch["frames"], batch["frames_lengths"])
         return batch | {"frames": frames, "frames_lengths": lengths}
@@ -203,18 +161,16 @@ class TranscriptionTask(GenerationTask):
 
     # ----------------------------------------------------------------------------- predictions
 
-    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        generator = self.generator(mesh, others)
+    @property
+    def layout(self) -> str:
+        return f"frames of {self.corpus.features} features, {self.experiment.model.reduction} as one"
 
-        def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
-            found = generator.decode(params, self.columns(examples, [()] * len(examples)))
-            return [self._transcript(best[0]) for best in found]
+    def columns_with(self, examples: Sequence[Signal], outputs: Sequence[Transcript] | None) -> Columns:
+        labels = [()] * len(examples) if outputs is None else [output.labels for output in outputs]
+        return self._columns(examples, labels, sample_numbers([example.name for example in examples]))
 
-        return predict
-
-    @staticmethod
-    def _transcript(output: Output) -> Transcript:
-        return Transcript(tuple(output.text.split()), output.score)
+    def output_of(self, found: Output) -> Transcript:
+        return Transcript(tuple(found.text.split()), found.score)
 
     def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
         return error_rates(self.experiment.evaluate.metrics, examples, outputs)
@@ -231,27 +187,14 @@ class TranscriptionTask(GenerationTask):
         right = "✓" if output.labels == example.labels else f"({' '.join(example.labels)})"
         return f"{example.name}  ->  {output}  {right}"
 
-    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """Draws some examples that training has not seen: frames, and the time that each label looks at."""
-        e, split = self.experiment, next((split for split in ("test", "dev") if self.has(split)), None)
-        generator = self.generator(mesh)
-        if not e.evaluate.drawn or split is None:
-            return []
-        if not generator.attends:
-            print("this model has no attention: attention.png is not drawn")
-            return []
-        examples, params = self.examples(split)[: e.evaluate.drawn], restore()
-        outputs = self.predictor(mesh)(params, examples)
-        weights = generator.attention(params, self.columns(examples, [output.labels for output in outputs]))
-        path = folder / "attention.png"
-        if hosts.is_leader():
-            from s2sjax.evaluate import time_figure  # imports Matplotlib, which is slow
+    def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        """The frames, and the time that each label looks at."""
+        from s2sjax.evaluate import time_figure  # imports Matplotlib, which is slow
 
-            drawn = []
-            for example, output, alpha in zip(examples, outputs, weights):
-                labels, places = [*output.labels, "<eos>"], -(-len(example.frames) // e.model.reduction)
-                alpha, title = alpha[: len(labels), :places], self.show(example, output)
-                shown = example.frames, labels, alpha, e.model.reduction, title, self.corpus.seconds
-                drawn.append(time_figure.Listened(*shown))
-            time_figure.draw(path, drawn)
-        return [path]
+        n, each = self.experiment.model.reduction, []
+        for example, output, alpha in zip(examples, outputs, weights):
+            labels = [*output.labels, "<eos>"]
+            alpha = alpha[: len(labels), : -(-len(example.frames) // n)]
+            shown = example.frames, labels, alpha, n, self.show(example, output), self.corpus.seconds
+            each.append(time_figure.FrameAttention(*shown))
+        time_figure.draw(path, each)

@@ -34,7 +34,7 @@ from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, word_rows
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract, vocabulary_rows, word_rows
 from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
 from s2sjax.training.fingerprints import named_leaves
@@ -322,17 +322,9 @@ class TranslationTask(Task):
         shapes = self._shapes()
         for side, more in zip(SIDES, ((1, 0), (0, 1))):
             mine, theirs = self.assets[side], other.assets.get(side)
-            if theirs is not None and mine.fingerprint == theirs.fingerprint:
-                continue
-            index = text.rows_in(mine, theirs) if isinstance(theirs, text.AnyVocabulary) else None
-            for path, longer in self._shapes(*more).items():
-                axes = [axis for axis, size in enumerate(longer) if size != shapes[path][axis]]
-                if axes and index is not None and shapes[path][axes[0]] == mine.size:
-                    found[path] = Rows(axes[0], index)
-                elif axes:
-                    found[path] = None
-                if path.startswith(f"{side}_embedding/characters/"):  # characters are numbered by the vocabulary
-                    found[path] = None
+            found |= vocabulary_rows(mine, theirs, shapes, self._shapes(*more))
+            if theirs is None or theirs.fingerprint != mine.fingerprint:  # which numbers the characters
+                found |= {path: None for path in shapes if path.startswith(f"{side}_embedding/characters/")}
         if "source" not in other.assets:  # of a task that reads text
             path = "source_embedding/table" if "source_embedding/table" in shapes else "target_embedding/table"
             found |= word_rows(self.source, other.assets, path, name="embedding/table")

@@ -121,6 +121,7 @@ class Programs:
                 if line not in self._printed:  # again only if this program needs more than those before
                     log.print(line)
                 self._printed.add(line)
+            log.once(device_memory_bytes=max(each.total for each in self.memory.values()))
 
     def describe_memory(self) -> list[str]:
         """The memory of the program that needs most, as lines of text."""

@@ -126,11 +126,16 @@ class Log:
         seconds = time.perf_counter() - begin
         self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
 
+    def once(self, **numbers: float) -> None:
+        """Numbers that are known and do not change: written with the next metrics."""
+        self._facts |= numbers
+
     def _write_means(self, step: int) -> None:
         seconds = time.perf_counter() - self._begin - sum(self._timed.values())
         means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
         rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
         line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
+        line |= self._facts
         self._write(line)
         text = f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
         if self._live is not None:
@@ -143,6 +148,7 @@ class Log:
         self._sums: dict[str, tuple[float, float]] = {}
         self._scalars: dict[str, float] = {}
         self._timed: dict[str, float] = {}
+        self._facts: dict[str, float] = {}
         self._begin = time.perf_counter()
 
     def _write(self, line: dict[str, Any]) -> None:

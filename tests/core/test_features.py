@@ -87,7 +87,7 @@ def test_masks_are_short_runs_of_real_places():
 
 @pytest.mark.slow
 def test_what_is_drawn_depends_on_the_key_alone():
-    ranges = augment.Ranges(0.2, 0.1, 0.5, 0.1, 1, 2, 1, 2)
+    ranges = augment.Ranges(0.2, 0.1, 0.1, time_masks=1, time_width=2, feature_masks=1, feature_width=2)
     one = jax.jit(partial(augment.augment, ranges))
     frames = RNG.normal(size=(3, 10, 4)).astype(np.float32)
     keys, lengths = jax.random.split(jax.random.key(1), 3), jnp.array([10, 6, 0])

@@ -16,7 +16,7 @@ DRAWS = 600
 
 @pytest.fixture(scope="module")
 def drawn():
-    draw = partial(mask_words, share=0.15, mask=MASK, first=FIRST, size=SIZE)
+    draw = partial(mask_words, rate=0.15, mask=MASK, first=FIRST, size=SIZE)
     return jax.device_get(jax.jit(jax.vmap(draw, (0, None)))(jax.random.split(jax.random.key(0), DRAWS), IDS))
 
 
@@ -43,7 +43,7 @@ def test_special_tokens_are_never_masked_and_other_words_are_not_changed(drawn):
 
 
 def test_padding_changes_no_mask(drawn):
-    draw = partial(mask_words, share=0.15, mask=MASK, first=FIRST, size=SIZE)
+    draw = partial(mask_words, rate=0.15, mask=MASK, first=FIRST, size=SIZE)
     longer = jax.jit(draw)(jax.random.split(jax.random.key(0), DRAWS)[7], np.pad(IDS, (0, 21)))
     np.testing.assert_array_equal(longer.ids[: len(IDS)], drawn.ids[7])
     np.testing.assert_array_equal(longer.positions[:6], drawn.positions[7, :6])
@@ -51,7 +51,7 @@ def test_padding_changes_no_mask(drawn):
 
 
 def test_a_row_without_words_has_nothing_to_guess_and_one_word_is_guessed():
-    draw = partial(mask_words, jax.random.key(1), share=0.15, mask=MASK, first=FIRST, size=SIZE)
+    draw = partial(mask_words, jax.random.key(1), rate=0.15, mask=MASK, first=FIRST, size=SIZE)
     none = draw(np.array([CLS, 2, 2, 0]))
     assert not none.counts.any() and np.array_equal(none.ids, [CLS, 2, 2, 0])
     one = draw(np.array([CLS, 2, 9, 2]))

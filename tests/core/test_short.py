@@ -54,6 +54,7 @@ def test_half_precision():
     found = short.attend(*narrow, lengths, short.Static(False, interpret=True))
     assert found.dtype == jnp.bfloat16
     exact = attention.multi_head(*(array.astype(jnp.float32) for array in narrow), seen)
+    # Half of the last of 8 bits is 0.002: of the weights, and of the result.
     np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=0, atol=0.005 * float(abs(exact).max()))
 
 

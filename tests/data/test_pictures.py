@@ -94,6 +94,23 @@ def test_bad_pictures_are_refused_with_the_line(content, problem, tmp_path):
     assert str(refused.value).startswith(f"standard input, line 3: {path} {problem}")
 
 
+def test_a_huge_picture_is_refused(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**6)
+    for side in (1100, 1500):  # Pillow warns of the first and refuses the second
+        Image.new("1", (side, side)).save(tmp_path / "a.png")
+        with pytest.raises(UserError, match=r"a\.png has more than 1 million pixels: make it smaller"):
+            read(tmp_path / "a.png", 8)
+    assert not recwarn.list
+
+
+def test_what_is_transparent_is_white(tmp_path):
+    pixels = np.full((8, 8, 4), 50, np.uint8)
+    pixels[:4, :, 3], pixels[4:, :, 3] = 0, 255
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    found = read(tmp_path / "a.png", 8)[0]
+    assert (found[:4] == 255).all() and (found[4:] == 50).all()
+
+
 def test_an_empty_line_is_no_path():
     with pytest.raises(UserError, match="line 1 is empty: write the path of a picture"):
         Squares().example_of(" ", "line 1")

@@ -14,7 +14,7 @@ from s2sjax.core import precision
 from s2sjax.core.tokens import EOS
 from s2sjax.data.text import Vocabulary
 from s2sjax.errors import UserError
-from s2sjax.evaluate import figures, mbr, trees
+from s2sjax.evaluate import figures, mbr, search_nodes
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.evaluate.notes import Notes
 
@@ -149,8 +149,8 @@ def test_mbr_puts_the_middle_first(weights, text):
 def test_the_tree_is_drawn(weights, text, tmp_path):
     maker = translator(weights, text, beam=4, nbest=2, groups=2)
     tree, found = maker.tree(weights[0][1], "fade")
-    every = trees.nodes(tree)
-    ends = {trees._sentence(every, number): node for number, node in enumerate(every) if node.ended}
+    every = search_nodes.nodes(tree)
+    ends = {search_nodes.sentence(every, number): node for number, node in enumerate(every) if node.ended}
     for tokens, length, log_prob in zip(found.tokens.tolist(), found.lengths, found.log_probs):
         assert ends[tuple(tokens[:length])].log_prob == pytest.approx(float(log_prob), abs=1e-4)
     figures.search_tree(tmp_path / "tree.png", tree, found, text.pieces)

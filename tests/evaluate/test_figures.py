@@ -12,7 +12,8 @@ from matplotlib.image import imread
 
 import s2sjax
 from s2sjax.errors import UserError
-from s2sjax.evaluate.figures import AttentionMap, _read_curves, attention_grid, attention_map, learning_curves
+from s2sjax.evaluate import curves
+from s2sjax.evaluate.figures import AttentionMap, attention_grid, attention_map, learning_curves
 
 DARKEST = (12, 42, 77)
 
@@ -169,7 +170,7 @@ def test_a_run_without_evaluations_has_a_curve_of_its_loss_alone(tmp_path):
 def test_steps_done_again_count_once_and_a_half_written_last_line_is_no_harm(tmp_path):
     records = [{"step": step, "loss": loss} for step, loss in [(1, 3.0), (2, 9.0), (2, 2.0), (3, 1.0)]]
     log = write_log(tmp_path / "metrics.jsonl", *records, tail='{"step": 4, "lo')
-    assert _read_curves(log) == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
+    assert curves.read(log) == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
 
 
 def test_logs_that_cannot_be_drawn_are_refused_with_their_place(tmp_path):

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from s2sjax.core.hypotheses import Hypotheses, Tree
 from s2sjax.core.tokens import EOS
 from s2sjax.errors import UserError
-from s2sjax.evaluate import figures, style, trees
+from s2sjax.evaluate import figures, search_nodes, style, trees
 
 A, B, NEVER = 4, 5, -np.inf
 TREE = Tree(
@@ -40,7 +40,7 @@ def draw(path, monkeypatch) -> list:
 
 def test_branches_are_unbroken_and_begin_where_their_parent_ends(tmp_path, monkeypatch):
     lines = draw(tmp_path / "tree.png", monkeypatch)
-    every = trees.nodes(TREE)
+    every = search_nodes.nodes(TREE)
     assert len(lines) == len(every) == 8
     root = lines[0][0].tolist()
     for node, line in zip(every, lines):
@@ -65,8 +65,8 @@ def test_the_best_output_is_blue(tmp_path, monkeypatch):
 
 
 def test_thousands_of_steps_are_placed():
-    chain = [trees.Node(n - 1, A, n, -float(n), False) for n in range(5000)]
-    heights, root = trees._heights(chain)
+    chain = [search_nodes.Node(n - 1, A, n, -float(n), False) for n in range(5000)]
+    heights, root = search_nodes.heights(chain)
     assert set(heights) == {0.0} and root == 0.0
 
 

@@ -10,6 +10,7 @@ import pytest
 import zoo
 from jax.test_util import check_grads
 
+from s2sjax import config, models
 from s2sjax.core import losses
 from s2sjax.core.tokens import EOS, PAD, SOS
 
@@ -59,6 +60,25 @@ def test_every_leaf_of_memory_and_state_has_the_batch_in_front(name, model):
             assert ((total > 0.01) & (total < 1)).all()
         else:
             np.testing.assert_allclose(total, 1, atol=1e-6)
+
+
+WITH_HEADS = [name for name, of in zoo.MODELS.items() if models.build(of, 9, 9).has_attention_heads]
+
+
+@zoo.each(WITH_HEADS, quick=(), rare=set(WITH_HEADS) - set(zoo.KINDS))
+def test_the_attention_of_a_step_is_the_mean_of_its_layers_and_heads(name, model):
+    source, target = zoo.batch(np.random.default_rng(12))
+    heads = np.asarray(model.module.apply(model.params, source, target, method="attention_heads"))
+    memory, previous = model.encode(model.params, source), np.full(4, SOS)
+    state = model.start(model.params, memory, target.shape[1])
+    for t in range(target.shape[1]):
+        state, _, attention = model.step(model.params, memory, state, previous)
+        real = target[:, t] != PAD
+        assert largest_difference(heads[real, :, :, t].mean((1, 2)), np.asarray(attention)[real]) < BAR
+        previous = target[:, t]
+    decoder = config.encoder_and_decoder(zoo.MODELS[name])[1]
+    assert heads.shape[2] == getattr(decoder, "heads", 1)
+    assert heads.shape[1] > 1 and np.abs(heads[:, 0] - heads[:, 1]).max() > 1e-3
 
 
 @every_model

@@ -9,11 +9,12 @@ from PIL import Image
 
 from s2sjax import config, run
 from s2sjax.config import Luong, Pair, RNNsearch, Search, Text, Train, Transformer
+from s2sjax.data import text
 from s2sjax.data.pictures import Picture, Squares
 from s2sjax.errors import UserError
 from s2sjax.evaluate import picture_figure
 from s2sjax.evaluate.decoding import Output
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid
 from s2sjax.tasks import Captioning
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
@@ -23,7 +24,7 @@ SMALL = Captioning(
     CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
     CaptionModel(
         Grid(channels=(8, 16), groups=4),
-        Pair(Direct(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
+        Pair(Identity(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
         attention_penalty=0.1,
     ),
     Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
@@ -89,6 +90,7 @@ def test_every_caption_is_a_row_that_shares_its_picture(task):
     }
 
 
+@pytest.mark.slow
 def test_changes_are_of_seed_step_and_example(task):
     augmented = config.replace(SMALL, data=config.replace(SMALL.data, augment=PictureChanges(0.3, 0.5, 0.2)))
     task = augmented.task().replace(assets=task.assets)
@@ -101,7 +103,7 @@ def test_changes_are_of_seed_step_and_example(task):
 
 def test_combinations_that_cannot_work_are_refused():
     network = lambda decoder, **more: config.replace(
-        SMALL, model=CaptionModel(network=Pair(Direct(16), decoder), **more)
+        SMALL, model=CaptionModel(network=Pair(Identity(16), decoder), **more)
     )
     assert "does not give: set it to 0" in message(
         lambda: network(Transformer(width=16, heads=2), attention_penalty=1.0)
@@ -109,7 +111,10 @@ def test_combinations_that_cannot_work_are_refused():
     network(Luong(width=16, embedding=16), attention_penalty=1.0)
     assert "requires a source of words" in message(lambda: network(Luong(width=16, embedding=16, tie="all")))
     assert "one word for each place" in message(lambda: network(config.DenseDense(width=8, embedding=8)))
-    assert "search.max_length is 0" in message(lambda: config.replace(SMALL, search=Search()))
+    assert "search.max_length 0 derives" in message(lambda: config.replace(SMALL, search=Search()))
+    assert "search.nbest applies to translation" in message(
+        lambda: config.replace(SMALL, search=Search(max_length=12, nbest=2))
+    )
     small = Transformer(width=16, heads=2, positions="learned", max_length=10)
     assert "search.max_length, 12" in message(lambda: network(small))
     assert "data.augment.flip is 2" in message(lambda: PictureChanges(flip=2.0))
@@ -118,7 +123,40 @@ def test_combinations_that_cannot_work_are_refused():
     )
 
 
-def test_the_figure_of_looks_can_be_drawn(tmp_path):
-    looks = picture_figure.Looks(np.zeros((8, 8, 3), np.uint8), ["a", "dog"], np.full((2, 4), 0.25), "a dog")
-    picture_figure.draw(tmp_path / "looks.png", [looks])
-    assert (tmp_path / "looks.png").stat().st_size > 1000
+def test_the_figure_of_a_caption_has_a_picture_for_each_word_bright_where_it_looks(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(picture_figure, "save", lambda figure, path: drawn.append(figure))
+    weights = np.array([[0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 1.0]])
+    one = picture_figure.CaptionAttention(np.full((8, 8, 3), 9, np.uint8), ["a", "dog"], weights, "a dog")
+    picture_figure.draw("unused", [one])
+    plain, *words = drawn[0].axes
+    assert [panel.get_title() for panel in words] == ["a", "dog"] and len(plain.images) == 1
+    shades = [panel.images[1].get_array()[..., 3] for panel in words]
+    np.testing.assert_allclose(shades, [np.zeros((2, 2)), [[0.85, 0.85], [0.85, 0.0]]], atol=1e-6)
+
+
+def test_words_keep_their_vectors_in_another_vocabulary(task):
+    """--init: rows are matched by word, also where both vocabularies have the same size."""
+    pieces = task.target.all_pieces
+    others = [*pieces[4:][::-1][1:], "circle"]  # of the last word, another one is in its place
+    other = task.replace(assets={"target": text.Vocabulary("words", others)})
+    assert other.target.size == task.target.size
+    rows = task.transfer_rows(other)
+    assert {path.split("/")[0] for path in rows} == {"target_embedding", "decoder"}
+    for found in rows.values():
+        theirs = [other.target.all_pieces[n] if n >= 0 else None for n in found.of]
+        assert theirs == [*pieces[:-1], None]
+    assert task.transfer_rows(task) == {} and task.adopt_assets([], other.assets) == other.assets
+
+
+def test_samples_of_a_picture_depend_on_its_name_alone(task):
+    examples = task.examples("dev")[:3]
+    whole, last = (task.columns_with(some, None).example for some in (examples, examples[2:]))
+    assert len({*whole.tolist()}) == 3 and whole[2] == last[0] and (whole >= 0).all()
+
+
+def test_runs_of_an_ensemble_read_alike(task):
+    corpus = config.replace(SMALL.data.corpus, size=2 * SMALL.data.corpus.size)
+    larger = task.replace(config.replace(SMALL, data=config.replace(SMALL.data, corpus=corpus)))
+    task.check_ensemble(task)
+    assert "an ensemble requires runs that read alike" in message(lambda: task.check_ensemble(larger))

@@ -96,7 +96,10 @@ def test_what_is_read_of_an_embedding_before_training_has_the_deviation_asked_fo
         (lambda: LabelModel(pooling="mean", queries=2), "model.queries and model.attention_width are of pooling"),
         (lambda: LabelModel(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: LabelModel(initial=0.0), "model.initial is 0.0: it must be above 0"),
-        (lambda: LabelData(buckets=((8,), (4,))), "data.buckets is ((8,), (4,)): give lengths from short to long"),
+        (
+            lambda: LabelData(buckets=((8,), (4,))),
+            "data.buckets is ((8,), (4,)): give lengths of at least 1, from short",
+        ),
         (
             lambda: config.replace(SMALL, model=LabelModel(config.ConvS2S(max_length=6), "mean")),
             "model.encoder.max_length 6 is shorter than the last of data.buckets, 8: raise it",

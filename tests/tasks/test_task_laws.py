@@ -35,7 +35,7 @@ from s2sjax.config import (
 from s2sjax.data.pictures import Squares
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
-from s2sjax.models.direct import Direct
+from s2sjax.models.identity import Identity
 from s2sjax.models.ngrams import NGrams
 from s2sjax.models.pictures import Grid
 from s2sjax.tasks import (
@@ -112,7 +112,7 @@ EXPERIMENTS = {
     "pretraining": Pretraining(
         "pretraining",
         config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
-        config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), share=0.3),
+        config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
         TRAIN,
     ),
     "captioning": Captioning(
@@ -126,7 +126,7 @@ EXPERIMENTS = {
         ),
         CaptionModel(
             Grid(channels=(4, 4), groups=2),
-            config.Pair(Direct(4), Luong(width=4, embedding=4, layers=1, dropout=0.0)),
+            config.Pair(Identity(4), Luong(width=4, embedding=4, layers=1, dropout=0.0)),
             dropout=0.2,
             attention_penalty=0.1,
         ),

@@ -57,7 +57,7 @@ def test_columns_are_frames_and_labels_with_their_end():
     assert batch["frames_lengths"].tolist() == [len(example.frames) for example in examples[:2]]
     abstract = task.abstract_batch((20, 4), 2)
     assert {name: array.shape for name, array in abstract.items()} == {n: array.shape for n, array in batch.items()}
-    unwritten = task.columns(examples, [()] * len(examples))
+    unwritten = task.columns_with(examples, None)
     assert (unwritten.lengths[:, 1] == 1).all()
 
 
@@ -77,7 +77,15 @@ def test_what_cannot_work_is_refused():
     assert "a label has no blanks" in message(lambda: task.learn_assets([Signal(np.zeros((1, 4)), (), "x")]))
 
 
-def test_the_figure_of_time_can_be_drawn(tmp_path):
-    listened = time_figure.Listened(np.zeros((6, 4)), ["1", "<eos>"], np.full((2, 3), 0.3), 2, "x  ->  1")
-    time_figure.draw(tmp_path / "time.png", [listened])
-    assert (tmp_path / "time.png").stat().st_size > 1000
+def test_the_figure_of_time_has_frames_and_weights_of_each_label(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(time_figure, "save", lambda figure, path: drawn.append(figure))
+    weights = np.array([[0.9, 0.1, 0.0], [0.0, 0.2, 0.8]])
+    one = time_figure.FrameAttention(np.arange(24.0).reshape(6, 4), ["1", "<eos>"], weights, 2, "x  ->  1")
+    time_figure.draw("unused", [one, one])
+    frames, looks, *_ = panels = drawn[0].axes
+    assert len(panels) == 4 and frames.get_title(loc="left") == "x  ->  1"
+    np.testing.assert_array_equal(frames.images[0].get_array(), one.frames.T)
+    np.testing.assert_array_equal(looks.images[0].get_array(), weights)
+    assert [label.get_text() for label in looks.get_yticklabels()] == ["1", "<eos>"]
+    assert looks.images[0].get_extent() == [0, 6, 2, 0]  # three places of two frames

@@ -186,6 +186,7 @@ def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys
     lines = lab.lines()
     assert capsys.readouterr().out.count("compiled the train step for batches of x ") == len(ROWS)
     assert lines[0]["compile_seconds"] > 0 and "compile_seconds" not in lines[1]
+    assert lines[0]["device_memory_bytes"] > 0 and "device_memory_bytes" not in lines[-2]
     assert lab.checkpoints.best_step() == 5
 
 

@@ -9,10 +9,10 @@ from s2sjax.config import at_least, require
 from s2sjax.models.contract import Memory
 
 
-class DirectEncoder(nn.Module):
+class IdentityEncoder(nn.Module):
     """h_s = x_s, dropped out."""
 
-    config: "Direct"
+    config: "Identity"
     inputs: int
     dtype: jnp.dtype
     remat_policy: str = "none"
@@ -22,10 +22,10 @@ class DirectEncoder(nn.Module):
 
 
 @config.settings
-class Direct(config.ModelSettings):
+class Identity(config.ModelSettings):
     """What the front end reads is the memory: the encoder of a `config.Pair`, without a decoder of its own."""
 
-    encoder_type = DirectEncoder
+    encoder_type = IdentityEncoder
     scans_time = False
 
     embedding: int = 256

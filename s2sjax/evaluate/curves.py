@@ -1,0 +1,55 @@
+"""The numbers that a run has logged, as curves over its steps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from s2sjax.errors import UserError
+
+LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
+          "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)",
+          "macro_f1": "macro F1 (%)"}  # fmt: skip
+
+
+def read(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept.
+    Numbers of an evaluation are named dev/NAME."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    curves: dict[str, dict[int, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            step = int(record["step"])
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                break  # a run that was killed may leave an incomplete line
+            raise UserError(f"{path}, line {number}: not a JSON object with a step: delete the line") from None
+        prefix = "dev/" if "score" in record else ""
+        for name, value in _numbers(record):
+            curves.setdefault(name if name.startswith("dev") else prefix + name, {})[step] = value
+    return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + name != "step":
+            yield prefix + name, float(value)
+
+
+def panel_of(name: str) -> tuple[str, bool]:
+    """(the metric that a number of metrics.jsonl belongs to, or "" if it is none, whether it was measured on dev)
+
+    loss -> ("loss", False); dev_loss -> ("loss", True); dev/per -> ("PER (%)", True); seconds -> ("", False)
+    """
+    rest = re.sub(r"^dev[/_. ]", "", name)
+    if rest != name:
+        return LABELS.get(rest, rest), True
+    return (rest if {"loss", "accuracy", "perplexity"} & set(re.split(r"[/_. ]", rest)) else ""), False

@@ -1,0 +1,283 @@
+"""What the report says, as plain values. Where something does not apply, a line says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from s2sjax import __version__, comparison, config, evaluations, folder
+from s2sjax.errors import UserError
+from s2sjax.evaluate import curves
+from s2sjax.evaluations import Evaluation
+from s2sjax.report import examples, views
+from s2sjax.report.subjects import Subject
+from s2sjax.run import Run
+from s2sjax.tasks.task import source_vocabulary
+from s2sjax.training.progress import METRICS
+
+MOST_POINTS = 600
+"""of a curve"""
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+class Limits(NamedTuple):
+    """How much of the report needs the model, and how many examples get it."""
+
+    attention: int = 10_000
+    heads: int = 50
+    """examples with the attention of each layer and head"""
+    trees: int = 12
+    resamples: int = 1000
+
+
+def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
+    """Everything that the page shows."""
+    base = next((subject for subject in subjects if subject.evaluation), subjects[0])
+    compared = {number: _compared(base, subject, limits.resamples) for number, subject in enumerate(subjects)}
+    numbers = [number for number, found in compared.items() if "why" not in found]
+    shown = [subjects[number] for number in numbers]
+    values: dict[str, Any] = {
+        "version": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "runs": [_run(subject) for subject in subjects],
+        "fields": fields(subjects),
+        "base": subjects.index(base),
+        "comparisons": {str(number): found for number, found in compared.items() if subjects[number] is not base},
+        "shown": numbers,
+        "examples": None,
+        "lengths": {"why": "there is no evaluation to take the outputs from"},
+    }
+    if shown:
+        values |= {"examples": _examples(shown), "lengths": _lengths(shown)}
+        rows = values["examples"]["scores"][0]
+        higher = values["examples"]["higher"]
+        values["examples"]["views"] = [_views(subject, rows, higher, limits) for subject in shown]
+    return evaluations.finite(values)
+
+
+# -------------------------------------------------------------------------------------- one run
+
+
+def _run(subject: Subject) -> dict[str, Any]:
+    run, one = subject.run, subject.evaluation
+    return {
+        "label": subject.label,
+        "folder": str(run.folder),
+        "name": run.experiment.name,
+        "model": run.task.model_name,
+        "task": type(run.experiment).__name__,
+        "evaluation": one.describe() if one else "",
+        "missing": subject.missing,
+        "scores": _scores(one) if one else [],
+        "curves": _curves(run),
+        "speed": speed(run.folder / METRICS),
+    }
+
+
+def _scores(one: Evaluation) -> list[dict[str, Any]]:
+    groups = {"": one.page["metrics"], **one.page.get("corpora", {})}
+    return [
+        {"group": group, "label": result["label"], "value": _formatted(result), "signature": result["signature"] or "",
+         "examples": result["examples"], "higher": result["higher_is_better"]}
+        for group, results in groups.items() for result in results.values()
+    ]  # fmt: skip
+
+
+def _formatted(result: dict[str, Any]) -> str:
+    return "not a number" if result["value"] is None else result["format"].format(result["value"])
+
+
+def _curves(run: Run) -> list[dict[str, Any]]:
+    """Each has a panel, whether it is of dev, and its points [step, value]; none before the first line is logged."""
+    if not (run.folder / METRICS).is_file():
+        return []
+    found = []
+    for name, points in curves.read(run.folder / METRICS).items():
+        panel, of_dev = curves.panel_of(name)
+        if panel:
+            found.append({"panel": panel, "dev": of_dev, "points": _thinned(points)})
+    return found
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[list[float]]:
+    """At most MOST_POINTS of them, evenly spread, with the first and the last."""
+    places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int).tolist()))
+    return [[points[place][0], float(f"{points[place][1]:.6g}")] for place in places]
+
+
+def speed(log: Path) -> list[list[str]]:
+    """[what, how much] of time and memory, from metrics.jsonl."""
+    if not log.is_file():
+        return []
+    logged = {name: [value for _, value in points] for name, points in curves.read(log).items()}
+    found = []
+    if rates := logged.get("tokens_per_second"):
+        found.append(["training speed (median)", f"{median(rates):,.0f} tokens/s"])
+    for name, label in (
+        ("seconds", "time of training steps"),
+        ("compile_seconds", "time of compilation"),
+        ("evaluate_seconds", "time of evaluations during training"),
+        ("save_seconds", "time of saving checkpoints"),
+    ):
+        if values := logged.get(name):
+            found.append([label, duration(sum(values))])
+    if memory := logged.get("device_memory_bytes"):
+        found.append(["memory of a device in training", size(max(memory))])
+    return found
+
+
+def duration(seconds: float) -> str:
+    """5.2 s, 3 min 20 s, 2 h 5 min"""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60) if seconds >= 3600 else int(seconds // 60)
+    return f"{minutes} min {seconds % 60:.0f} s" if seconds < 3600 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: float) -> str:
+    """2.5 MB"""
+    return next((f"{count / unit:.3g} {name}" for unit, name in UNITS if count >= unit), f"{count:.0f} B")
+
+
+def fields(subjects: Sequence[Subject]) -> list[list[Any]]:
+    """[name, value of each run] of every field of the experiments; None where a run has no such field."""
+    pages = [folder.flat(config.to_json(subject.run.trained)) for subject in subjects]
+    names = list(dict.fromkeys(name for page in pages for name in page))
+    shown = lambda page, name: json.dumps(page[name], ensure_ascii=False) if name in page else None
+    return [[name, *(shown(page, name) for page in pages)] for name in names]
+
+
+# ------------------------------------------------------------------------------------- together
+
+
+def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]:
+    """How a run compares with another one; {"why": ...} if its outputs cannot stand beside those of the other."""
+    if base.evaluation is None or subject.evaluation is None:
+        return {"why": f"{subject.label}: {subject.missing}"}
+    if subject is base:
+        return {}
+    try:
+        found = comparison.Comparison(base.evaluation, subject.evaluation, resamples)
+    except UserError as error:
+        return {"why": str(error)}
+    count = len(base.evaluation.outputs)
+    notes = [f"{found.first[name].label} is not tested: it is no sum over examples" for name in found.untested]
+    if count < comparison.FEW:
+        notes.append(f"p is not reliable on {count} examples: evaluate more")
+    return {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
+
+
+def _evaluations(shown: Sequence[Subject]) -> list[Evaluation]:
+    return [subject.evaluation for subject in shown if subject.evaluation]
+
+
+def _examples(shown: Sequence[Subject]) -> dict[str, Any]:
+    """The outputs of evaluations of the same examples, one list entry for each example."""
+    every = _evaluations(shown)
+    metric = examples.metric_of(every[0])
+    aligned = [examples.alignments(one.outputs) for one in every]
+    texts = [text for row in every[0].outputs for text in row["references"]]
+    return {
+        "labels": [subject.label for subject in shown],
+        "noun": every[0].page["noun"],
+        "split": every[0].split,
+        "metric": every[0][metric].label if metric else "",
+        "higher": bool(metric and every[0][metric].higher_is_better),
+        "sources": [examples.clean(row["source"]) for row in every[0].outputs],
+        "references": [[examples.clean(text) for text in row["references"]] for row in every[0].outputs],
+        "outputs": [[examples.clean(row["hypothesis"]) for row in one.outputs] for one in every],
+        "scores": [examples.scores(one, metric) for one in every],
+        "words": examples.unit_of(texts).by_words,
+        "edits": aligned,
+        "unaligned": "" if aligned[0] else "no edit alignments: an output is a single label or number here",
+    }
+
+
+def _lengths(shown: Sequence[Subject]) -> dict[str, Any]:
+    every = _evaluations(shown)
+    metric = examples.metric_of(every[0])
+    if source_vocabulary(shown[0].run.task.assets) is None:
+        return {
+            "why": f"quality by source length: the sources of {type(shown[0].run.experiment).__name__} are not text"
+        }
+    if metric is None:
+        return {"why": "quality by source length: no metric here has a score for each example"}
+    unit, buckets = examples.by_length(every, metric)
+    result = every[0][metric]
+    return {
+        "unit": unit, "metric": result.label, "higher": result.higher_is_better, "format": result.format.count("%") > 0,
+        "labels": [subject.label for subject in shown], "buckets": [bucket._asdict() for bucket in buckets],
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------- what needs the model
+
+
+def chosen(scores: Sequence[float | None], higher: bool, count: int) -> list[int]:
+    """The numbers of `count` examples: a quarter the worst, a quarter the best, the others spread evenly."""
+    total = len(scores)
+    if count >= total:
+        return list(range(total))
+    order = sorted(range(total), key=lambda n: (scores[n] is None, (scores[n] or 0.0) * (1 if higher else -1)))
+    picked = dict.fromkeys([*order[: -(-count // 4)], *order[total - count // 4 :]])
+    for place in np.linspace(0, total - 1, 2 * count).round().astype(int).tolist():
+        if len(picked) < count:
+            picked[place] = None
+    return sorted(list(picked)[:count])
+
+
+def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limits: Limits) -> dict[str, Any]:
+    """{"attention": {row: view}, "trees": {row: view}, "why": [lines on what is left out]}"""
+    found: dict[str, Any] = {"attention": {}, "trees": {}, "why": []}
+    one, task = subject.evaluation, subject.run.task
+    assert one is not None
+    if not (limits.attention or limits.trees):
+        return found
+    if why := _no_model(subject):
+        return found | {"why": [f"no attention and no search trees: {why}"]}
+    run, search = subject.run, config.from_json(one.page["search"])
+    run = run if search == run.experiment.search else run.adjusted(search=search)
+    translator, params = run.task.translator(run.mesh()), run.params(one.page["average"], run.mesh())[0]  # type: ignore[attr-defined]
+    sources, texts = ([row[name] for row in one.outputs] for name in ("source", "hypothesis"))
+    if not translator.attends:
+        found["why"].append(f"no attention: {task.model_name} has none")
+    elif limits.attention:
+        detailed = chosen(scores, higher, min(limits.heads, limits.attention)) if translator.has_heads else []
+        others = sorted({*chosen(scores, higher, limits.attention)} - {*detailed})
+        for rows, heads in ((detailed, True), (others, False)):
+            ids = [translator.target.encode(texts[row]) for row in rows]
+            maps = views.attention(translator, params, [sources[row] for row in rows], ids, heads) if rows else []
+            found["attention"] |= {str(row): view for row, view in zip(rows, maps) if view}
+    if not views.has_trees(translator):
+        found["why"].append("no search trees: only beam search with search.beam above 1 has one")
+    else:
+        for row in chosen(scores, higher, limits.trees):
+            if view := views.tree(translator, params, sources[row]):
+                found["trees"][str(row)] = view
+    return found
+
+
+def _no_model(subject: Subject) -> str:
+    """Why the model that made the outputs cannot be asked again; "" if it can."""
+    one, run = subject.evaluation, subject.run
+    assert one is not None
+    if not run.task.generates_text:
+        return f"{type(run.experiment).__name__} does not translate text"
+    if one.page["ensemble"]:
+        return "the outputs are those of an ensemble"
+    if not folder.has_checkpoint(run.folder):
+        return "the run has no checkpoint"
+    try:
+        config.from_json(one.page["search"])
+        step = run.params(one.page["average"], run.mesh())[1]
+    except UserError as error:
+        return str(error)
+    if step != one.page["step"]:
+        return f"the outputs are those of step {one.page['step']}, and the best checkpoint is now that of step {step}"
+    return ""

@@ -1,0 +1,141 @@
+"""The outputs of evaluations: their scores, their edit alignments, and quality by source length.
+
+Letters: N examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from s2sjax import comparison
+from s2sjax.data.text import normalized
+from s2sjax.evaluate import edit, metrics
+from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluations import Evaluation
+
+LONGEST = 40_000
+"""cells of an edit distance: longer pairs are not aligned"""
+BUCKETS = 6
+MARKS = {"match": "m", "substitute": "s", "insert": "i", "delete": "d"}
+
+
+class Unit(NamedTuple):
+    """What texts are made of here: words, or characters where no text has a blank."""
+
+    name: str
+    by_words: bool
+
+    def split(self, text: str) -> list[str]:
+        return text.split() if self.by_words else list(text)
+
+
+def unit_of(texts: Sequence[str]) -> Unit:
+    by_words = any(len(text.split()) > 1 for text in texts)
+    return Unit("words" if by_words else "characters", by_words)
+
+
+def clean(text: str) -> str:
+    """As error rates compare it: an accent may be written as one code point or as two."""
+    return normalized(str(text), "nfc")
+
+
+def metric_of(evaluation: Evaluation) -> str | None:
+    """The first metric that has a score for each example."""
+    names = (name for name in evaluation.results if comparison.has_example_scores(evaluation, name))
+    return next(names, None)
+
+
+def scores(evaluation: Evaluation, metric: str | None) -> list[float | None]:
+    """Of each example alone, by the metric; None where it is not a number."""
+    if metric is None:
+        return [None] * len(evaluation.outputs)
+    found = comparison.example_scores(evaluation, metric)
+    return [float(f"{score:.4g}") if np.isfinite(score) else None for score in found]
+
+
+def alignments(outputs: Sequence[dict[str, Any]]) -> list[tuple[int, str] | None] | None:
+    """(which reference, its edits) of each output: the closest reference, the edits that turn it into the output.
+
+    Edits are letters: m match, s substitute, i insert, d delete. None for an example that has no reference or is too
+    long; None for all if every text is a single word, such as a label.
+    """
+    texts = [clean(text) for row in outputs for text in (row["hypothesis"], *row["references"])]
+    references = [clean(text) for row in outputs for text in row["references"]]
+    unit = unit_of(references)
+    if not references or not (unit.by_words or _are_strings(texts)):
+        return None
+    return [_align(unit, row) for row in outputs]
+
+
+def _are_strings(texts: Sequence[str]) -> bool:
+    """Whether texts without blanks are strings of characters, rather than numbers or one of a few labels."""
+    return len(set(texts)) > len(texts) // 10 and not all(_is_number(text) for text in texts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) is not None
+    except ValueError:
+        return False
+
+
+def _align(unit: Unit, row: dict[str, Any]) -> tuple[int, str] | None:
+    written = unit.split(clean(row["hypothesis"]))
+    answers = [unit.split(clean(text)) for text in row["references"]]
+    if not answers:
+        return None
+    which = min(range(len(answers)), key=lambda number: edit.distance(answers[number], written))
+    if len(answers[which]) * len(written) > LONGEST:
+        return None
+    return which, "".join(MARKS[step.operation] for step in edit.alignment(answers[which], written))
+
+
+# ------------------------------------------------------------------------------ by source length
+
+
+class Bucket(NamedTuple):
+    low: int
+    high: int
+    examples: int
+    values: list[float | None]
+    """of each evaluation"""
+
+
+def by_length(evaluations: Sequence[Evaluation], metric: str) -> tuple[str, list[Bucket]]:
+    """(the unit of lengths, the metric of the examples whose source length is from low to high)
+
+    The evaluations are of the same examples. A bucket is scored as a corpus of its own.
+    """
+    sources = [clean(row["source"]) for row in evaluations[0].outputs]
+    unit = unit_of(sources)
+    lengths = [len(unit.split(source)) for source in sources]
+    bounds = _bounds(lengths)
+    each = [_scored(one, metric, lengths, bounds) for one in evaluations]
+    found = []
+    for low, high in zip([min(lengths), *(bound + 1 for bound in bounds)], bounds):
+        rows = [number for number, length in enumerate(lengths) if low <= length <= high]
+        if rows:
+            found.append(Bucket(low, high, len(rows), [scored.get(high) for scored in each]))
+    return unit.name, found
+
+
+def _bounds(lengths: Sequence[int]) -> list[int]:
+    """Upper bounds of at most BUCKETS buckets with about equally many examples."""
+    return sorted({int(bound) for bound in np.quantile(lengths, np.arange(1, BUCKETS + 1) / BUCKETS, method="higher")})
+
+
+def _scored(evaluation: Evaluation, metric: str, lengths: Sequence[int], bounds: Sequence[int]) -> dict[int, float]:
+    """The metric of each bucket, by its upper bound."""
+    rows = evaluation.outputs
+    if all(metric in row["terms"] for row in rows):
+        terms = np.array([row["terms"][metric] for row in rows], np.float64)  # [N, 2]
+        places = np.searchsorted(bounds, lengths)
+        sums = [terms[places == place].sum(0) for place in range(len(bounds))]
+        values = [above / max(below, 1) for above, below in sums]
+        return {bound: round(float(value), 4) for bound, value in zip(bounds, values) if np.isfinite(value)}
+    texts, references = [row["hypothesis"] for row in rows], [tuple(row["references"]) for row in rows]
+    parts: list[tuple[int, int, Result]] = metrics.score_by_length(metric, texts, references, lengths, bounds[:-1])
+    return {high: round(part.value, 4) for _, high, part in parts}

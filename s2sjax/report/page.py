@@ -1,0 +1,73 @@
+"""One HTML file: the values, and the program that shows them.
+
+Values are JSON inside a script element that no browser runs. `<`, `>` and `&` are written as escapes, so nothing in
+them can end the element, and the program shows text as text only. A content security policy names the program by its
+hash: the browser runs nothing else, and the page connects to nothing but, for live input, its own server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from importlib import resources
+from typing import Any
+
+REPORT = ("dom.js", "curves.js", "attention.js", "tree.js", "outputs.js", "report.js")
+LIVE = ("dom.js", "attention.js", "tree.js", "live.js")
+STYLE = "style.css"
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+
+
+def escaped_json(value: Any) -> str:
+    """JSON that can stand in a script element. Lone surrogates, which UTF-8 cannot write, are escaped too."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ESCAPED.sub(lambda found: _UNSAFE.get(found[0], f"\\u{ord(found[0]):04x}"), text)
+
+
+def render(title: str, values: Any, scripts: tuple[str, ...]) -> str:
+    """The page."""
+    style, script = _file(STYLE), program(scripts)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">
+<title>{html.escape(title.encode("utf-8", "replace").decode("utf-8"))}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<noscript>This page is drawn by a program in it: allow JavaScript to see it.</noscript>
+<main id="page"></main>
+<script type="application/json" id="values">{escaped_json(values)}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def program(scripts: tuple[str, ...]) -> str:
+    return '"use strict";\n' + "\n".join(map(_file, scripts))
+
+
+def policy(scripts: tuple[str, ...]) -> str:
+    """What the browser may do: this style, this program, and for live input requests to the page's own server."""
+    live = " connect-src 'self';" if scripts == LIVE else ""
+    return (
+        f"default-src 'none'; style-src {_hash(_file(STYLE))}; script-src {_hash(program(scripts))}; img-src data:;"
+        f"{live} base-uri 'none'; form-action 'none'"
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("s2sjax.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

@@ -1,0 +1,63 @@
+"""Which evaluation of each run is reported. A run without one is evaluated, if it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from s2sjax import evaluations, folder, run
+from s2sjax.errors import UserError
+from s2sjax.evaluations import Evaluation
+from s2sjax.run import Run
+
+
+class Subject(NamedTuple):
+    label: str
+    """a name that no other subject of the report has"""
+    run: Run
+    evaluation: Evaluation | None
+    missing: str
+    """why there is no evaluation"""
+
+
+def open_all(paths: Sequence[str | Path], split: str | None, say: Callable[[str], None]) -> list[Subject]:
+    """paths: run folders, or their evaluations, RUN/evaluations/NAME. say: gets a line before a run is evaluated."""
+    stored = [evaluations.read(Path(path)) if (Path(path) / evaluations.RESULTS).is_file() else None for path in paths]
+    splits = {one.split for one in stored if one} | ({split} if split else set())
+    if len(splits) > 1:
+        raise UserError(f"a report is about one split, and these are {' and '.join(sorted(splits))}: choose one")
+    split = next(iter(splits), None)
+    found = []
+    load = cache(run.load)  # two evaluations of one run share its parameters and programs
+    for path, label, one in zip(paths, labels(paths), stored):
+        opened = load(one.run if one else Path(path))
+        split = split or evaluations.default_split(opened.task)
+        found.append(Subject(label, opened, *((one, "") if one else newest(opened, split, say))))
+    return found
+
+
+def newest(opened: Run, split: str | None, say: Callable[[str], None]) -> tuple[Evaluation | None, str]:
+    """(the newest evaluation of a split, "") or (None, why there is none)."""
+    if split is None:
+        return None, "there are neither test nor dev examples"
+    found = [one for one in opened.evaluations() if one.split == split]
+    if found:
+        return found[-1], ""
+    if not opened.task.has(split):
+        return None, f"there are no {split} examples"
+    if not folder.has_checkpoint(opened.folder):
+        return None, "there is no checkpoint yet"
+    say(f"{opened.folder} has no evaluation of {split}: evaluating it")
+    return opened.evaluate(split), ""
+
+
+def labels(paths: Sequence[str | Path]) -> list[str]:
+    """The last parts of each path, as few as make them different. ["a/runs/x", "b/runs/x"] -> ["a/runs/x", ...]"""
+    parts = [[part for part in Path(path).absolute().parts if part != evaluations.FOLDER] for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(each[-length:]) for each in parts]
+        if len(set(found)) == len(found):
+            return found
+    return [f"{each[-1]} ({number})" for number, each in enumerate(parts, start=1)]

@@ -1,0 +1,83 @@
+"""Attention and search trees as plain values, for the report and for live input.
+
+Letters: L layers, N heads, T target pieces, S source pieces.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from s2sjax.core.tokens import EOS
+from s2sjax.evaluate.decoding import Translator
+from s2sjax.evaluate.edit import printable
+from s2sjax.evaluate.search_nodes import arrange
+
+View = dict[str, Any]
+MOST_NODES = 3000
+"""of a tree: a larger one could not be read"""
+
+
+def attention(
+    translator: Translator, params: Any, sources: Sequence[str], targets: Sequence[Sequence[int]], heads: bool
+) -> list[View | None]:
+    """The attention of each pair of a source and the ids of its output, without <eos>; None for an empty source.
+
+    heads: of each layer and head, if the model has several; else their mean, which takes less memory.
+    """
+    ids = [translator.source.encode(source) for source in sources]
+    several = heads and translator.has_heads
+    found: list[View | None] = [None] * len(sources)
+    for index, weights in translator.attention_of(params, ids, [list(each) for each in targets], several, eos=True):
+        found[index] = _map(translator, ids[index], targets[index], weights)
+    return found
+
+
+def _map(translator: Translator, source: Sequence[int], target: Sequence[int], weights: np.ndarray) -> View:
+    """Weights as bytes in base64, 255 for 1: [L, N, T, S]. What the model cut off has none."""
+    *_, T, S = weights.shape
+    source, target = [*source[: S - 1], EOS], [*target[: T - 1], EOS]
+    layers, heads = weights.shape[:2] if weights.ndim == 4 else (1, 1)
+    coded = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * 255).astype(np.uint8)
+    return {
+        "source": [printable(piece) for piece in translator.source.pieces(source)],
+        "target": [printable(piece) for piece in translator.target.pieces(target)],
+        "layers": layers,
+        "heads": heads,
+        "weights": base64.b64encode(coded.tobytes()).decode("ascii"),
+    }
+
+
+def has_trees(translator: Translator) -> bool:
+    """Only beam search has a tree."""
+    return translator.options.beam > 1 and not translator.options.sampling.count
+
+
+def tree(translator: Translator, params: Any, line: str) -> View | None:
+    """The beam search of a line; None if it is blank or has too many nodes to look at.
+
+    A node is [parent, piece, log-probability, row, marks, rank]; the parent of the first ones is -1. marks: 1 for a
+    finished output, 2 if a finished output follows, 4 on the path of the best output. rank: of an output, or 0.
+    """
+    if not line.strip():
+        return None
+    nodes, rows, _, kept, best, ranks = arrange(*translator.tree(params, line))
+    if not 0 < len(nodes) <= MOST_NODES:
+        return None
+    pieces = translator.target.pieces([node.token for node in nodes])
+    return {
+        "nodes": [
+            [
+                node.parent,
+                "<eos>" if node.token == EOS else printable(piece),
+                round(node.log_prob, 3),
+                rows[number],
+                node.ended + 2 * kept[number] + 4 * (number in best),
+                ranks.get(number, 0),
+            ]
+            for number, (node, piece) in enumerate(zip(nodes, pieces))
+        ],
+    }

@@ -1,0 +1,84 @@
+"""Requests that wait together are answered together, and each gets its own answers or its own error."""
+
+import threading
+
+import pytest
+
+from s2sjax.errors import UserError
+from s2sjax.serve.engine import Busy, Engine, Stopped
+
+
+class Recorded:
+    """An engine that doubles numbers and refuses 13. The first batch waits until it is let go."""
+
+    def __init__(self, most: int = 8, waiting: int = 100):
+        self.batches: list[list[int]] = []
+        self.free, self.entered = threading.Event(), threading.Event()
+        self.engine = Engine(self.answer, most, waiting)
+        self.engine.start()
+
+    def answer(self, items):
+        self.batches.append(list(items))
+        self.entered.set()
+        assert self.free.wait(10)
+        if 13 in items:
+            raise UserError("13 is not allowed")
+        return [2 * item for item in items]
+
+    def hold(self):
+        """Keeps the thread busy, so that what follows waits."""
+        first = self.engine.submit([0])
+        assert self.entered.wait(10)
+        return first
+
+
+@pytest.fixture
+def recorded():
+    found = Recorded()
+    yield found
+    found.free.set()
+    found.engine.close()
+
+
+def test_what_waits_together_is_one_batch(recorded):
+    first = recorded.hold()
+    later = [recorded.engine.submit(items) for items in ([1, 2], [3], [], [4, 5, 6, 7, 8, 9, 10])]
+    called = recorded.engine.call(lambda: threading.current_thread().name)
+    recorded.free.set()
+    assert [future.result(10) for future in (first, *later)] == [[0], [2, 4], [6], [], [8, 10, 12, 14, 16, 18, 20]]
+    assert recorded.batches == [[0], [1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
+    assert called.result(10) == "engine"
+    assert (recorded.engine.requests, recorded.engine.items, recorded.engine.batches) == (6, 11, 3)
+
+
+def test_a_request_that_is_refused_spoils_no_other(recorded):
+    recorded.hold()
+    good, bad = recorded.engine.submit([1]), recorded.engine.submit([13])
+    recorded.free.set()
+    assert good.result(10) == [2]
+    with pytest.raises(UserError, match="13 is not allowed"):
+        bad.result(10)
+    assert recorded.engine.submit([5]).result(10) == [10]
+
+
+def test_a_mistake_of_ours_is_printed_and_the_engine_goes_on(recorded, capfd):
+    recorded.free.set()
+    with pytest.raises(ZeroDivisionError):
+        recorded.engine.call(lambda: 1 // 0).result(10)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert recorded.engine.submit([5]).result(10) == [10]
+
+
+def test_too_much_is_refused_and_a_stop_ends_what_waits():
+    recorded = Recorded(waiting=3)
+    first = recorded.hold()
+    waiting = recorded.engine.submit([1, 2])
+    with pytest.raises(Busy):
+        recorded.engine.submit([3, 4])
+    recorded.engine.close(patience=0)
+    with pytest.raises(Stopped):
+        waiting.result(10)
+    with pytest.raises(Stopped):
+        recorded.engine.submit([1])
+    recorded.free.set()
+    assert first.result(10) == [0]
