@@ -153,7 +153,8 @@ TITLES = ALIGNERS | {"attention": "attention"}
 def titles(data: dict[str, Any]) -> list[str]:
     """Of the word orders; one alone has none."""
     orders = data["orders"]
-    return [f"object first in {order['free']:.0%}" for order in orders] if len(orders) > 1 else [""]
+    name = lambda free: "free word order" if free else "fixed word order"
+    return [name(order["free"]) for order in orders] if len(orders) > 1 else [""]
 
 
 def judge(data: dict[str, Any]) -> common.Finding:
@@ -161,7 +162,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
     rows = [
         [
             f"{title}, {order_title}".rstrip(", "),
-            *(common.spread([each[n] for each in order[method]], 1) for n in names),
+            *(cell([each[n] for each in order[method]]) for n in names),
         ]
         for order_title, order in zip(titles(data), data["orders"])
         for method, title in TITLES.items()
@@ -178,8 +179,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
         else "did not hold"
     )
     told = [
-        f"{title + ', its' if title else 'Its'} alignment error rate is "
-        f"{common.spread([seed['aer'] for seed in order['attention']], 1)}%, {lower(each)}"
+        f"{f'with a {title}, its' if title else 'its'} alignment error rate is "
+        f"{cell([seed['aer'] for seed in order['attention']])}%, {lower(each)}"
         for title, order, each in zip(titles(data), data["orders"], found)
     ]
     paragraph = (
@@ -193,6 +194,11 @@ def judge(data: dict[str, Any]) -> common.Finding:
     return common.Finding(
         gap.tolist(), verdict, paragraph, ("alignment", "AER, %", "precision, %", "recall, %"), rows, 1
     )
+
+
+def cell(values: list[float]) -> str:
+    """An aligner has one value: nothing in it is random."""
+    return common.spread(values, 1) if len(values) > 1 else f"{values[0]:.1f}"
 
 
 def compared(order: dict[str, Any]) -> list[str]:
