@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
-.PHONY: run test test-ci test-all notebooks bench bench-gpu lint format clean
+.PHONY: run test test-ci test-all notebooks bench bench-gpu claims lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -45,6 +45,12 @@ $(BIN)/s2sjax bench decode --size $(1) --out $(2)/decode 2>&1 | tee $(2)/decode.
 $(BIN)/s2sjax bench data 2>&1 | tee $(2)/data.txt
 endef
 bench bench-gpu: SHELL := /bin/bash
+
+# Each claim one after the other; what is measured already is not measured again. See docs/claims.md.
+CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining
+SIZE ?= small
+claims: .venv/run
+	@for claim in $(CLAIMS); do $(BIN)/python experiments/claims/$$claim.py --size $(SIZE) || exit; done
 
 lint: .venv/dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
