@@ -53,7 +53,7 @@ class Size(NamedTuple):
 SIZES = {
     "small": Size(3, 1000, 150, (100, 1000, 10_000), lines=20_000, width=48),
     "full": Size(3, 10_000, 600, (1.0, 10.0, 100.0)),
-    "toy": Size(2, 4, 2, (20, 40), lines=60, width=8),
+    "toy": Size(2, 4, 2, (60, 80), lines=100, width=8),
 }
 
 
