@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -
 # The variable silences a notice that has nothing to do with this build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
-.PHONY: run test test-ci test-all notebooks docs docs-serve bench bench-gpu lint format clean
+.PHONY: run test test-ci test-all notebooks docs docs-serve bench bench-gpu claims lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -56,6 +56,12 @@ $(BIN)/s2sjax bench decode --size $(1) --out $(2)/decode 2>&1 | tee $(2)/decode.
 $(BIN)/s2sjax bench data 2>&1 | tee $(2)/data.txt
 endef
 bench bench-gpu: SHELL := /bin/bash
+
+# Each claim one after the other; what is measured already is not measured again. See docs/claims.md.
+CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining
+SIZE ?= small
+claims: .venv/run
+	@for claim in $(CLAIMS); do $(BIN)/python experiments/claims/$$claim.py --size $(SIZE) || exit; done
 
 lint: .venv/dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest, override
-from s2sjax.lines import chunks, two_columns
+from s2sjax.lines import Refused, chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, ends_by_signal, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
@@ -145,7 +145,9 @@ def serve(options: argparse.Namespace, fields: list[str]) -> None:
     server.server_close()
     service.engine.close()
     done = service.engine
-    print(f"stopped: {done.requests:,} requests answered, {done.items:,} lines decoded in {done.batches:,} batches")
+    count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's' if noun != 'batch' else 'es'}"
+    answered = f"{count(done.requests, 'request')} answered, {count(done.items, 'line')} decoded"
+    print(f"stopped: {answered} in {count(done.batches, 'batch')}")
     _leave(0)
 
 
@@ -174,8 +176,11 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
         translator.require_attention("--alignment", "leave it out")
     if options.attention:
         translator.require_attention("--attention", "leave it out")
-    first, notes = 0, Notes()
-    for pairs in pairs_of_stdin:
+    first, notes, refused = 0, Notes(), Refused()
+    for read in pairs_of_stdin:
+        if first == 0 and (options.tree or options.attention) and isinstance(read[0], UserError):
+            raise read[0]
+        pairs = refused.blanked(read)
         lines = [source for source, _ in pairs]
         prefixes = [prefix for _, prefix in pairs] if options.prefixes else None
         if options.tree and first == 0:
@@ -190,14 +195,16 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
             drawn = figures.AttentionMap(*translator.attention(params, lines[0], outputs[0][0]))
             drawn._replace(title=lines[0]).save(options.attention)
         aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
-        for best in outputs:
+        for pair, best in zip(read, outputs):
             columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
-            print("\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns))
+            answer = "\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns)
+            print("" if isinstance(pair, UserError) else answer)
         sys.stdout.flush()
         first += len(lines)
     if not first and (options.tree or options.attention):
         print("standard input has no lines: nothing is drawn", file=sys.stderr)
     _report(notes)
+    refused.check()
     return None
 
 
@@ -216,13 +223,15 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
 
     pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, (), options.average)
-    first, notes = 0, Notes()
-    for pairs in pairs_of_stdin:
-        for log_prob, tokens in translator.score(params, pairs, first, notes):
-            print(f"{log_prob:.4f}\t{tokens}")
+    first, notes, refused = 0, Notes(), Refused()
+    for read in pairs_of_stdin:
+        scores = translator.score(params, refused.blanked(read), first, notes)
+        for pair, (log_prob, tokens) in zip(read, scores):
+            print("" if isinstance(pair, UserError) else f"{log_prob:.4f}\t{tokens}")
         sys.stdout.flush()
-        first += len(pairs)
+        first += len(read)
     _report(notes)
+    refused.check()
 
 
 def align(options: argparse.Namespace, fields: list[str]) -> None:
@@ -391,26 +400,21 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         if getattr(options, name):
             raise UserError(f"--{name} applies only to runs that translate text: leave it out")
 
-    # What is wrong with a line takes its place: the others are answered all the same.
     parse = lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}")
-    examples_of_stdin: Any = chunks(parse, refuse=lambda error: error)
+    examples_of_stdin: Any = chunks(parse)
     start_jax()
     with _messages_to_stderr():
         mesh = opened.mesh()
         params = _params(opened, others, options.average, mesh)
         predict = opened.task.predictor(mesh, [other.task for other in others])
-    lines = refused = 0
+    refused = Refused()
     for examples in examples_of_stdin:
-        good = [example for example in examples if not isinstance(example, UserError)]
+        good = refused.without(examples)
         outputs = iter(predict(params, good) if good else [])
         for example in examples:
-            if isinstance(example, UserError):
-                print(f"error: {example}", file=sys.stderr, flush=True)
             print("" if isinstance(example, UserError) else next(outputs))
         sys.stdout.flush()
-        lines, refused = lines + len(examples), refused + len(examples) - len(good)
-    if refused:
-        raise UserError(f"{refused} of {lines} lines could not be read, their answers are empty lines: see above")
+    refused.check()
 
 
 def _check_align(options: argparse.Namespace, by_attention: bool) -> None:

@@ -5,7 +5,7 @@ import queue
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -25,9 +25,36 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
     return source, second
 
 
-def chunks(parse: Callable[[str, int], T], refuse: Callable[[UserError], T] | None = None) -> Iterator[list[T]]:
-    """parse(line, its index) of each line of standard input. If it fails, the lines before that one come first; with
-    `refuse`, refuse(error) is in its place, and the lines after it follow.
+class Refused:
+    """Lines that cannot be read. Each is named when it comes, and its answer is an empty line; all others are answered.
+    At the end the command fails.
+    """
+
+    def __init__(self) -> None:
+        self._lines = self._refused = 0
+
+    def without(self, read: Sequence[T | UserError]) -> list[T]:
+        """The lines that can be read."""
+        for line in read:
+            self._lines += 1
+            if isinstance(line, UserError):
+                self._refused += 1
+                print(f"error: {line}", file=sys.stderr, flush=True)
+        return [line for line in read if not isinstance(line, UserError)]
+
+    def blanked(self, read: Sequence[tuple[str, str] | UserError]) -> list[tuple[str, str]]:
+        """All lines, with blank ones for those that cannot be read, so that the others keep their numbers."""
+        readable = iter(self.without(read))
+        return [("", "") if isinstance(line, UserError) else next(readable) for line in read]
+
+    def check(self) -> None:
+        if self._refused:
+            of_all = f"{self._refused:,} of {self._lines:,} lines"
+            raise UserError(f"{of_all} could not be read, their answers are empty lines: see above")
+
+
+def chunks(parse: Callable[[str, int], T]) -> Iterator[list[T | UserError]]:
+    """parse(line, its index) of each line of standard input. If that fails, its error is in the place of the line.
 
     CHUNK lines at a time from a file; from a pipe or a terminal, those that have arrived. Call it before the model is
     loaded: a pipe is read meanwhile.
@@ -35,24 +62,18 @@ def chunks(parse: Callable[[str, int], T], refuse: Callable[[UserError], T] | No
     if sys.stdin is None:
         raise UserError("standard input is closed: give it the lines, as in s2sjax decode RUN < lines.txt")
     read = _gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read()
-    return _parsed(read, parse, refuse)
+    return _parsed(read, parse)
 
 
-def _parsed(
-    chunks: Iterator[list[bytes]], parse: Callable[[str, int], T], refuse: Callable[[UserError], T] | None
-) -> Iterator[list[T]]:
+def _parsed(chunks: Iterator[list[bytes]], parse: Callable[[str, int], T]) -> Iterator[list[T | UserError]]:
     first = 0
     for chunk in chunks:
-        parsed: list[T] = []
+        parsed: list[T | UserError] = []
         for index, line in enumerate(chunk, first):
             try:
                 parsed.append(parse(_decoded(line, index), index))
             except UserError as error:
-                if refuse is None:
-                    if parsed:
-                        yield parsed
-                    raise
-                parsed.append(refuse(error))
+                parsed.append(error)
         yield parsed
         first += len(chunk)
 

@@ -460,15 +460,25 @@ def test_score_agrees_with_the_search(call, refused, trained):
         "2 of 3 lines contain characters the model has never seen, such as 'A': lines 2 and 3",
         "1 of 3 lines is longer than 4 tokens (search.max_source) and was cut: line 3",
     ]
-    code, out, err = call("score", folder, stdin=b"a\tb\nabcd\n")
-    assert (code, out.count("\n")) == (2, 1)  # the lines before it are answered
-    assert err == "error: standard input, line 2 has no tab: write source<tab>target on each line\n"
+    code, out, err = call("score", folder, stdin=b"a\tb\nabcd\na\tb\n")
+    first, second, third = out.splitlines()
+    assert (code, second, third) == (2, "", first)  # the other lines are answered
+    assert err.splitlines() == [
+        "error: standard input, line 2 has no tab: write source<tab>target on each line",
+        "error: 1 of 3 lines could not be read, their answers are empty lines: see above",
+    ]
 
 
-def test_input_that_is_not_utf8_names_the_line(refused, trained):
-    assert refused("decode", trained[0], stdin=b"abcd\n\xff\xfe\n") == (
-        "standard input, line 2 is not UTF-8: convert it first"
-    )
+def test_input_that_is_not_utf8_is_named_and_the_other_lines_are_answered(call, trained, tmp_path):
+    answer = call("decode", trained[0], "--alignment", stdin=b"abcd\n")[1]
+    code, out, err = call("decode", trained[0], "--alignment", stdin=b"abcd\n\xff\xfe\nabcd\n")
+    assert (code, out) == (2, f"{answer}\n{answer}")
+    named = "error: standard input, line {} is not UTF-8: convert it first"
+    assert err.splitlines() == [
+        named.format(2), "error: 1 of 3 lines could not be read, their answers are empty lines: see above",
+    ]  # fmt: skip
+    drawn = call("decode", trained[0], "--tree", tmp_path / "tree.png", stdin=b"\xff\nabcd\n")
+    assert drawn == (2, "", named.format(1) + "\n")
 
 
 def test_a_search_that_cannot_work_is_refused(refused, trained):

@@ -170,6 +170,14 @@ def subset(**data) -> Translation:
             "train.scheduled_sampling.k is 1.0: for exponential it must be between 0 and 1",
         ),
         (lambda: config.ScheduledSampling("linear", k=0.5), "train.scheduled_sampling.k is 0.5: for linear it must"),
+        (
+            lambda: config.Train(r_drop=1.0, scheduled_sampling=config.ScheduledSampling("constant", k=0.5)),
+            "train has both r_drop and scheduled_sampling: turn one off",
+        ),
+        (
+            lambda: config.Train(r_drop=1.0, softmax=config.Softmax(samples=5)),
+            "train.r_drop requires the softmax over all words, but train.softmax.samples is set: set one to 0",
+        ),
         (lambda: config.ScheduledSampling(floor=2.0), "train.scheduled_sampling.floor is 2.0: it must be from 0 to 1"),
         (lambda: config.Softmax(samples=-1), "train.softmax.samples is -1: it must be at least 0"),
         (lambda: config.Softmax(samples=5, subset=5), "train.softmax has both samples and subset"),

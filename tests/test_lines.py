@@ -35,24 +35,26 @@ def test_a_pipe_is_answered_as_its_lines_arrive(monkeypatch):
     assert list(lines) == [["é"]]
 
 
-def test_a_pipe_is_read_ahead_in_chunks_and_its_faults_are_named(monkeypatch):
+def test_a_pipe_is_read_ahead_in_chunks_and_a_fault_takes_the_place_of_its_line(monkeypatch):
     pipe = Pipe(monkeypatch)
     pipe.write(b"a\n" * 4100 + b"b\n\xff\nc\n")
     pipe.close()
     found = []
-    with pytest.raises(UserError, match="standard input, line 4102 is not UTF-8: convert it first"):
-        for chunk in standard_input.chunks(lambda line, index: line):
-            assert len(chunk) <= standard_input.CHUNK
-            found += chunk
-    assert found == ["a"] * 4100 + ["b"]
+    for chunk in standard_input.chunks(lambda line, index: line):
+        assert len(chunk) <= standard_input.CHUNK
+        found += chunk
+    assert [*map(str, found)] == ["a"] * 4100 + ["b", "standard input, line 4102 is not UTF-8: convert it first", "c"]
+    assert [isinstance(each, UserError) for each in found[-3:]] == [False, True, False]
 
 
-def test_a_line_can_be_refused_and_the_others_read(monkeypatch):
-    pipe = Pipe(monkeypatch)
-    pipe.write(b"a\n\xff\nc\n")
-    pipe.close()
-    found = [each for chunk in standard_input.chunks(lambda line, index: line, refuse=str) for each in chunk]
-    assert found == ["a", "standard input, line 2 is not UTF-8: convert it first", "c"]
+def test_lines_that_cannot_be_read_are_named_counted_and_blank(capsys):
+    refused, bad = standard_input.Refused(), UserError("line 2 is odd: mend it")
+    assert refused.blanked([("a", "b"), bad, ("c", "d")]) == [("a", "b"), ("", ""), ("c", "d")]
+    assert refused.without(["e"]) == ["e"]
+    assert capsys.readouterr().err == "error: line 2 is odd: mend it\n"
+    with pytest.raises(UserError, match=r"^1 of 4 lines could not be read, their answers are empty lines: see above$"):
+        refused.check()
+    standard_input.Refused().check()
 
 
 def test_a_closed_standard_input_is_one_line(monkeypatch):

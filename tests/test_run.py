@@ -322,6 +322,7 @@ MIXED = config.Mixture((TINY.data.corpus, config.replace(TINY.data.corpus, task=
         changed("train", softmax=config.Softmax(samples=5, distribution="unigram")),
         changed("train", softmax=config.Softmax(subset=7)),
         changed("train", scheduled_sampling=config.ScheduledSampling("exponential", k=0.9)),
+        changed("train", r_drop=5.0),
         changed("data", source=config.Text("subwords", size=10, algorithm="bpe", sampling=0.1)),
         changed("data", source=config.Text("words", spelling=config.Spelling(on=True, filters=2, kernels=(1, 2)))),
         changed("data", corpus=MIXED, source=config.Text("subwords", size=14, algorithm="bpe", sampling=0.1)),
@@ -331,7 +332,7 @@ MIXED = config.Mixture((TINY.data.corpus, config.replace(TINY.data.corpus, task=
             model=config.Transformer(8, 2, 8, 1, 1),
         ),
     ],
-    ids=["samples", "unigram", "subset", "scheduled", "drawn", "spelt", "mixed, drawn", "packed, unigram"],
+    ids=["samples", "unigram", "subset", "scheduled", "r-drop", "drawn", "spelt", "mixed, drawn", "packed, unigram"],
 )
 def test_every_way_of_learning_has_its_batches_and_its_loss(tmp_path, experiment):
     """From the folder to the loss of the first batch, by shapes alone; the folder opens again as it was."""

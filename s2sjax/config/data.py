@@ -55,8 +55,16 @@ class TextFiles(Corpus):
     """files of the split evaluated during training"""
     test: tuple[FilePath, ...] = ()
     """files of the split evaluated at the end"""
+    dev_percent: float = 0.0
+    """instead of dev files: this percentage of the training sources, chosen by a hash, is the dev split. Lines with one
+    source are one example of it, with several correct targets"""
 
     def __post_init__(self):
+        require(
+            0 <= self.dev_percent < 100,
+            f"data.corpus.dev_percent is {self.dev_percent}: it must be from 0 to 100, and below 100",
+        )
+        require(not (self.dev and self.dev_percent), "data.corpus has both dev and dev_percent: leave one of them out")
         for split in ("train", "dev", "test"):
             paths = getattr(self, split)
             require(

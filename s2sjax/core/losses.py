@@ -66,6 +66,15 @@ def _normaliser_and_mean(logits: Array) -> tuple[Array, Array]:
     return highest + jnp.log(total), plain / logits.shape[-1]
 
 
+def symmetric_divergence(one: Array, other: Array, mask: Array) -> Array:
+    """sum_v (p_v - q_v) (log p_v - log q_v) = KL(p, q) + KL(q, p), summed over real tokens.
+
+    p and q are the softmax of the logits `one` and `other` [..., V], mask [...].
+    """
+    p, q = jax.nn.log_softmax(one), jax.nn.log_softmax(other)
+    return jnp.sum(jnp.where(mask, jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1), 0))
+
+
 def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:
     """log p(labels) of each sequence: logits [B, T, V], labels and mask [B, T] -> [B]."""
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -135,6 +136,25 @@ def open_zip(path: Path, what: str) -> zipfile.ZipFile:
         raise UserError(f"{path} does not exist: it must be {what}") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({error}): it must be {what}") from None
+
+
+# ---------------------------------------------------------------------------------- augmentation
+
+WAVES = 4
+"""cosines in the log gain of a random filter"""
+
+
+def random_filter(samples: np.ndarray, rate: int, deviation: float, rng: random.Random) -> np.ndarray:
+    """Samples [N] behind a smooth filter without delay, as of another microphone.
+
+        log gain(f) = deviation * sum_k n_k / k * cos(pi k f / f_max),  n_k ~ N(0, 1),  k = 1 .. WAVES
+
+    The gain is of the power, and f is on a mel scale.
+    """
+    spectrum = np.fft.rfft(samples)
+    place = features.mel(np.linspace(0, rate / 2, len(spectrum))) / features.mel(rate / 2)  # [bins], from 0 to 1
+    gain = sum(deviation * rng.gauss(0, 1) / k * np.cos(np.pi * k * place) for k in range(1, WAVES + 1))
+    return np.fft.irfft(spectrum * np.exp(gain / 2), len(samples))
 
 
 # ------------------------------------------------------------------------------------- features

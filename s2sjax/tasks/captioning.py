@@ -167,6 +167,10 @@ class Captioning(config.Experiment):
             self.model.attention_penalty == 0 or self.train.scheduled_sampling.schedule == "none",
             "model.attention_penalty is of teacher forcing: leave out train.scheduled_sampling, or set it to 0",
         )
+        require(
+            self.model.attention_penalty == 0 or self.train.r_drop == 0,
+            "model.attention_penalty and train.r_drop are two penalties of one loss: set one of them to 0",
+        )
 
     def task(self) -> CaptioningTask:
         return CaptioningTask(self)

@@ -65,7 +65,7 @@ class Classification(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("a classification", "scheduled_sampling", "softmax")
+        self.refuse_train("a classification", "r_drop", "scheduled_sampling", "softmax")
         encoder = self.model.encoder
         places, longest = encoder.max_positions, self.data.buckets[-1][0]
         require(

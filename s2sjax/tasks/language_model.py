@@ -72,7 +72,7 @@ class LanguageModel(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("a language model", "label_smoothing", "scheduled_sampling", "softmax")
+        self.refuse_train("a language model", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
         require(
             self.keeps_state or self.evaluate.context < self.data.steps,
             f"evaluate.context {self.evaluate.context} leaves no token of data.steps {self.data.steps} to count: "

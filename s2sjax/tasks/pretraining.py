@@ -65,7 +65,7 @@ class Pretraining(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("pre-training", "label_smoothing", "scheduled_sampling", "softmax")
+        self.refuse_train("pre-training", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
         places, longest = self.model.encoder.max_positions, self.data.buckets[-1][0]
         require(
             places is None or places >= longest,

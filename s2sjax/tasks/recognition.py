@@ -210,7 +210,7 @@ class Recognition(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("recognition by CTC", "label_smoothing", "scheduled_sampling", "softmax")
+        self.refuse_train("recognition by CTC", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
         require(
             self.search.language_weight == 0 or self.data.ngram > 0,
             "search.language_weight requires a language model: set data.ngram above 0",

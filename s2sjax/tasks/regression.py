@@ -173,7 +173,7 @@ class Regression(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("a regression", "label_smoothing", "scheduled_sampling", "softmax")
+        self.refuse_train("a regression", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
 
     def task(self) -> RegressionTask:
         return RegressionTask(self)

@@ -61,7 +61,7 @@ class Tagging(config.Experiment):
 
     def __post_init__(self):
         self.check_name()
-        self.refuse_train("a tagger", "scheduled_sampling", "softmax")
+        self.refuse_train("a tagger", "r_drop", "scheduled_sampling", "softmax")
         require(
             self.train.label_smoothing == 0 or not self.model.crf,
             "train.label_smoothing smooths single tags, and model.crf scores whole sequences: use one of them",

@@ -368,7 +368,8 @@ class TranslationTask(Task):
         return tuple(side.heads for side in encoder_and_decoder(self.experiment.model) if hasattr(side, "heads"))
 
     def output_bytes(self, bucket: Bucket) -> int:
-        return 2 * 4 * bucket[1] * self.target.size
+        copies = 2 if self.experiment.train.r_drop else 1
+        return copies * 2 * 4 * bucket[1] * self.target.size
 
     # ----------------------------------------------------------------------------- predictions
 

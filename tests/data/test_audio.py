@@ -1,5 +1,6 @@
 """Recordings: what cannot be recognised is refused with its name; features do not depend on their neighbours."""
 
+import random
 import sys
 import zipfile
 
@@ -148,13 +149,28 @@ def test_strings_are_of_one_speaker_and_test_speakers_are_never_heard(fsdd):
 
 def test_only_training_strings_are_changed(fsdd):
     digests = lambda split, **options: [example.digest for example in corpus(fsdd, **options).examples(split)]
-    changed = {"voices": 0.3, "noise": 0.1}
+    changed = {"voices": 0.3, "noise": 0.1, "channel": 1.0}
     assert digests("test", **changed) == digests("test")
     assert digests("train", **changed) == digests("train", **changed)
     assert not {*digests("train", **changed)} & {*digests("train")}
     slower = corpus(fsdd, voices=0.3).examples("train")
     lengths = [len(new.frames) / len(old.frames) for new, old in zip(slower, corpus(fsdd).examples("train"))]
     assert 0.6 < min(lengths) < 0.9 and 1.1 < max(lengths) < 1.6  # from 1 / 1.3 to 1 / 0.7, in whole frames
+
+
+def test_a_random_filter_is_smooth_has_no_delay_and_has_the_deviation_asked_for():
+    impulse = np.zeros(512)
+    impulse[100] = 1
+    gains = np.array(
+        [np.abs(np.fft.rfft(audio.random_filter(impulse, 8000, 1.0, random.Random(n)))) for n in range(400)]
+    )
+    logs = 2 * np.log(gains)  # of the power
+    assert np.abs(np.diff(logs, axis=1)).max() < 0.5
+    # at the lowest frequency all cosines are 1: the deviations 1, 1/2, 1/3 and 1/4 add up
+    np.testing.assert_allclose(logs[:, 0].std(), np.sqrt(1 + 1 / 4 + 1 / 9 + 1 / 16), rtol=0.1)
+    np.testing.assert_allclose(logs.mean(axis=0), 0, atol=0.2)
+    filtered = audio.random_filter(impulse, 8000, 1.0, random.Random(0))
+    assert np.argmax(np.abs(filtered)) == 100
 
 
 def test_an_index_that_is_wrong_is_refused(fsdd):

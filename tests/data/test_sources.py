@@ -180,3 +180,26 @@ def test_the_real_dictionary():
     assert set("".join(set.union(*words.values()))) == set("abcdefghijklmnopqrstuvwxyz'-.")
     firsts = {example.source[0] for example in splits["dev"][:500]}
     assert len(firsts) > 20  # the first 500 are a sample of the alphabet, not its beginning
+
+
+def test_a_share_of_the_training_sources_can_be_dev(tmp_path):
+    """By source: no source is in both splits, and all its targets are correct in dev."""
+    path = tmp_path / "train.tsv"
+    lines = [f"word{n % 300}\tsound{n}" for n in range(600)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    corpus = config.TextFiles((str(path),), dev_percent=20)
+    assert sources.has(corpus, "dev") and not sources.has(config.TextFiles((str(path),)), "dev")
+    train, dev = sources.load(corpus, "train"), sources.load(corpus, "dev")
+    assert 40 <= len(dev) <= 80 and len(train) + 2 * len(dev) == 600
+    assert not {example.source for example in train} & {example.source for example in dev}
+    n = int(dev[0].source.removeprefix("word"))
+    assert dev[0].targets == (f"sound{n}", f"sound{n + 300}")
+    assert [f"{e.source}\t{e.targets[0]}" for e in train] == [
+        line for line in lines if line.split("\t")[0] not in {e.source for e in dev}
+    ]
+    for options, message in (
+        ({"dev_percent": 100}, "data.corpus.dev_percent is 100: it must be from 0 to 100, and below 100"),
+        ({"dev": (str(path),), "dev_percent": 5}, "data.corpus has both dev and dev_percent: leave one of them out"),
+    ):
+        with pytest.raises(UserError, match=message):
+            config.TextFiles((str(path),), **options)

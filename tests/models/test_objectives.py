@@ -141,6 +141,36 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     assert one["samples"] == pytest.approx(float(full), rel=0.02)
 
 
+@some_models
+def test_r_drop_is_the_cross_entropy_and_what_two_predictions_differ_by(name):
+    """By its definition, from the logits of two copies of each row; without dropout there is no difference."""
+    noisy, params = zoo.build(name).module, zoo.build(name).params["params"]
+    batch, strength, smoothing = {"source": SOURCE, "target": TARGET}, 3.0, 0.1
+    key = jax.random.key(5)
+
+    @jax.jit
+    def program(params, key):
+        copies = np.repeat(SOURCE, 2, axis=0), np.repeat(TARGET, 2, axis=0)
+        logits = noisy.apply({"params": params}, *copies, True, rngs={"dropout": key})
+        found = objectives.r_drop_loss(noisy, smoothing, strength, params, batch, key)
+        quiet = objectives.r_drop_loss(without_dropout(name), smoothing, strength, params, batch, key)
+        return logits, found, quiet, objectives.loss(without_dropout(name), smoothing, params, batch, key)
+
+    logits, found, quiet, forced_loss = program(params, key)
+    logits, real = np.asarray(logits, np.float64), TARGET != PAD
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    q = (1 - smoothing) * np.eye(logits.shape[-1])[np.repeat(TARGET, 2, axis=0)] + smoothing / logits.shape[-1]
+    each = -(q * log_p).sum(-1)
+    one, other = log_p[0::2], log_p[1::2]
+    divergence = (np.exp(one) * (one - other) + np.exp(other) * (other - one)).sum(-1)
+    expected = (each[0::2] + each[1::2]) / 2 + strength / 4 * divergence
+    assert (divergence[real] > 0).any()
+    np.testing.assert_allclose(found["loss"], (expected[real].sum(), real.sum()), rtol=1e-5)
+    np.testing.assert_allclose(found["cross_entropy"][0], ((each[0::2] + each[1::2]) / 2)[real].sum(), rtol=1e-5)
+    for same in quiet.values():
+        np.testing.assert_allclose(same, forced_loss["loss"], rtol=1e-5)
+
+
 @zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(QUICK))
 def test_the_gradients_over_all_words_and_over_many_samples_are_those_of_the_softmax(name):
     module, params = without_dropout(name), zoo.build(name).params["params"]
@@ -158,5 +188,6 @@ def test_the_configuration_chooses_the_loss():
     choose = lambda **options: objectives.choose(module, config.Train(**options), PROPOSAL, words).func
     assert choose() is objectives.loss
     assert choose(scheduled_sampling=FALLING) is objectives.scheduled_loss
+    assert choose(r_drop=5.0) is objectives.r_drop_loss
     assert choose(softmax=config.Softmax(samples=3)) is objectives.sampled_loss
     assert choose(softmax=config.Softmax(subset=3)) is objectives.subset_loss

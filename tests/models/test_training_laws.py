@@ -30,6 +30,7 @@ OBJECTIVES = {
     "scheduled sampling": {"scheduled_sampling": config.ScheduledSampling("linear", k=4)},
     "sampled softmax": {"softmax": config.Softmax(samples=5)},
     "softmax of a part": {"softmax": config.Softmax(subset=7)},
+    "r-drop": {"r_drop": 3.0},
 }
 
 

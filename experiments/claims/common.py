@@ -1,0 +1,211 @@
+"""What the ten claims share: sizes, units of work that are not repeated, the number with its spread, and the figure.
+
+A claim is a file of this folder, run as
+
+    python experiments/claims/NAME.py [--size small|full] [--out runs/claims]
+
+`small` is for a CPU: a few minutes, nothing to download. `full` is for one H200 and reads the folder data/. The
+command writes OUT/NAME/result.json and OUT/NAME/figure.png. Work that is done is kept in OUT/NAME/SIZE and, for models
+that several claims use, in OUT/models: run the same command again to continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from s2sjax import startup
+from s2sjax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "data"
+Verdict = Literal["held", "held in part", "did not hold"]
+
+
+class Claim(NamedTuple):
+    """What is claimed, and by which number it is judged."""
+
+    name: str
+    """of its file and its folder"""
+    title: str
+    statement: str
+    paper: str
+    number: str
+    """what the number is, with its unit"""
+
+
+class Finding(NamedTuple):
+    values: Sequence[float]
+    """the number, for each seed"""
+    verdict: Verdict
+    paragraph: str
+    """whether the claim held, and how far"""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """a table of what was measured"""
+    digits: int = 2
+    """decimals of the number, as shown"""
+    repeats: str = "seeds"
+    """what the values are taken over"""
+
+
+class Study:
+    """The folder of a claim at one size."""
+
+    def __init__(self, claim: Claim, size: str, out: Path):
+        self.claim, self.size, self.out = claim, size, out
+        self.folder = out / claim.name / size
+        self._seconds: dict[Path, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Of all work, also of that which was done by an earlier command."""
+        return sum(self._seconds.values())
+
+    def once(self, name: str, settings: Any, work: Callable[[], Any], shared: bool = False) -> Any:
+        """The result of `work`, which JSON can hold. It is kept: the next call with the same settings reads it.
+
+        shared: among all claims. What `work` prints goes to a file beside the result.
+        """
+        folder = self.out / "models" / self.size if shared else self.folder
+        path = folder / f"{name}.json"
+        settings = json.loads(json.dumps(settings, default=repr))
+        kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if kept.get("settings") != settings:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            begin = time.perf_counter()
+            with (
+                path.with_suffix(".log").open("w", encoding="utf-8") as log,
+                contextlib.redirect_stdout(log),
+                contextlib.redirect_stderr(log),
+            ):
+                value = work()
+            kept = {"settings": settings, "seconds": time.perf_counter() - begin, "value": value}
+            write_json(path, kept)
+            print(f"{name}: {kept['seconds']:.1f} s", flush=True)
+        else:
+            print(f"{name}: done before", flush=True)
+        self._seconds[path] = kept["seconds"]
+        return kept["value"]
+
+
+def main(
+    claim: Claim,
+    sizes: Mapping[str, Any],
+    measure: Callable[[Study, Any], Any],
+    judge: Callable[[Any], Finding],
+    draw: Callable[[Path, Any], None],
+    arguments: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Measures a claim at a size, judges it, draws it; prints the table and the verdict; writes result.json."""
+    try:
+        return _main(claim, sizes, measure, judge, draw, arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to continue", file=sys.stderr)
+        sys.exit(130)
+
+
+def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=claim.statement)
+    parser.add_argument("--size", choices=tuple(sizes), default="small", help="small: a CPU; full: one H200")
+    parser.add_argument("--out", type=Path, default=Path("runs/claims"), help="folder of the results")
+    options = parser.parse_args(arguments)
+    startup.start_jax()
+    study = Study(claim, options.size, options.out)
+    print(f"{claim.statement} ({claim.paper})", flush=True)
+    data = measure(study, sizes[options.size])
+    found = judge(data)
+    result = describe(study, found)
+    folder = options.out / claim.name
+    draw(folder / "figure.png", data)
+    write_json(folder / "result.json", result | {"data": data})
+    print("\n" + "\n".join(markdown_table(found.columns, found.rows)))
+    print(f"\n{claim.number}: {shown(result)}\n{found.verdict}: {found.paragraph}")
+    print(f"wrote {folder / 'result.json'}, {folder / 'figure.png'}", flush=True)
+    return result
+
+
+def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
+    """The trained run. init: a run to start from, with its vocabularies. A SIGTERM ends the claim, as a Ctrl-C does."""
+    from s2sjax import run  # imports JAX
+
+    trained, result = run.train(experiment, folder, init=init, init_assets=init is not None)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    return trained
+
+
+def describe(study: Study, found: Finding) -> dict[str, Any]:
+    """What result.json has, apart from the data of the figure."""
+    from s2sjax.bench import records
+
+    values = [float(value) for value in found.values]
+    environment = records.environment()
+    command = ["python", f"experiments/claims/{study.claim.name}.py", "--size", study.size]
+    return {
+        **study.claim._asdict(),
+        "size": study.size,
+        "values": values,
+        "mean": statistics.mean(values),
+        "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "digits": found.digits,
+        "repeats": found.repeats,
+        "verdict": found.verdict,
+        "paragraph": found.paragraph,
+        "columns": list(found.columns),
+        "rows": [list(row) for row in found.rows],
+        "seconds": study.seconds,
+        "hardware": records.machine(environment),
+        "environment": environment | {"command": shlex.join(command)},
+    }
+
+
+def shown(result: Mapping[str, Any]) -> str:
+    """3.14 ± 0.05 (3 seeds): the mean and the standard deviation."""
+    digits = result["digits"]
+    mean, spread = (f"{result[name]:.{digits}f}" for name in ("mean", "spread"))
+    return f"{mean} ± {spread} ({len(result['values'])} {result['repeats']})"
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """ "12.30 ± 0.41": the mean and the standard deviation of a cell of a table."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Completely or not at all."""
+    if any(not math.isfinite(x) for x in value.get("values", ())):
+        raise UserError(f"{path}: a number is not finite: {value['values']}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def require_data(*names: str) -> list[Path]:
+    """Files of the folder data/, refused before any work if one is missing."""
+    paths = [DATA / name for name in names]
+    for path in paths:
+        if not path.exists():
+            raise UserError(
+                f"data/{path.relative_to(DATA)} is missing: get it as docs/data.md says, or use --size small"
+            )
+    return paths

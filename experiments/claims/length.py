@@ -1,0 +1,96 @@
+"""Does quality fall with the length of the source, with and without attention?
+
+Claim     Without attention quality falls with sentence length; with attention it does not.
+Paper     Bahdanau, Cho and Bengio 2014, figure 2
+Command   python experiments/claims/length.py
+
+An LSTM encoder-decoder that reads the source into one state (Sutskever et al. 2014) against RNNsearch: the same data
+and as many updates (models.py), the score of each bucket of source lengths.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import common
+import models
+import numpy as np
+import panels
+
+CLAIM = common.Claim(
+    "length",
+    "Attention and length",
+    "Without attention quality falls with sentence length; with attention it does not",
+    "Bahdanau, Cho and Bengio 2014, figure 2",
+    "loss of quality from short to long sources, without attention minus with attention, in points",
+)
+SYSTEMS = {"sutskever": "without attention (LSTM)", "rnnsearch": "with attention (RNNsearch)"}
+FEWEST = 30
+"""examples of a bucket that counts"""
+
+
+def measure(study: common.Study, size: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"scores": {}}
+    for name in SYSTEMS:
+        runs = [models.trained(study, name, seed) for seed in range(models.SEEDS[size])]
+        buckets = [run.by_length(size) for run in runs]
+        kept = [i for i, (_, _, result) in enumerate(buckets[0]) if size == "toy" or result.examples >= FEWEST]
+        found["scores"][name] = [[each[i][2].value for i in kept] for each in buckets]
+        found["buckets"] = [buckets[0][i][:2] for i in kept]
+        found["examples"] = [buckets[0][i][2].examples for i in kept]
+        found |= {
+            "label": runs[0].label,
+            "higher": runs[0].higher_is_better,
+            "unit": "words" if size == "full" else "letters",
+        }
+    return found
+
+
+def drops(data: dict[str, Any], name: str) -> np.ndarray:
+    """[seeds]: by how many points the longest bucket is worse than the best of the shorter ones."""
+    scores = np.asarray(data["scores"][name]) * (1 if data["higher"] else -1)
+    return scores[:, :-1].max(1) - scores[:, -1]
+
+
+def judge(data: dict[str, Any]) -> common.Finding:
+    without, with_attention = (drops(data, name) for name in SYSTEMS)
+    gap = without - with_attention
+    rows = [
+        [
+            f"{low} to {high}",
+            str(count),
+            *(common.spread([seed[i] for seed in data["scores"][name]], 1) for name in SYSTEMS),
+        ]
+        for i, ((low, high), count) in enumerate(zip(data["buckets"], data["examples"]))
+    ]
+    clear = gap.mean() > 2 * gap.std(ddof=1) / len(gap) ** 0.5
+    flat = with_attention.mean() < without.mean() / 2
+    verdict: common.Verdict = "held" if clear and flat else "held in part" if clear else "did not hold"
+    low, high = data["buckets"][-1]
+    paragraph = (
+        f"From its best bucket to the longest sources ({low} to {high} {data['unit']}) the model without attention "
+        f"loses {common.spread(without.tolist(), 1)} points of {data['label'].removesuffix(', %')}, the model with "
+        f"attention {common.spread(with_attention.tolist(), 1)}. "
+        + ("So quality falls without attention, and hardly with it. " if clear and flat else
+           "Both lose quality, the model with attention less. " if clear else
+           "The difference is within the spread over seeds. ")
+        + "The model with attention is better at every length."
+        * all(a < b if data["higher"] else a > b for a, b in zip(*(np.mean(data["scores"][n], 0) for n in SYSTEMS)))
+    ).strip()  # fmt: skip
+    columns = (f"source, {data['unit']}", "examples", *(f"{title}, {data['label']}" for title in SYSTEMS.values()))
+    return common.Finding(gap.tolist(), verdict, paragraph, columns, rows, digits=1)
+
+
+def draw(path: Path, data: dict[str, Any]) -> None:
+    figure = panels.Panels()
+    panel = figure.add("quality by source length", f"source length, {data['unit']}", models.axis(data), width=4.5)
+    places = range(len(data["buckets"]))
+    panels.lines(panel, places, {title: data["scores"][name] for name, title in SYSTEMS.items()})
+    panel.set_xticks(places, [f"{low} to {high}" for low, high in data["buckets"]])
+    panels.key(panel)
+    figure.save(path)
+
+
+if __name__ == "__main__":
+    common.main(CLAIM, {size: size for size in models.SIZES}, measure, judge, draw)

@@ -1,0 +1,188 @@
+"""The encoder-decoders that several claims compare: the same data and the same number of updates for each of them.
+
+small   spelling to pronunciation (the extra g2p), 120,000 words; judged by the phone error rate
+full    Multi30k English to German, lower-case tokens; the last 1,000 training pairs choose the checkpoint, the official
+        validation part is judged by BLEU. The official test part is not used.
+
+Models are trained in OUT/models/SIZE and shared by all claims.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+
+from s2sjax import config
+from s2sjax.config import ConvS2S, Data, Evaluate, RNNsearch, Search, Sutskever, Text, Train, Transformer, replace
+from s2sjax.evaluate.metrics import Result, score_by_length
+from s2sjax.tasks import Translation
+
+HELD_OUT = 1000
+"""training pairs of Multi30k that choose the checkpoint"""
+
+
+def small() -> Translation:
+    return Translation(
+        "small",
+        Data(
+            corpus=config.Cmudict(dev_percent=0.5, test_percent=1.5),
+            source=Text("characters"),
+            target=Text("words"),  # phones, separated by spaces
+            buckets=((9, 9), (15, 16)),
+            tokens=768,
+        ),
+        train=Train(steps=800, learning_rate=4e-3, warmup=80, log_every=100, evaluate_every=100, save_every=800),
+        search=Search(beam=4, penalty="mean"),
+        evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=200, samples=0, rows=200),
+    )
+
+
+def full() -> Translation:
+    return Translation(
+        "full",
+        Data(
+            corpus=multi30k(),
+            source=Text("subwords", size=8000, algorithm="bpe"),
+            target=Text("subwords", size=8000, algorithm="bpe"),
+            shared=True,
+            buckets=((16, 16), (24, 24), (48, 48)),
+            tokens=8192,
+        ),
+        train=Train(
+            steps=2000, learning_rate=1e-3, warmup=200, label_smoothing=0.1, dtype="bfloat16",
+            log_every=250, evaluate_every=250, save_every=1000,
+        ),
+        search=Search(beam=4, penalty="mean"),
+        evaluate=Evaluate(metrics=("bleu_tokenized",), lines=500, samples=0, rows=256),
+    )  # fmt: skip
+
+
+def toy() -> Translation:
+    return Translation(
+        "toy",
+        Data(
+            corpus=config.Synthetic("copy", train=60, dev=6, test=12, length=6, alphabet=3),
+            buckets=((8, 8),),
+            tokens=128,
+            prefetch=0,
+        ),
+        train=Train(steps=4, learning_rate=1e-2, warmup=1, log_every=1, evaluate_every=2, save_every=4),
+        search=Search(beam=2),
+        evaluate=Evaluate(metrics=("cer",), lines=6, samples=0, rows=12),
+    )
+
+
+@cache
+def multi30k() -> config.InMemory:
+    pairs = {}
+    for split in ("train", "val"):
+        files = common.require_data(*(f"multi30k/tok/{split}.lc.norm.tok.{language}" for language in ("en", "de")))
+        pairs[split] = list(zip(*(file.read_text("utf-8").splitlines() for file in files), strict=True))
+    train = pairs["train"]
+    return config.InMemory(train=train[:-HELD_OUT], dev=train[-HELD_OUT:], test=pairs["val"])
+
+
+SIZES: dict[str, Callable[[], Translation]] = {"small": small, "full": full, "toy": toy}
+BOUNDS = {"small": (4, 6, 8, 10, 12), "full": (8, 11, 14, 18, 23), "toy": (3,)}
+"""of source lengths: letters, or words"""
+MODELS: dict[str, dict[str, Any]] = {
+    "small": {
+        "sutskever": Sutskever(width=72, embedding=32, layers=2, dropout=0.0),
+        "sutskever_forward": Sutskever(width=72, embedding=32, layers=2, reverse=False, dropout=0.0),
+        "rnnsearch": RNNsearch(width=72, embedding=32, dropout=0.0),
+        "transformer": Transformer(56, 4, 224, 2, 2, norm="pre", dropout=0.0),
+        "convs2s": ConvS2S(
+            embedding=56, encoder_layers=((56, 3),) * 3, decoder_layers=((56, 3),) * 3, max_length=64, dropout=0.0
+        ),
+    },
+    "full": {
+        "sutskever": Sutskever(width=512, embedding=256, layers=2, dropout=0.3),
+        "sutskever_forward": Sutskever(width=512, embedding=256, layers=2, reverse=False, dropout=0.3),
+        "rnnsearch": RNNsearch(width=384, embedding=256, dropout=0.3),
+        "transformer": Transformer(256, 4, 1024, 3, 3, norm="pre", tie="all", dropout=0.3),
+        "convs2s": ConvS2S(
+            embedding=256, encoder_layers=((256, 3),) * 5, decoder_layers=((256, 3),) * 5, max_length=256, dropout=0.3
+        ),
+    },
+    "toy": {
+        "sutskever": Sutskever(width=8, embedding=4, layers=1, dropout=0.0),
+        "sutskever_forward": Sutskever(width=8, embedding=4, layers=1, reverse=False, dropout=0.0),
+        "rnnsearch": RNNsearch(width=8, embedding=4, dropout=0.0),
+        "transformer": Transformer(8, 2, 8, 1, 1, norm="pre", dropout=0.0),
+        "convs2s": ConvS2S(
+            embedding=8, encoder_layers=((8, 3),), decoder_layers=((8, 3),), max_length=64, dropout=0.0
+        ),
+    },
+}  # fmt: skip
+SEEDS = {"small": 3, "full": 3, "toy": 2}
+TITLES = {
+    "sutskever": "LSTM, no attention",
+    "sutskever_forward": "LSTM, source not reversed",
+    "rnnsearch": "RNNsearch",
+    "transformer": "Transformer",
+    "convs2s": "ConvS2S",
+}
+
+
+class Trained(NamedTuple):
+    folder: Path
+    weights: int
+    metric: str
+    higher_is_better: bool
+    score: float
+    """of the test split, with the checkpoint that dev chose"""
+    dev_loss: float
+    """nats a token, after the last update"""
+    curve: list[dict[str, float]]
+    """step, seconds of training (without compiling and evaluating), score of dev"""
+    outputs: list[dict[str, Any]]
+    """source, hypothesis, references of each test example"""
+
+    @property
+    def label(self) -> str:
+        return "BLEU" if self.metric.startswith("bleu") else self.metric.upper() + ", %"
+
+    def by_length(self, size: str) -> list[tuple[int, int, Result]]:
+        """The score of each bucket of source lengths, in words if a source has several."""
+        sources = [each["source"] for each in self.outputs]
+        lengths = [len(source.split()) if size == "full" else len(source) for source in sources]
+        hypotheses = [each["hypothesis"] for each in self.outputs]
+        references = [tuple(each["references"]) for each in self.outputs]
+        return score_by_length(self.metric, hypotheses, references, lengths, BOUNDS[size])
+
+
+def axis(data: Mapping[str, Any]) -> str:
+    """Of the score, in a figure."""
+    return data["label"] + ("" if data["higher"] else " (lower is better)")
+
+
+def trained(study: common.Study, name: str, seed: int) -> Trained:
+    """A model of the table above, trained once for all claims."""
+    size = study.size
+    e = replace(SIZES[size](), name=f"{name}-{seed}", model=MODELS[size][name], seed=seed)
+    folder = study.out / "models" / size / e.name
+    value = study.once(e.name, config.to_json(e), lambda: _train(e, folder), shared=True)
+    return Trained(folder, *value)
+
+
+def _train(e: Translation, folder: Path) -> list[Any]:
+    import jax
+
+    found = common.train(e, folder)
+    evaluation = found.evaluate("test")
+    metric = e.evaluate.metrics[0]
+    weights = sum(leaf.size for leaf in jax.tree.leaves(found.params()[0]))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    curve, seconds = [], 0.0
+    for row in rows:
+        seconds += row.get("seconds", 0.0)
+        if "score" in row:
+            curve.append({"step": row["step"], "seconds": seconds, "score": row[metric], "loss": row["dev_loss"]})
+    outputs = [{key: each[key] for key in ("source", "hypothesis", "references")} for each in evaluation.outputs]
+    better = evaluation[metric].higher_is_better
+    return [weights, metric, better, evaluation[metric].value, curve[-1]["loss"], curve, outputs]

@@ -1,0 +1,177 @@
+"""Does pre-training on plain text help, and how much of that is left when there are many labels?
+
+Claim     Pre-training helps when labelled data is small.
+Paper     Devlin et al. 2019; Howard and Ruder 2018, figure 3
+Command   python experiments/claims/pretraining.py
+
+A small BERT learns from text without labels; classifiers start from it, or from scratch, with more and more labels.
+small: the spelling of 20,000 words (the extra g2p); the label is the number of syllables, counted in the pronunciation.
+full: package descriptions (experiments/bert_ddtp.py, fewer updates), then SST-2 (bert_sst2.py), scored on its dev part,
+which chooses nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+import numpy as np
+import panels
+
+from s2sjax import config
+from s2sjax.config import BertEvaluate, BertModel, LabelData, LabelModel, Paragraphs, Text, Train, Transformer, replace
+from s2sjax.data import sources
+from s2sjax.experiment_file import load_experiment
+from s2sjax.tasks import Classification, Pretraining
+
+CLAIM = common.Claim(
+    "pretraining",
+    "Pre-training",
+    "Pre-training helps when labelled data is small",
+    "Devlin et al. 2019; Howard and Ruder 2018, figure 3",
+    "gain in accuracy by pre-training, with the fewest labels, in points",
+)
+STARTS = ("pre-trained", "from scratch")
+VOWELS = {*["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]}
+MOST = 4
+"""syllables; longer words are in the same class, and words without a vowel have one"""
+
+
+class Size(NamedTuple):
+    seeds: int
+    steps: int
+    """of pre-training"""
+    fine_tuning: int
+    labels: tuple[float, ...]
+    """numbers of labelled words, or percentages of SST-2"""
+    lines: int = 0
+    width: int = 0
+
+
+SIZES = {
+    "small": Size(3, 1000, 150, (100, 1000, 10_000), lines=20_000, width=48),
+    "full": Size(3, 10_000, 600, (1.0, 10.0, 100.0)),
+    "toy": Size(2, 4, 2, (60, 80), lines=100, width=8),
+}
+
+
+@cache
+def words(count: int, split: str) -> list[tuple[str, str]]:
+    """(letters separated by blanks, number of syllables) of the first words of a split of the dictionary."""
+    examples = [each for each in sources.load(config.Cmudict(), split) if len(each.source) > 2][:count]  # type: ignore[arg-type]
+    syllables = lambda phones: min(max(sum(phone in VOWELS for phone in phones.split()), 1), MOST)
+    return [(" ".join(each.source), str(syllables(each.targets[0]))) for each in examples]
+
+
+def base(size: Size, folder: Path) -> Pretraining:
+    """What is learned without labels."""
+    if not size.lines:
+        file = common.ROOT / "experiments" / "bert_ddtp.py"
+        e = config.resolve_paths(load_experiment(str(file)), file.parent)
+        train = replace(
+            e.train, steps=size.steps, warmup=size.steps // 20, evaluate_every=size.steps, save_every=size.steps
+        )
+        return replace(e, name="base", train=train)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"train": folder / "spelling.train.txt", "dev": folder / "spelling.dev.txt"}
+    for split, file in files.items():
+        lines = [letters for letters, _ in words(size.lines if split == "train" else 200, split)]
+        file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return Pretraining(
+        "base",
+        Paragraphs(str(files["train"]), str(files["dev"]), text=Text("words"), buckets=((20,),), tokens=1280),
+        BertModel(Transformer(size.width, 4, 4 * size.width, 2, 2, norm="pre", dropout=0.0), next_weight=0.0),
+        Train(steps=size.steps, learning_rate=3e-3, warmup=size.steps // 10, log_every=max(1, size.steps // 5),
+              evaluate_every=size.steps, save_every=size.steps),
+        BertEvaluate(lines=200, samples=0),
+    )  # fmt: skip
+
+
+def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -> Classification:
+    name = f"{labels:g}-{'bert' if start == STARTS[0] else 'scratch'}-{seed}"
+    if not size.lines:
+        file = common.ROOT / "experiments" / "bert_sst2.py"
+        e = config.resolve_paths(load_experiment(str(file)), file.parent)
+        data = replace(e.data, corpus=replace(e.data.corpus, train_percent=labels))
+        return replace(e, name=name, data=data, seed=seed)
+    steps = size.fine_tuning
+    test = words(max(20, size.lines // 10), "test")
+    return Classification(
+        name,
+        LabelData(
+            config.InMemory(train=words(int(labels), "train"), dev=test), Text("words"), buckets=((20,),), tokens=640
+        ),
+        LabelModel(encoder, "mean", dropout=0.1, initial=1.0),
+        Train(
+            steps=steps, learning_rate=1e-3, warmup=steps // 10, log_every=steps, evaluate_every=steps, save_every=steps
+        ),
+        seed=seed,
+    )
+
+
+def pretrain(e: Pretraining, folder: Path) -> str:
+    """How well hidden words of dev are guessed, in words."""
+    trained = common.train(e, folder)
+    return "  ".join(map(str, trained.evaluate("dev").results.values()))
+
+
+def accuracy(e: Classification, folder: Path, start: Path | None) -> float:
+    trained = common.train(e, folder, start)
+    return trained.evaluate("dev")["accuracy"].value
+
+
+def measure(study: common.Study, size: Size) -> dict[str, Any]:
+    folder = study.folder / "base"
+    e = base(size, study.folder)
+    found: dict[str, Any] = {"labels": size.labels, "unit": "%" if not size.lines else ""}
+    found["hidden words"] = study.once("base", config.to_json(e), partial(pretrain, e, folder))
+    for start in STARTS:
+        init = folder if start == STARTS[0] else None
+        found[start] = []
+        for seed in range(size.seeds):
+            runs = [classifier(size, labels, start, seed, e.model.encoder) for labels in size.labels]
+            found[start].append(
+                [
+                    study.once(c.name, [size, config.to_json(c)], partial(accuracy, c, study.folder / c.name, init))
+                    for c in runs
+                ]
+            )
+    return found
+
+
+def judge(data: dict[str, Any]) -> common.Finding:
+    gains = np.subtract(data[STARTS[0]], data[STARTS[1]])  # [seeds, labels]
+    rows = [
+        [f"{labels:,g}{data['unit']}", *(common.spread([seed[i] for seed in data[start]], 1) for start in STARTS)]
+        for i, labels in enumerate(data["labels"])
+    ]
+    error = 2 * gains.std(0, ddof=1) / len(gains) ** 0.5
+    mean = gains.mean(0)
+    helps = mean[0] > error[0]
+    shrinks = mean[-1] < mean[0]
+    verdict: common.Verdict = "held" if helps and shrinks else "held in part" if helps else "did not hold"
+    told = ", ".join(f"{gain:+.1f} with {labels:,g}{data['unit']}" for gain, labels in zip(mean, data["labels"]))
+    paragraph = (
+        f"Pre-training changes the accuracy by (points, mean over seeds) {told} labels. "
+        + f"With the fewest labels this is {'' if helps else 'not '}more than the spread over seeds"
+        + ("." if not helps else ", and the gain shrinks with more labels." if shrinks else ", and it does not shrink.")
+    )  # fmt: skip
+    columns = ("labels", *(f"{start}, accuracy, %" for start in STARTS))
+    return common.Finding(gains[:, 0].tolist(), verdict, paragraph, columns, rows, digits=1)
+
+
+def draw(path: Path, data: dict[str, Any]) -> None:
+    figure = panels.Panels()
+    panel = figure.add("accuracy against labels", "labels used in training", "accuracy, %", width=4.2)
+    panels.lines(panel, data["labels"], {start: data[start] for start in STARTS})
+    panel.set_xscale("log")
+    panel.set_xticks(data["labels"], [f"{labels:,g}{data['unit']}" for labels in data["labels"]])
+    panel.set_xticks([], minor=True)
+    panels.key(panel, "lower right")
+    figure.save(path)
+
+
+if __name__ == "__main__":
+    common.main(CLAIM, SIZES, measure, judge, draw)

@@ -1,0 +1,176 @@
+"""Table 1 of the Transformer paper, measured: how the time of a layer grows with n, d, k and r.
+
+Claim     Time grows as n^2 d (self-attention), n d^2 (recurrent), k n d^2 (convolutional), r n d (restricted).
+Paper     Vaswani et al. 2017, table 1
+Command   python experiments/claims/table1.py
+
+Each layer runs forward at several lengths n, widths d, kernels k and radii r, one of them changing at a time, the
+others at their base. An exponent is the slope of a straight line through the logarithms of the three largest sizes.
+The table of the paper counts no projections, and no time to start an operation; `s2sjax bench layers` measures more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+import numpy as np
+import panels
+
+from s2sjax.bench import layers, scaling, timing
+from s2sjax.bench.layer_types import HEAD, TYPES, Point, flops
+
+CLAIM = common.Claim(
+    "table1",
+    "Table 1",
+    "Time per layer grows as n^2 d (self-attention), n d^2 (recurrent), k n d^2 (convolutional), r n d (restricted)",
+    "Vaswani et al. 2017, table 1",
+    "difference between a measured exponent and that of the table, mean of the absolute values",
+)
+LETTERS = {"length": "n", "width": "d", "kernel": "k", "radius": "r"}
+EXPECTED = {
+    "recurrent": {"length": 1, "width": 2},
+    "convolution": {"length": 1, "width": 2, "kernel": 1},
+    "attention": {"length": 2, "width": 1},
+    "restricted": {"length": 1, "width": 1, "radius": 1},
+}
+
+
+class Size(NamedTuple):
+    batch: int
+    lengths: tuple[int, ...]
+    widths: tuple[int, ...]
+    kernels: tuple[int, ...]
+    radii: tuple[int, ...]
+    dtype: str
+    repeats: int
+    heads: int | None = None
+
+    @property
+    def base(self) -> dict[str, int]:
+        """What the other sizes are while one changes: long for its width, so that n and d are not both small."""
+        middle = lambda sizes: sizes[len(sizes) // 2]
+        return {
+            "length": middle(self.lengths), "width": middle(self.widths), "kernel": self.kernels[0],
+            "radius": self.radii[0],
+        }  # fmt: skip
+
+
+SIZES = {
+    "small": Size(4, (128, 512, 1024, 2048), (64, 128, 256), (3, 9, 27), (16, 64, 256), "float32", 3),
+    "full": Size(8, (512, 2048, 8192, 16384), (512, 1024, 2048), (3, 9, 27), (64, 256, 1024), "bfloat16", 5),
+    "toy": Size(1, (4, 8), (4, 8), (1, 3), (1, 2), "float32", 2, heads=1),
+}
+
+
+def points(size: Size) -> list[tuple[str, Point]]:
+    """(what changes, the layer): `length` of each layer at the base of the others, and so on."""
+    sweeps = {"length": size.lengths, "width": size.widths, "kernel": size.kernels, "radius": size.radii}
+    found = []
+    for layer, exponents in EXPECTED.items():
+        for what in exponents:
+            for value in sweeps[what]:
+                at = size.base | {what: value}
+                fields = {name: at[name] for name in ("length", "width", *({"kernel", "radius"} & {*exponents}))}
+                heads = size.heads or max(1, at["width"] // HEAD)
+                found.append((what, Point(layer, size.batch, heads=heads, dtype=size.dtype, **fields)))
+    return found
+
+
+def seconds(point: Point, repeats: int) -> list[float]:
+    once, _, _ = layers.build(point, backward=False)
+    once()
+    return [min(timing.seconds(once) for _ in range(3)) for _ in range(repeats)]
+
+
+def measure(study: common.Study, size: Size) -> dict[str, Any]:
+    rows, known = [], {}
+    for what, point in points(size):
+        if point not in known:
+            name = f"{layers.label(point).replace(' ', '-')}-n{point.length}-d{point.width}"
+            known[point] = study.once(name, [point, size.repeats], partial(seconds, point, size.repeats))
+        value = getattr(point, what)
+        rows.append(
+            {"layer": point.layer, "what": what, "size": value, "seconds": known[point], "flops": flops(point, False)}
+        )
+    return {"rows": rows, "base": size.base, "dtype": size.dtype, "batch": size.batch}
+
+
+def fits(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each layer and each of its letters: exponents of the time, one a repeat, and of the FLOPs."""
+    found = []
+    for (layer, what), group in scaling.grouped(data["rows"], "layer", "what"):
+        sizes = [row["size"] for row in group]
+        repeats = range(len(group[0]["seconds"]))
+        times = [scaling.exponent(sizes, [row["seconds"][i] for row in group]) for i in repeats]
+        counted = scaling.exponent(sizes, [row["flops"] for row in group])
+        found.append({"layer": layer, "what": what, "time": times, "flops": counted, "table": EXPECTED[layer][what]})
+    return found
+
+
+def judge(data: dict[str, Any]) -> common.Finding:
+    found = fits(data)
+    rows, base = [], data["base"]
+    for fit in found:
+        kind, letter = TYPES[fit["layer"]], LETTERS[fit["what"]]
+        steps = f"{kind.sequential(base['length']):,}"
+        cells = [f"{letter}^{fit['table']}", common.spread(fit["time"]), f"{fit['flops']:.2f}", steps]
+        rows.append([f"{fit['layer']} ({kind.complexity})", *cells])
+    away = np.abs([np.subtract(fit["time"], fit["table"]) for fit in found])  # [exponents, repeats]
+    means = {(fit["layer"], fit["what"]): float(np.mean(fit["time"])) for fit in found}
+    near = {place: abs(mean - EXPECTED[place[0]][place[1]]) <= 0.25 for place, mean in means.items()}
+    verdict: common.Verdict = (
+        "held" if all(near.values()) else "held in part" if sum(near.values()) >= len(near) / 2 else "did not hold"
+    )
+    far = sorted(
+        (place for place in near if not near[place]),
+        key=lambda place: -abs(means[place] - EXPECTED[place[0]][place[1]]),
+    )
+    told = ", ".join(f"{layer} in {LETTERS[what]} ({means[layer, what]:.2f})" for layer, what in far)
+    paragraph = (
+        f"{sum(near.values())} of {len(near)} exponents are within 0.25 of the table. "
+        + (f"Further away: {told}. " if far else "")
+        + "The table counts neither the projections of attention, which grow as n d^2, nor the time to start an "
+        "operation. The n steps of the recurrent layer follow each other; it takes "
+        f"{_ratio(data):.1f} times as long as self-attention at n = {base['length']:,}, d = {base['width']:,}."
+    )
+    columns = ("layer (table 1)", "table", "time ~", "FLOPs ~", f"sequential operations, n = {base['length']:,}")
+    return common.Finding(away.mean(0).tolist(), verdict, paragraph, columns, rows, repeats="repeats")
+
+
+def _ratio(data: dict[str, Any]) -> float:
+    at = lambda layer: next(
+        np.median(row["seconds"]) for row in data["rows"]
+        if row["layer"] == layer and row["what"] == "length" and row["size"] == data["base"]["length"]
+    )  # fmt: skip
+    return float(at("recurrent") / at("attention"))
+
+
+def draw(path: Path, data: dict[str, Any]) -> None:
+    figure = panels.Panels()
+    base = data["base"]
+    for number, what in enumerate(LETTERS):
+        held = ", ".join(f"{LETTERS[o]} = {base[o]}" for o in ("length", "width") if o != what)
+        panel = figure.add(
+            f"against {LETTERS[what]} ({held})", LETTERS[what], "" if number else "milliseconds", width=2.5
+        )
+        chosen = [row for row in data["rows"] if row["what"] == what]
+        for (layer,), group in scaling.grouped(chosen, "layer"):
+            sizes = [row["size"] for row in group]
+            place = list(EXPECTED).index(layer)
+            repeats = 1e3 * np.asarray([row["seconds"] for row in group]).T
+            panels.lines(panel, sizes, {layer: repeats}, first=place)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        sizes = sorted({row["size"] for row in chosen})
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.set_xticks([], minor=True)
+        if number == 0:
+            panels.key(panel)
+    figure.save(path)
+
+
+if __name__ == "__main__":
+    common.main(CLAIM, SIZES, measure, judge, draw)
