@@ -170,6 +170,7 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
         source, prefix = two_columns(line, index, "prefix") if options.prefixes else (line, "")
         return _tagged(opened, source, options.tag, index), prefix
 
+    _tagged(opened, "", options.tag, 0)  # an unknown tag is refused here, not at each line
     pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, others, options.average)
     if options.alignment:
@@ -221,6 +222,7 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
         source, target = two_columns(line, index, "target")
         return _tagged(opened, source, options.tag, index), target
 
+    _tagged(opened, "", options.tag, 0)  # an unknown tag is refused here, not at each line
     pairs_of_stdin = chunks(parse)
     translator, params = _translator(opened, (), options.average)
     first, notes, refused = 0, Notes(), Refused()

@@ -14,6 +14,8 @@ from s2sjax.errors import UserError
 T = TypeVar("T")
 CHUNK = 4096
 """lines that `decode` and `score` read at a time, at most, to sort them by length"""
+NAMED = 10
+"""lines that cannot be read and are named, each with what is wrong; the others are only counted"""
 Arrived = queue.Queue[bytes | OSError]
 """the lines of a stream, then b"" or the error that ended it"""
 
@@ -26,8 +28,8 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
 
 
 class Refused:
-    """Lines that cannot be read. Each is named when it comes, and its answer is an empty line; all others are answered.
-    At the end the command fails.
+    """Lines that cannot be read. The first ones are named when they come. Their answers are empty lines, and all other
+    lines are answered; at the end the command fails.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,8 @@ class Refused:
             self._lines += 1
             if isinstance(line, UserError):
                 self._refused += 1
-                print(f"error: {line}", file=sys.stderr, flush=True)
+                if self._refused <= NAMED:
+                    print(f"error: {line}", file=sys.stderr, flush=True)
         return [line for line in read if not isinstance(line, UserError)]
 
     def blanked(self, read: Sequence[tuple[str, str] | UserError]) -> list[tuple[str, str]]:

@@ -94,6 +94,7 @@ def test_a_mixture_is_prepared_trained_judged_by_corpus_and_decoded_by_tag(call,
     assert call("decode", "runs/both", stdin=b"<copy> a\nabc\n")[2] == (
         "error: standard input, line 2 does not begin with a tag: "
         "begin it with one of <copy>, <back> and a space, or set --tag\n"
+        "error: 1 of 2 lines could not be read, their answers are empty lines: see above\n"
     )
     assert call("score", "runs/both", "--tag", "<2de>", stdin=b"abc\tabc\n")[2] == (
         "error: unknown tag '<2de>': choose from <copy>, <back>\n"

@@ -55,6 +55,8 @@ def test_lines_that_cannot_be_read_are_named_counted_and_blank(capsys):
     with pytest.raises(UserError, match=r"^1 of 4 lines could not be read, their answers are empty lines: see above$"):
         refused.check()
     standard_input.Refused().check()
+    standard_input.Refused().without([bad] * 50)
+    assert len(capsys.readouterr().err.splitlines()) == standard_input.NAMED == 10
 
 
 def test_a_closed_standard_input_is_one_line(monkeypatch):
