@@ -145,9 +145,7 @@ def serve(options: argparse.Namespace, fields: list[str]) -> None:
     server.server_close()
     service.engine.close()
     done = service.engine
-    count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's' if noun != 'batch' else 'es'}"
-    answered = f"{count(done.requests, 'request')} answered, {count(done.items, 'line')} decoded"
-    print(f"stopped: {answered} in {count(done.batches, 'batch')}")
+    print(f"stopped; requests answered: {done.requests:,}, lines decoded: {done.items:,}, batches: {done.batches:,}")
     _leave(0)
 
 

@@ -112,6 +112,11 @@ def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinishe
     assert not list(tmp_path.rglob("a.json"))
 
 
+def test_a_folder_without_results_is_refused(claim, tmp_path):
+    with pytest.raises(SystemExit, match="has no results of claims: name the folder that they were written to"):
+        claim("page").collect(tmp_path)
+
+
 def test_a_number_with_its_spread(claim):
     common = claim("common")
     assert common.spread([1.0, 3.0], 1) == "2.0 ± 1.4"

@@ -13,12 +13,27 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+from s2sjax.config import RNNsearch, Train
+
+MODEL = RNNsearch(width=48, embedding=32, dropout=0.1)
+"""what learns to translate it"""
 SOURCE_LETTERS, TARGET_LETTERS = ("ktsmrld", "aeiou"), ("bgpfnvz", "aeou")
 ENDINGS = (("", "ne", "ti", "sku"), ("o", "ab", "ez", "uv"))
 """of the source, and those that translate them"""
 ARTICLES, PARTICLE = ("ka", "ko"), "ta"
 TWO_WORDS = 5
 """every fifth verb is two words in the target"""
+
+
+def training(steps: int) -> Train:
+    return Train(
+        steps=steps,
+        learning_rate=5e-3,
+        warmup=steps // 10,
+        log_every=steps // 2,
+        evaluate_every=steps,
+        save_every=steps,
+    )
 
 
 class Pair(NamedTuple):

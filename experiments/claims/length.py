@@ -85,10 +85,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
     panel = figure.add("quality by source length", f"source length, {data['unit']}", models.axis(data), width=4.5)
-    places = range(len(data["buckets"]))
-    panels.lines(panel, places, {title: data["scores"][name] for name, title in SYSTEMS.items()})
-    panel.set_xticks(places, [f"{low} to {high}" for low, high in data["buckets"]])
-    panels.key(panel)
+    panels.by_length(panel, data["buckets"], {title: data["scores"][name] for name, title in SYSTEMS.items()})
     figure.save(path)
 
 

@@ -45,6 +45,8 @@ times of the small size are those of a machine that other jobs used too.
 
 def collect(runs: Path) -> None:
     """Copies what there is in the folder of `make claims`."""
+    if not any((runs / name / "result.json").exists() for name in CLAIMS):
+        sys.exit(f"error: {runs} has no results of claims: name the folder that they were written to (--out)")
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in CLAIMS:
         file = runs / name / "result.json"

@@ -66,6 +66,14 @@ def lines(
         panel.fill_between(x, values.min(0), values.max(0), color=colour(number), alpha=0.15, linewidth=0)
 
 
+def by_length(panel: Axes, buckets: Sequence[Sequence[int]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """curves[label][seed][bucket], over buckets of lengths (lowest, highest)."""
+    places = range(len(buckets))
+    lines(panel, places, curves)
+    panel.set_xticks(places, [f"{low} to {high}" for low, high in buckets])
+    key(panel)
+
+
 def bars(panel: Axes, values: Mapping[str, Sequence[float]], first: int = 0) -> None:
     """A bar for the mean of each, and a dot for each seed."""
     for number, (_, seeds) in enumerate(values.items()):

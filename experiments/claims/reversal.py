@@ -68,10 +68,7 @@ def draw(path: Path, data: dict[str, Any]) -> None:
     panel = figure.add("all sources", "source", models.axis(data), width=2.2)
     panels.bars(panel, {title: data["scores"][name] for name, title in SYSTEMS.items()})
     panel = figure.add("by length", f"source length, {data['unit']}", "", width=4.2)
-    places = range(len(data["buckets"]))
-    panels.lines(panel, places, {title: data["by_length"][name] for name, title in SYSTEMS.items()})
-    panel.set_xticks(places, [f"{low} to {high}" for low, high in data["buckets"]])
-    panels.key(panel)
+    panels.by_length(panel, data["buckets"], {title: data["by_length"][name] for name, title in SYSTEMS.items()})
     figure.save(path)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import panels
 
 from s2sjax import config
-from s2sjax.config import Data, Evaluate, RNNsearch, Search, Text, Train, replace
+from s2sjax.config import Data, Evaluate, Search, Text, replace
 from s2sjax.core.tokens import UNK
 from s2sjax.evaluate import metrics
 from s2sjax.tasks import Translation
@@ -85,19 +85,11 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
     held = size.sentences // 10
     corpus = config.InMemory(train=pairs[2 * held :], dev=pairs[:held], test=pairs[held : 2 * held])
     text = Text(unit, size=size.subwords, algorithm="bpe")
-    steps = size.steps
     return Translation(
         f"{unit}-{seed}",
         Data(corpus, text, text, buckets=size.buckets[unit], tokens=size.tokens[unit]),
-        RNNsearch(width=48, embedding=32, dropout=0.1),
-        Train(
-            steps=steps,
-            learning_rate=5e-3,
-            warmup=steps // 10,
-            log_every=steps // 2,
-            evaluate_every=steps,
-            save_every=steps,
-        ),
+        language.MODEL,
+        language.training(size.steps),
         Search(beam=2),
         Evaluate(metrics=("chrf", "wer"), lines=50, samples=0, rows=100),
         seed=seed,

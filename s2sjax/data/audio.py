@@ -144,16 +144,16 @@ WAVES = 4
 """cosines in the log gain of a random filter"""
 
 
-def random_filter(samples: np.ndarray, rate: int, deviation: float, rng: random.Random) -> np.ndarray:
+def random_filter(samples: np.ndarray, rate: int, strength: float, rng: random.Random) -> np.ndarray:
     """Samples [N] behind a smooth filter without delay, as of another microphone.
 
-        log gain(f) = deviation * sum_k n_k / k * cos(pi k f / f_max),  n_k ~ N(0, 1),  k = 1 .. WAVES
+        log gain(f) = strength * sum_k n_k / k * cos(pi k mel(f) / mel(rate / 2)),  n_k ~ N(0, 1),  k = 1 .. WAVES
 
-    The gain is of the power, and f is on a mel scale.
+    The gain is of the power.
     """
     spectrum = np.fft.rfft(samples)
     place = features.mel(np.linspace(0, rate / 2, len(spectrum))) / features.mel(rate / 2)  # [bins], from 0 to 1
-    gain = sum(deviation * rng.gauss(0, 1) / k * np.cos(np.pi * k * place) for k in range(1, WAVES + 1))
+    gain = sum(strength * rng.gauss(0, 1) / k * np.cos(np.pi * k * place) for k in range(1, WAVES + 1))
     return np.fft.irfft(spectrum * np.exp(gain / 2), len(samples))
 
 

@@ -78,8 +78,8 @@ class SpokenDigits(Recorded):
     noise: float = 0.0
     """most noise in training strings: a standard deviation, relative to the highest sample"""
     channel: float = 0.0
-    """training strings and their noise pass filters that are drawn at random, as if of other microphones and rooms:
-    the standard deviation of the log gain, in nats of power"""
+    """training strings and their noise pass random filters, as if of other microphones and rooms: the strength of
+    these, in nats of power; see `audio.random_filter`"""
     audio: LogMel = LogMel()
     """the features"""
 
