@@ -2,8 +2,8 @@
 
 Paper     Vaswani et al. 2017
 Command   s2sjax train experiments/tatoeba_en_de.py
-Data      data/tatoeba/deu.train.tsv, 162,953 pairs, of which 2% of the sources choose the checkpoint; deu.dev.tsv, 3,083
-          pairs, is scored at the end as `test`
+Data      data/tatoeba/deu.train.tsv, 162,953 pairs, of which 2% of the sources choose the checkpoint; deu.dev.tsv,
+          3,083 pairs, is scored at the end as `test`
 Score     not measured yet
 """
 

@@ -1,8 +1,8 @@
 """English to French sentences of Tatoeba: experiments/tatoeba_en_de.py with another language.
 
 Command   s2sjax train experiments/tatoeba_en_fr.py
-Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources choose the checkpoint; fra.dev.tsv, 3,063
-          pairs, is scored at the end as `test`
+Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources choose the checkpoint; fra.dev.tsv,
+          3,063 pairs, is scored at the end as `test`
 Score     not measured yet
 """
 

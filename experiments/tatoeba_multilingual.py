@@ -3,8 +3,8 @@
 Paper     Johnson et al. 2017, "Google's multilingual neural machine translation system"
 Command   s2sjax train experiments/tatoeba_multilingual.py
           echo 'Where is the train station?' | s2sjax decode runs/tatoeba_multilingual --tag '<2de>'
-Data      that of tatoeba_en_de.py and tatoeba_en_fr.py; no English sentence is in the training part of one and the scored
-          part of the other
+Data      that of tatoeba_en_de.py and tatoeba_en_fr.py; no English sentence is in the training part of one and the
+          scored part of the other
 Score     not measured yet
 """
 
