@@ -1,0 +1,31 @@
+"""Spelling to phones on the published split of the CMU dictionary, by a Transformer.
+
+Paper     Vaswani et al. 2017; cmusphinx/g2p-seq2seq, a Transformer of 3 x 256: 20.6% of the words wrong
+Command   s2sjax train experiments/cmudict.py
+Data      data/cmudict: train.tsv, of which 2% of the words choose the checkpoint, and test.tsv, 12,000 words
+Score     not measured yet
+"""
+
+from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer
+from s2sjax.tasks import Translation
+
+experiment = Translation(
+    name="cmudict",
+    data=Data(
+        TextFiles(("../data/cmudict/train.tsv",), test=("../data/cmudict/test.tsv",), dev_percent=2),
+        source=Text("characters"),
+        target=Text("words"),
+        buckets=((8, 8), (11, 11), (16, 16), (34, 34)),
+        tokens=8192,
+    ),
+    model=Transformer(
+        width=256, heads=4, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", dropout=0.3
+    ),
+    train=Train(
+        steps=20_000, learning_rate=1.5e-3, warmup=1000, label_smoothing=0.1, r_drop=2.0, ema=0.999, dtype="bfloat16",
+        log_every=500, evaluate_every=2000, save_every=2000,
+    ),
+    search=Search(beam=5),
+    evaluate=Evaluate(metrics=("wer", "per"), line="word", lines=2500, rows=512, samples=0),
+    show=("JAXON", "ZUCKONOMICS"),
+)  # fmt: skip

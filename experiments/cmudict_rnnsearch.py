@@ -1,0 +1,20 @@
+"""Spelling to phones: experiments/cmudict.py with a recurrent model.
+
+Paper     Bahdanau, Cho and Bengio 2014; Yao and Zweig 2015, a bidirectional LSTM: 23.55% of the words wrong; Toshniwal
+          and Livescu 2016, an ensemble with attention: 20.24%
+Command   s2sjax train experiments/cmudict_rnnsearch.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import RNNsearch, replace
+from s2sjax.experiment_file import load_experiment
+
+base = load_experiment(str(Path(__file__).with_name("cmudict.py")))
+experiment = replace(
+    base,
+    name="cmudict_rnnsearch",
+    model=RNNsearch(width=512, embedding=128, encoder_layers=2, cell="lstm", dropout=0.4),
+    train=replace(base.train, learning_rate=1e-3),
+)

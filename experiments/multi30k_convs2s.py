@@ -1,0 +1,21 @@
+"""English to German descriptions of pictures: experiments/multi30k.py with another model.
+
+Paper     Gehring et al. 2017
+Command   s2sjax train experiments/multi30k_convs2s.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import ConvS2S, replace
+from s2sjax.experiment_file import load_experiment
+
+base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
+experiment = replace(
+    base,
+    name="multi30k_convs2s",
+    model=ConvS2S(
+        embedding=256, encoder_layers=((256, 3),) * 6, decoder_layers=((256, 3),) * 4, max_length=256, dropout=0.3
+    ),
+    train=replace(base.train, learning_rate=1e-3),
+)

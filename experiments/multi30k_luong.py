@@ -1,0 +1,19 @@
+"""English to German descriptions of pictures: experiments/multi30k.py with another model.
+
+Paper     Luong, Pham and Manning 2015
+Command   s2sjax train experiments/multi30k_luong.py
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import Luong, replace
+from s2sjax.experiment_file import load_experiment
+
+base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
+experiment = replace(
+    base,
+    name="multi30k_luong",
+    model=Luong(width=512, embedding=256, layers=2, bidirectional=True, dropout=0.4),
+    train=replace(base.train, learning_rate=1e-3),
+)

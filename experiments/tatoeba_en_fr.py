@@ -1,0 +1,21 @@
+"""English to French sentences of Tatoeba: experiments/tatoeba_en_de.py with another language.
+
+Command   s2sjax train experiments/tatoeba_en_fr.py
+Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources choose the checkpoint; fra.dev.tsv,
+          3,063 pairs, is scored at the end as `test`
+Score     not measured yet
+"""
+
+from pathlib import Path
+
+from s2sjax.config import TextFiles, replace
+from s2sjax.experiment_file import load_experiment
+
+base = load_experiment(str(Path(__file__).with_name("tatoeba_en_de.py")))
+corpus = TextFiles(("../data/tatoeba/fra.train.tsv",), test=("../data/tatoeba/fra.dev.tsv",), dev_percent=2)
+experiment = replace(
+    base,
+    name="tatoeba_en_fr",
+    data=replace(base.data, corpus=corpus),
+    show=("Where is the train station?", "I would like to learn French."),
+)
