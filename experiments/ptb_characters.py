@@ -6,7 +6,7 @@ Command   s2sjax train experiments/ptb_characters.py
 Changes   Evaluations during training read 16 streams; from beginning to end in one it is
           s2sjax evaluate runs/ptb_characters --evaluate.streams 1
 Hardware  one H200, shared with eight other trainings; 473 s, 22,100,277 weights
-Score     1.3476 bits per character on valid, state carried in 16 streams, seed 0; the last checkpoint, which valid chose
+Score     1.3476 bits per character on valid, state carried in 16 streams, seed 0; the last checkpoint
 """
 
 from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
