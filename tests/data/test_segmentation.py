@@ -1,5 +1,6 @@
 """Subwords drawn at random: without randomness SentencePiece's own, with it any segmentation of the same text."""
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -80,11 +81,33 @@ def test_dropout_of_every_merge_leaves_characters(vocabularies):
     assert vocabulary.pieces(ids) == list("▁low▁new")
 
 
-def test_merges_are_dropped_with_their_probability():
-    """Two letters, one merge: it is made unless its one coin drops it."""
-    segment = segmentation.bpe_dropout({"a": (4, -9.0), "b": (5, -9.0), "ab": (6, 0.0)}, 0.3)
-    rng = random.Random(0)
-    assert sum(segment("ab", rng) == ["ab"] for _ in range(4000)) / 4000 == pytest.approx(0.7, abs=0.03)
+@pytest.mark.parametrize("dropout", [0.3, 0.7])
+def test_a_word_is_merged_as_bpe_dropout_is_defined(dropout):
+    """Every outcome of "abab", counted; its probability sums over all subsets of merges that may be dropped."""
+    ranks = {"ab": 0, "ba": 1, "aba": 2, "bab": 3, "abab": 4}
+    pieces = {"a": (4, -9.0), "b": (5, -9.0)} | {piece: (6 + rank, -float(rank)) for piece, rank in ranks.items()}
+
+    def outcomes(symbols: tuple[str, ...]) -> Counter:
+        joined = [(symbols[n] + symbols[n + 1], n) for n in range(len(symbols) - 1)]
+        merges = sorted((ranks[piece], n) for piece, n in joined if piece in ranks)
+        shares: Counter = Counter()
+        for kept in itertools.product((False, True), repeat=len(merges)):
+            probability = math.prod(1 - dropout if keep else dropout for keep in kept)
+            left = [n for (_, n), keep in zip(merges, kept) if keep]
+            if not left:
+                shares[symbols] += probability
+                continue
+            n = left[0]
+            following = outcomes((*symbols[:n], symbols[n] + symbols[n + 1], *symbols[n + 2 :]))
+            shares.update({end: probability * share for end, share in following.items()})
+        return shares
+
+    expected = outcomes(tuple("abab"))
+    assert sum(expected.values()) == pytest.approx(1)
+    segment, rng = segmentation.bpe_dropout(pieces, dropout), random.Random(0)
+    found = Counter(tuple(segment("abab", rng)) for _ in range(8000))
+    assert set(found) <= set(expected)
+    zoo.check_shares([found[way] for way in expected], np.array(list(expected.values())))
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
