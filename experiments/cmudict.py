@@ -3,7 +3,9 @@
 Paper     Vaswani et al. 2017; cmusphinx/g2p-seq2seq, a Transformer of 3 x 256: 20.6% of the words wrong
 Command   s2sjax train experiments/cmudict.py
 Data      data/cmudict: train.tsv, of which 2% of the words choose the checkpoint, and test.tsv, 12,000 words
-Score     not measured yet
+Hardware  one H200, shared with ten other trainings; 469 s for 14,000 steps
+Score     20.90% of the 2,148 words wrong that choose the settings, with 14,000 steps, seed 0; test is scored when the
+          settings are final
 """
 
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer
@@ -19,10 +21,10 @@ experiment = Translation(
         tokens=8192,
     ),
     model=Transformer(
-        width=256, heads=4, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", dropout=0.3
+        width=256, heads=4, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", dropout=0.1
     ),
     train=Train(
-        steps=20_000, learning_rate=1.5e-3, warmup=1000, label_smoothing=0.1, r_drop=2.0, ema=0.999, dtype="bfloat16",
+        steps=14_000, learning_rate=7e-4, warmup=1000, label_smoothing=0.1, r_drop=1.0, ema=0.999, dtype="bfloat16",
         log_every=500, evaluate_every=2000, save_every=2000,
     ),
     search=Search(beam=5),

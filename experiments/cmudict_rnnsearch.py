@@ -3,7 +3,8 @@
 Paper     Bahdanau, Cho and Bengio 2014; Yao and Zweig 2015, a bidirectional LSTM: 23.55% of the words wrong; Toshniwal
           and Livescu 2016, an ensemble with attention: 20.24%
 Command   s2sjax train experiments/cmudict_rnnsearch.py
-Score     not measured yet
+Score     20.20% of the 2,148 words wrong that choose the settings, at step 10,000 of 20,000, seed 0; test is scored
+          when the settings are final
 """
 
 from pathlib import Path
@@ -16,5 +17,5 @@ experiment = replace(
     base,
     name="cmudict_rnnsearch",
     model=RNNsearch(width=512, embedding=128, encoder_layers=2, cell="lstm", dropout=0.4),
-    train=replace(base.train, learning_rate=1e-3),
+    train=replace(base.train, steps=20_000, learning_rate=1e-3, r_drop=2.0),
 )

@@ -1,18 +1,20 @@
-"""English to German descriptions of pictures, text alone: Multi30k by a small Transformer.
+"""English to German descriptions of pictures, text alone: Multi30k by a Transformer.
 
-Paper     Vaswani et al. 2017, as small as in Wu et al. 2021, "Good for misconceived reasons: an empirical revisiting on
-          the need for visual context in multimodal machine translation": 41.02
+Paper     Vaswani et al. 2017; Wu et al. 2021, "Good for misconceived reasons: an empirical revisiting on the need for
+          visual context in multimodal machine translation", text alone: 41.02 on test 2016
 Command   s2sjax train experiments/multi30k.py
 Data      data/multi30k/tok: 29,000 pairs, lower case, tokenised; the 1,014 pairs of val choose the checkpoint
-Changes   R-Drop (Wu et al. 2021), BPE-dropout (Provilkov et al. 2020) and an average of the parameters
-Score     not measured yet
+Changes   R-Drop (Wu et al. 2021) and an average of the parameters
+Hardware  one H200, shared with ten other trainings; 548 s, 26,150,912 weights
+Score     tokenised lower-case BLEU 43.57 on val, which chose the settings (256 wide 42.88; without R-Drop 41.81; 128
+          wide without R-Drop 41.25; 6,000 subwords 42.46), seed 0; test is scored when they are final
 """
 
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer
 from s2sjax.tasks import Translation
 
 pair = lambda split: tuple(f"../data/multi30k/tok/{split}.lc.norm.tok.{language}" for language in ("en", "de"))
-subwords = Text("subwords", size=10_000, algorithm="bpe", sampling=0.1)
+subwords = Text("subwords", size=10_000, algorithm="bpe")
 experiment = Translation(
     name="multi30k",
     data=Data(
@@ -24,10 +26,10 @@ experiment = Translation(
         tokens=8192,
     ),
     model=Transformer(
-        width=256, heads=4, feedforward=512, encoder_layers=4, decoder_layers=4, norm="pre", tie="all", dropout=0.3
+        width=512, heads=8, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", tie="all", dropout=0.4
     ),
     train=Train(
-        steps=8000, learning_rate=2e-3, warmup=800, label_smoothing=0.1, r_drop=5.0, ema=0.998, dtype="bfloat16",
+        steps=8000, learning_rate=1e-3, warmup=800, label_smoothing=0.1, r_drop=5.0, ema=0.998, dtype="bfloat16",
         log_every=200, evaluate_every=500, save_every=500,
     ),
     search=Search(beam=5),

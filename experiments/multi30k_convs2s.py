@@ -2,7 +2,7 @@
 
 Paper     Gehring et al. 2017
 Command   s2sjax train experiments/multi30k_convs2s.py
-Score     not measured yet
+Score     tokenised lower-case BLEU 40.42 on val, seed 0; test is scored when the settings are final
 """
 
 from pathlib import Path
@@ -17,5 +17,4 @@ experiment = replace(
     model=ConvS2S(
         embedding=256, encoder_layers=((256, 3),) * 6, decoder_layers=((256, 3),) * 4, max_length=256, dropout=0.3
     ),
-    train=replace(base.train, learning_rate=1e-3),
 )

@@ -2,7 +2,8 @@
 
 Paper     Wu et al. 2016
 Command   s2sjax train experiments/multi30k_gnmt.py
-Score     not measured yet
+Score     tokenised lower-case BLEU 21.85 on val at step 5,000 of 8,000, seed 0: too much dropout; the settings are not
+          final
 """
 
 from pathlib import Path
@@ -15,5 +16,4 @@ experiment = replace(
     base,
     name="multi30k_gnmt",
     model=GNMT(width=384, embedding=256, layers=4, dropout=0.4),
-    train=replace(base.train, learning_rate=1e-3),
 )

@@ -2,7 +2,7 @@
 
 Paper     Luong, Pham and Manning 2015
 Command   s2sjax train experiments/multi30k_luong.py
-Score     not measured yet
+Score     tokenised lower-case BLEU 36.93 on val, seed 0; test is scored when the settings are final
 """
 
 from pathlib import Path
@@ -15,5 +15,4 @@ experiment = replace(
     base,
     name="multi30k_luong",
     model=Luong(width=512, embedding=256, layers=2, bidirectional=True, dropout=0.4),
-    train=replace(base.train, learning_rate=1e-3),
 )

@@ -2,7 +2,7 @@
 
 Paper     Bahdanau, Cho and Bengio 2014
 Command   s2sjax train experiments/multi30k_rnnsearch.py
-Score     not measured yet
+Score     tokenised lower-case BLEU 40.45 on val, seed 0; test is scored when the settings are final
 """
 
 from pathlib import Path
@@ -15,5 +15,4 @@ experiment = replace(
     base,
     name="multi30k_rnnsearch",
     model=RNNsearch(width=512, embedding=256, dropout=0.4),
-    train=replace(base.train, learning_rate=1e-3),
 )
