@@ -4,8 +4,8 @@ Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly 
           a bidirectional GRU encoder over the letters, a GRU decoder with attention for the phones.
 Command   make run      (or: s2sjax train experiments/g2p.py)
 Hardware  2 ARM cores, no accelerator
-Time      4 min 35 s, after an installation of 1 min 3 s
-Score     PER 7.87%, WER 33.18% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks)
+Time      4 min 42 s, after an installation of 1 min 10 s
+Score     PER 7.74%, WER 32.43% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks)
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train
