@@ -4,8 +4,8 @@ Paper     Vaswani et al. 2017; cmusphinx/g2p-seq2seq, a Transformer of 3 x 256: 
 Command   s2sjax train experiments/cmudict.py
 Data      data/cmudict: train.tsv, of which 2% of the words choose the checkpoint, and test.tsv, 12,000 words
 Hardware  one H200, shared with ten other trainings; 469 s for 14,000 steps
-Score     20.90% of the 2,148 words wrong that choose the settings, with 14,000 steps, seed 0; test is scored when the
-          settings are final
+Score     20.90% of the 2,148 words wrong that choose settings and checkpoint (step 10,000), seed 0; test is scored when
+          the settings are final
 """
 
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer

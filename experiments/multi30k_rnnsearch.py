@@ -2,6 +2,7 @@
 
 Paper     Bahdanau, Cho and Bengio 2014
 Command   s2sjax train experiments/multi30k_rnnsearch.py
+Hardware  one H200, shared with eight to ten other trainings; 250 s, 14,774,032 weights
 Score     tokenised lower-case BLEU 40.45 on val, seed 0; test is scored when the settings are final
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from s2sjax.core.tokens import UNK
@@ -19,7 +19,9 @@ from s2sjax.core.tokens import UNK
 SPACE = "\u2581"
 WORD = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 UNKNOWN_PENALTY = 10.0  # SentencePiece's: how much lower an unknown character scores than the lowest-scoring piece
+LONGEST_CACHED = 20  # symbols: longer words, such as lines of a language without spaces, hardly recur
 
+Symbols = tuple[str, ...]
 Segment = Callable[[str, random.Random], Sequence[str]]
 Draw = Callable[[str, random.Random], list[int]]
 Pieces = Mapping[str, tuple[int, float]]
@@ -44,44 +46,28 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
 
     Applies the best merge of two neighbours until none is left. Before each merge, every possible merge is dropped
     independently; if all are dropped, the word is done. 0 is plain BPE, 1 gives characters.
-
-    The best merge that is not dropped is the one after as many others as are dropped before it in their order, so the
-    rest need not be drawn. Words recur, and few of their merges are dropped: what follows from a state is cached.
     """
 
-    log_keep = math.log1p(-dropout) if dropout < 1 else -math.inf
+    def merges(symbols: Symbols) -> Iterator[Symbols]:
+        """The symbols after each possible merge: the best first, on ties the leftmost."""
+        joined = enumerate(map(str.__add__, symbols, symbols[1:]))
+        ranked = sorted([(-pieces[piece][1], n, piece) for n, piece in joined if piece in pieces])
+        return ((*symbols[:n], piece, *symbols[n + 2 :]) for _, n, piece in ranked)
 
     @lru_cache(maxsize=1 << 16)
-    def merges(symbols: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The symbols after each possible merge, the best one first; on ties the leftmost."""
-        scores = [
-            (-pieces[joined][1], place)
-            for place, joined in enumerate(map(str.__add__, symbols, symbols[1:]))
-            if joined in pieces
-        ]
-        return [(*symbols[:n], symbols[n] + symbols[n + 1], *symbols[n + 2 :]) for _, n in sorted(scores)]
+    def cached(symbols: Symbols) -> list[Symbols]:
+        return list(merges(symbols))
 
-    @lru_cache(maxsize=1 << 16)
-    def plain(symbols: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The symbols after 0, 1, 2, ... best merges, up to the end of plain BPE."""
-        states = [symbols]
-        while following := merges(states[-1]):
-            states.append(following[0])
-        return states
-
-    def kept(rng: random.Random, most: int) -> int:
-        """How many merges in a row are not dropped, up to `most`: geometric, so one number decides it."""
-        return min(most, int(math.log(1.0 - rng.random()) / log_keep)) if log_keep else most
-
-    def segment(word: str, rng: random.Random) -> Sequence[str]:
-        states = plain(tuple(word))
-        while (count := kept(rng, len(states) - 1)) < len(states) - 1:
-            others = merges(states[count])[1:]  # the best one is dropped
-            better = next((n for n in range(len(others)) if rng.random() >= dropout), None)
-            if better is None:
-                return states[count]
-            states = plain(others[better])
-        return states[-1]
+    def segment(word: str, rng: random.Random) -> Symbols:
+        symbols: Symbols = tuple(word)
+        while True:
+            # The best merge that is kept; what would happen to those after it changes nothing, and is not drawn.
+            for merged in cached(symbols) if len(symbols) <= LONGEST_CACHED else merges(symbols):
+                if rng.random() >= dropout:
+                    symbols = merged
+                    break
+            else:
+                return symbols
 
     return segment
 
