@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from s2sjax.core.tokens import UNK
@@ -47,29 +47,46 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
     Applies the best merge of two neighbours until none is left. Before each merge, every possible merge is dropped
     independently; if all are dropped, the word is done. 0 is plain BPE, 1 gives characters.
     """
+    rate = math.log1p(-dropout) if dropout < 1 else -math.inf
 
-    def merges(symbols: Symbols) -> Iterator[Symbols]:
-        """The symbols after each possible merge: the best first, on ties the leftmost."""
-        joined = enumerate(map(str.__add__, symbols, symbols[1:]))
-        ranked = sorted([(-pieces[piece][1], n, piece) for n, piece in joined if piece in pieces])
-        return ((*symbols[:n], piece, *symbols[n + 2 :]) for _, n, piece in ranked)
+    def path(symbols: Symbols, merges: float = math.inf) -> list[tuple[Symbols, list[int]]]:
+        """The word while its best merge is applied again and again, up to `merges` times.
 
-    @lru_cache(maxsize=1 << 16)
-    def cached(symbols: Symbols) -> list[Symbols]:
-        return list(merges(symbols))
+        Each with the places of all possible merges: the best first, on ties the leftmost.
+        """
+        steps: list[tuple[Symbols, list[int]]] = []
+        while True:
+            joined = [*map(str.__add__, symbols, symbols[1:])]
+            scored = sorted([(-pieces[piece][1], n) for n, piece in enumerate(joined) if piece in pieces])
+            places = [n for _, n in scored]
+            steps.append((symbols, places))
+            if not places or len(steps) > merges:
+                return steps
+            symbols = merged(symbols, places[0])
+
+    cached = lru_cache(maxsize=1 << 16)(path)
 
     def segment(word: str, rng: random.Random) -> Symbols:
         symbols: Symbols = tuple(word)
         while True:
-            # The best merge that is kept; what would happen to those after it changes nothing, and is not drawn.
-            for merged in cached(symbols) if len(symbols) <= LONGEST_CACHED else merges(symbols):
+            # How many best merges in a row are kept is geometric: one number is drawn, not one for each.
+            kept = math.log(1 - rng.random()) / rate if rate else math.inf
+            steps = cached(symbols) if len(symbols) <= LONGEST_CACHED else path(symbols, kept)
+            symbols, places = steps[int(min(kept, len(steps) - 1))]
+            # The best one is dropped. The next that is kept decides; what would happen to those after it does not.
+            for place in places[1:]:
                 if rng.random() >= dropout:
-                    symbols = merged
+                    symbols = merged(symbols, place)
                     break
             else:
                 return symbols
 
     return segment
+
+
+def merged(symbols: Symbols, place: int) -> Symbols:
+    """The symbol at `place` and the next one become one."""
+    return (*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :])
 
 
 def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
