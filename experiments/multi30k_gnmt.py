@@ -2,8 +2,9 @@
 
 Paper     Wu et al. 2016
 Command   s2sjax train experiments/multi30k_gnmt.py
-Score     tokenised lower-case BLEU 21.85 on val at step 5,000 of 8,000, seed 0: too much dropout; the settings are not
-          final
+Hardware  one H200, shared with nine other trainings; 572 s, 22,255,248 weights
+Score     tokenised lower-case BLEU on test 2016 27.88 (seed 0). Dropout and R-Drop were chosen by val: 27.94; with
+          those of multi30k.py 21.85 at step 5,000. It fits the training part (loss 1.97) but not val (2.49 at the end)
 """
 
 from pathlib import Path
@@ -15,5 +16,6 @@ base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(
     base,
     name="multi30k_gnmt",
-    model=GNMT(width=384, embedding=256, layers=4, dropout=0.4),
+    model=GNMT(width=384, embedding=256, layers=4, dropout=0.2),
+    train=replace(base.train, r_drop=2.0),
 )
