@@ -4,7 +4,7 @@ Paper     Wu et al. 2016
 Command   s2sjax train experiments/multi30k_gnmt.py
 Hardware  one H200, shared with nine other trainings; 572 s, 22,255,248 weights
 Score     tokenised lower-case BLEU on test 2016 27.88 (seed 0). Dropout and R-Drop were chosen by val: 27.94; with
-          those of multi30k.py 21.85 at step 5,000. It fits the training part (loss 1.97) but not val (2.49 at the end)
+          those of multi30k.py 21.85 at step 5,000. It fits the training part, but not val (loss 2.49)
 """
 
 from pathlib import Path

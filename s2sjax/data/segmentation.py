@@ -19,7 +19,7 @@ from s2sjax.core.tokens import UNK
 SPACE = "\u2581"
 WORD = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 UNKNOWN_PENALTY = 10.0  # SentencePiece's: how much lower an unknown character scores than the lowest-scoring piece
-LONGEST_CACHED = 20  # symbols: longer words, such as lines of a language without spaces, hardly recur
+LONGEST_CACHED = 20  # characters: longer words, such as lines of a language without spaces, hardly recur
 
 Symbols = tuple[str, ...]
 Segment = Callable[[str, random.Random], Sequence[str]]
@@ -71,7 +71,7 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
         while True:
             # How many best merges in a row are kept is geometric: one number is drawn, not one for each.
             kept = math.log(1 - rng.random()) / rate if rate else math.inf
-            steps = cached(symbols) if len(symbols) <= LONGEST_CACHED else path(symbols, kept)
+            steps = cached(symbols) if len(word) <= LONGEST_CACHED else path(symbols, kept)
             symbols, places = steps[int(min(kept, len(steps) - 1))]
             # The best one is dropped. The next that is kept decides; what would happen to those after it does not.
             for place in places[1:]:
