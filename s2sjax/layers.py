@@ -23,6 +23,7 @@ from s2sjax.core.norms import layer_norm
 from s2sjax.core.precision import Quantised
 from s2sjax.core.products import product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
+from s2sjax.core.rows import gather_whole, keep_rows_split
 from s2sjax.parameters import param
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -270,7 +271,8 @@ class Stacked(nn.Module):
         def body(x, inputs):
             params, key = inputs
             rngs = None if key is None else {"dropout": key}
-            return self.block.apply({"params": params}, x, *arguments, train, rngs=rngs, **shared), None
+            x = self.block.apply({"params": params}, keep_rows_split(x), *arguments, train, rngs=rngs, **shared)
+            return keep_rows_split(x), None
 
         unroll = device.block_unroll(self.depth)
         body = remat(self.remat_policy, body, looped=unroll == 1)
@@ -320,10 +322,11 @@ class Embedding(nn.Module):
 
     def __call__(self, ids: Array) -> Array:
         # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.
-        return self.table[ids].astype(self.dtype) * jnp.asarray(self.scale, self.dtype)
+        read = keep_rows_split(gather_whole(self.table)[ids].astype(self.dtype))
+        return read * jnp.asarray(self.scale, self.dtype)
 
     def logits(self, x: Array) -> Array:
-        return product_with_table(x, self.table.astype(self.dtype))
+        return product_with_table(x, gather_whole(self.table.astype(self.dtype)))
 
     def rows(self, ids: Array) -> tuple[Array, None]:
         """As an output layer: the weights [..., width] of these words, and no biases."""

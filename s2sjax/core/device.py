@@ -1,5 +1,6 @@
 """What depends on the device: unrolling, kernels, layouts. Every such decision is made here, under a name.
 
+The device is the one that is compiled for, `target()`, which need not be one of this machine: see `compile_for`.
 The results are the same whatever is decided; only the time differs.
 """
 
@@ -26,8 +27,28 @@ COMPILER_MEMORY = 6e9
 """bytes of the host for each program that is compiled at once: a base-size step takes two or three"""
 
 
+_target: ContextVar[jax.Device | None] = ContextVar("target", default=None)
+
+
+def target() -> jax.Device:
+    """The device that is compiled for: the first one of this process, unless `compile_for` names another."""
+    return _target.get() or jax.devices()[0]
+
+
+@contextlib.contextmanager
+def compile_for(other: jax.Device) -> Iterator[None]:
+    """What is traced inside is for a device that need not be here, such as one of a topology of TPUs."""
+    jax.clear_caches()  # a function that was traced before would be taken as it is
+    token = _target.set(other)
+    try:
+        yield
+    finally:
+        _target.reset(token)
+        jax.clear_caches()
+
+
 def on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
+    return target().platform == "cpu"
 
 
 _forced_unroll: ContextVar[int | None] = ContextVar("forced_unroll", default=None)
@@ -102,7 +123,7 @@ def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "
     The kernels of s2sjax/core/short.py, else cuDNN's flash attention, where the device and the shapes allow them; XLA's
     elsewhere.
     """
-    forced, first = os.environ.get(ATTENTION), jax.devices()[0]
+    forced, first = os.environ.get(ATTENTION), target()
     width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])
     if queries.dtype not in (jnp.bfloat16, jnp.float16):
         return "xla"
@@ -137,7 +158,7 @@ def _compute_capability(device: jax.Device) -> float:
 
 def compiler_options() -> dict[str, Any] | None:
     """How a train step is best compiled."""
-    if _compute_capability(jax.devices()[0]):
+    if _compute_capability(target()):
         # cuBLAS has faster products than Triton for the small ones of a recurrent step (RNNsearch 1024 on an H200: 26.2
         # ms a step against 30.8) and as fast ones for the others; and Triton's take a third of the compilation to tune.
         return {"xla_gpu_enable_triton_gemm": False}

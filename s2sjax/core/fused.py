@@ -32,7 +32,7 @@ LEAST = 16
 
 def fits(heads: Array) -> bool:
     """Whether the device and the shapes allow it: [..., D]."""
-    return device.runs_triton(jax.devices()[0]) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
+    return device.runs_triton(device.target()) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
 
 
 def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:

@@ -45,6 +45,7 @@ from s2sjax.config import require
 from s2sjax.core import positions
 from s2sjax.core.beams import Beams, as_beams
 from s2sjax.core.cells import CELLS, Carry
+from s2sjax.core.rows import keep_rows_split
 from s2sjax.core.tokens import PAD, SOS
 from s2sjax.models.frontends import Tokens, token_embedding
 
@@ -192,7 +193,7 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
         read = self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
-        memory = self.encoder(*read, train, segments)
+        memory = keep_rows_split(self.encoder(*keep_rows_split(read), train, segments))
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
     def _check_segments(self, segments: Any) -> None:
@@ -211,7 +212,7 @@ class EncoderDecoder(nn.Module):
     def hidden(self, memory, inputs: Array, mask: Array, train: bool = False, segments: Segments = None) -> Array:
         """What the output layer sees at each position [B, T, ...] when the decoder reads `inputs` [B, T]."""
         self._check_segments(segments)
-        return self.decoder.hidden(memory, inputs, mask, train, segments)
+        return keep_rows_split(self.decoder.hidden(memory, inputs, mask, train, segments))
 
     def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
         """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
@@ -227,7 +228,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder.attention_heads(self.encode(source), shift_right(target))
 
     def logits(self, hidden: Array) -> Array:
-        return self.decoder.output.logits(hidden)
+        return keep_rows_split(self.decoder.output.logits(hidden))
 
     def output_rows(self, ids: Array) -> tuple[Array, Array | None]:
         """The output layer's weights [..., W] and biases [...] of these words alone."""

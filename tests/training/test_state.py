@@ -194,8 +194,8 @@ def test_a_non_finite_step_leaves_the_carry():
 def test_the_mean_of_the_parameters_from_a_step_on():
     """Averaged SGD: before that step the parameters themselves, then the plain mean of all since."""
     steps = [run(n, average_from=2)[0] for n in (1, 2, 3, 4, 5)]
-    for one in steps[:3]:
-        assert_equal(one.ema, one.params)
+    for one in steps[:3]:  # up to one rounding: XLA may compute the update once for each of the two
+        np.testing.assert_allclose(one.ema["out"], one.params["out"], rtol=2e-7)
     mean = np.mean([one.params["out"] for one in steps[2:]], axis=0)
     np.testing.assert_allclose(steps[-1].ema["out"], mean, rtol=1e-6)
     with pytest.raises(UserError, match="both ema and average_from"):

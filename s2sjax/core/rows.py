@@ -1,0 +1,44 @@
+"""Keeps the rows of a batch where they are, on a mesh of several devices.
+
+A compiler that splits a program among devices chooses for itself which array of a product it moves. Where parameters
+are split too, it may gather the activations of all rows instead of one matrix. A model says once, where its activations
+pass from one part to the next, that their rows are split; what is between follows.
+"""
+
+from typing import TypeVar
+
+import jax
+from jax import Array
+from jax.sharding import AbstractMesh, PartitionSpec
+
+AXES = ("data", "fsdp")
+"""axes of a mesh that split the rows of a batch, see s2sjax/training/mesh.py"""
+Tree = TypeVar("Tree")
+
+
+def keep_rows_split(tree: Tree, axis: int = 0) -> Tree:
+    """The same arrays, their dimension `axis` split over data and fsdp. Outside of `jax.set_mesh`: unchanged."""
+    mesh = _mesh()
+    if mesh is None:
+        return tree
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+
+    def keep(leaf):
+        if leaf.ndim <= axis or leaf.shape[axis] % parts:
+            return leaf
+        spec = [PartitionSpec.UNCONSTRAINED] * leaf.ndim
+        spec[axis] = AXES
+        return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*spec))
+
+    return jax.tree.map(keep, tree)
+
+
+def gather_whole(table: Array) -> Array:
+    """A parameter that no tensor axis splits, all of it on every device: the gradient is scattered again."""
+    return table if _mesh() is None else jax.lax.with_sharding_constraint(table, PartitionSpec())
+
+
+def _mesh() -> AbstractMesh | None:
+    """The mesh of `jax.set_mesh`, if it splits rows and parameters."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if set(AXES) <= set(mesh.axis_names) and mesh.shape["fsdp"] > 1 else None
