@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -
 # The variable silences a notice that has nothing to do with this build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
-.PHONY: run test test-ci test-all notebooks docs docs-serve bench bench-gpu claims lint format clean
+.PHONY: run test test-ci test-all test-tpu notebooks docs docs-serve bench bench-gpu claims lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -23,6 +23,10 @@ test-ci: .venv/dev
 
 test-all: .venv/dev
 	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
+
+# The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About half an hour on 2 cores.
+test-tpu: .venv/tpu
+	@$(PYTEST) --dist load --timeout 1200 tests/test_tpu.py
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev
@@ -87,6 +91,11 @@ clean:
 .venv/gpu: .venv/run
 	@echo "installing JAX for NVIDIA GPUs into .venv: a few minutes, once"
 	@$(PIP) install -c constraints.txt -e ".[g2p,gpu]"
+	@touch $@
+
+.venv/tpu: .venv/dev
+	@echo "installing the TPU compiler into .venv: a minute or two, once"
+	@$(PIP) install -c constraints.txt -e ".[dev,tpu]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml constraints.txt

@@ -242,10 +242,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "estimate step time, memory and MFU on N devices that you do not have here, and recommend a mesh"
     plan = command("plan", commands.plan, about, "FILE", file, FIELDS.format(name="plan"))
     plan.add_argument("--model", metavar="NAME", help=named)
-    plan.add_argument("--devices", type=int, metavar="N", default=8, help="number of devices (default: 8)")
-    plan.add_argument(
-        "--chip", metavar="NAME", default="H200", help="H200, H100, A100, or TPU v4, v5e, v5p, v6e (default: H200)"
-    )
+    plan.add_argument("--devices", type=int, metavar="N", help="number of devices (default: 8)")
+    plan.add_argument("--chip", metavar="NAME", help="H200, H100, A100, or TPU v4, v5e, v5p, v6e (default: H200)")
+    about = "compile the programs for this slice of a TPU pod, such as v6e:4x4 or v6e-16, without having it"
+    plan.add_argument("--compile", metavar="TOPOLOGY", help=about)
+    about = "with --compile: data x fsdp x tensor, such as 4x4x1 (default: train.mesh of the experiment)"
+    plan.add_argument("--mesh", metavar="DxFxT", help=about)
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary; with both sizes, no data is read"
         plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)

@@ -271,16 +271,26 @@ def models(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 def plan(options: argparse.Namespace, fields: list[str]) -> None:
-    from s2sjax.plan import report
+    from s2sjax.plan import compiled_report, report
 
     experiment = _experiment(options, fields)
     if (options.source_size is None) != (options.target_size is None):
         raise UserError("one of --source-size and --target-size is missing: give both, or neither to read the data")
     sizes = None if options.source_size is None else (options.source_size, options.target_size)
-    start_jax()
     named = ["--model", options.model] if options.model else []
     command = " ".join(["s2sjax train", options.subject, *named, *fields])
-    print(report.plan(experiment, options.devices, options.chip, sizes, command))
+    if options.compile is None:
+        if options.mesh is not None:
+            raise UserError("--mesh is for --compile TOPOLOGY: give both, or set --train.mesh.fsdp and so on")
+        cache = start_jax()
+        devices = 8 if options.devices is None else options.devices
+        print(report.plan(experiment, devices, options.chip or "H200", sizes, command, cache))
+        return
+    for name in ("devices", "chip"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--compile {options.compile} says the devices: leave out --{name}")
+    for line in compiled_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax):
+        print(line, flush=True)
 
 
 def bench(options: argparse.Namespace, fields: list[str]) -> None:

@@ -17,7 +17,7 @@ from s2sjax import __version__
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 EXTRAS = {
     "gpu": "NVIDIA GPUs",
-    "tpu": "TPUs",
+    "tpu": "TPUs; plan --compile without one",
     "g2p": "the dictionary of experiments/g2p.py",
     "audio": "recordings, as in spoken_digits.py",
     "sklearn": "the digits of sklearn_digits.py",

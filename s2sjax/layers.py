@@ -275,7 +275,7 @@ class Stacked(nn.Module):
             return keep_rows_split(x), None
 
         unroll = device.block_unroll(self.depth)
-        body = remat(self.remat_policy, body, looped=unroll == 1)
+        body = remat(device.block_remat(self.remat_policy, unroll), body, looped=unroll == 1)
         return jax.lax.scan(body, x, (self.stack, keys), unroll=unroll)[0]
 
     def unstacked(self) -> tuple[dict, ...]:

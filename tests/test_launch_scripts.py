@@ -44,6 +44,7 @@ FAKES = {
     "srun": 'bash -c "$SRUN"',
     "scontrol": "",
     "tar": "",
+    "s2sjax": '[ "$PLAN" != large ] || { echo "error: it does not fit" >&2; exit 2; }',
     "mkdir": 'exec /bin/mkdir "$@"',
     "mountpoint": '[ -d "$WORKER" ]',
     "sleep": 'exec /bin/sleep 0.05',
@@ -65,7 +66,7 @@ class Place:
         self.states.write_text("")
         path = f"{programs}:{os.environ['PATH']}"
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("TPU_", "SLURM_", "JAX_"))}
-        notes = {"CALLS": str(self.noted), "STATES": str(self.states), "WORKER": str(folder / "worker")}
+        notes = {"PLAN": "", "CALLS": str(self.noted), "STATES": str(self.states), "WORKER": str(folder / "worker")}
         self.environment = plain | notes | {"PATH": path, "TMPDIR": str(folder)}
 
     @staticmethod
@@ -150,8 +151,8 @@ def test_the_commands_on_the_page_hold(place):
 
 
 CASES = [
-    ("tpu_pod.sh", ["create"]),
-    ("tpu_pod.sh", ["create", "--spot", "--type=v5p-32", "--name", "other"]),
+    ("tpu_pod.sh", ["create", *TRAIN]),
+    ("tpu_pod.sh", ["create", "--no-plan", "--spot", "--type=v5p-32", "--name", "other"]),
     ("tpu_pod.sh", ["setup"]),
     ("tpu_pod.sh", ["setup", "--bucket", "gs://data"]),
     ("tpu_pod.sh", ["setup", "--nfs", "server:/share", "--mount", "/mnt/all of us"]),
@@ -199,7 +200,15 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("tpu_pod.sh", ["setup", "--bucket", "a", "--nfs", "b:/c"], "--bucket and --nfs: give one of them"),
         ("tpu_pod.sh", ["setup", "--mount", "data"], "--mount is 'data': name a folder by its whole path, such as /"),
         ("tpu_pod.sh", ["logs", "--worker", "x"], "--worker is 'x': it must be a whole number, at least 0"),
-        ("tpu_pod.sh", ["delete", *TRAIN], "delete takes nothing after --: only run and resume do"),
+        ("tpu_pod.sh", ["delete", *TRAIN], "delete takes nothing after --: only create, run and "),
+        ("tpu_pod.sh", ["create"], "create compiles the experiment first: end with -- train FILE --out DIR, or give "),
+        ("tpu_pod.sh", ["create", "--no-plan", *TRAIN], "--no-plan compiles nothing: leave out what comes after --"),
+        (
+            "tpu_pod.sh",
+            ["create", "--", "evaluate", "/mnt/s2sjax/run"],
+            "create compiles a training command: write -- ",
+        ),
+        ("tpu_pod.sh", ["create", "--sizes", "9", *TRAIN], "--sizes is '9': write two numbers, such as 32000,32000"),
         ("tpu_pod.sh", ["run"], "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out", "runs/a"], "--out runs/a lies on each worker's own "),
         ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out=gs://a/b"], "--out gs://a/b is not a folder: mount the b"),
@@ -232,10 +241,12 @@ def test_a_mistake_is_one_line_with_its_remedy(place, script, arguments, message
 def test_what_a_pod_needs_is_asked_for_by_option_or_environment(place, name):
     option = "--" + name.removeprefix("TPU_").lower()
     others = {key: value for key, value in POD.items() if key != name}
-    assert place.refused("tpu_pod.sh", "create", **others).startswith(
+    assert place.refused("tpu_pod.sh", "create", "--no-plan", **others).startswith(
         f"{option} is missing: give {option}, or set {name}, as in {option} "
     )
-    assert place.dry("tpu_pod.sh", "create", option, POD[name], **others) == place.dry("tpu_pod.sh", "create", **POD)
+    assert place.dry("tpu_pod.sh", "create", "--no-plan", option, POD[name], **others) == place.dry(
+        "tpu_pod.sh", "create", "--no-plan", **POD
+    )
 
 
 @pytest.mark.parametrize("script, program", [("tpu_pod.sh", "gcloud"), ("slurm.sh", "sbatch"), ("multi_gpu.sh", "ssh")])
@@ -275,16 +286,16 @@ def option(call: list[str], name: str) -> str:
 
 
 def test_a_pod_is_a_queued_resource_with_the_software_of_its_type(place):
-    create, describe = place.dry("tpu_pod.sh", "create", "--spot", **POD)
+    create, describe = place.dry("tpu_pod.sh", "create", "--no-plan", "--spot", **POD)
     assert create[:6] == ["gcloud", "compute", "tpus", "queued-resources", "create", "pod"]
     assert {"--zone=us-east5-b", "--project=lab", "--node-id=pod", "--accelerator-type=v6e-16", "--spot"} <= set(create)
     assert describe[4:6] == ["describe", "pod"]
     software = {"v6e-8": "v2-alpha-tpuv6e", "v5p-8": "v2-alpha-tpuv5", "v5litepod-16": "v2-alpha-tpuv5-lite"}
     for kind, version in (software | {"v4-16": "tpu-ubuntu2204-base"}).items():
-        create, _ = place.dry("tpu_pod.sh", "create", **(POD | {"TPU_TYPE": kind}))
+        create, _ = place.dry("tpu_pod.sh", "create", "--no-plan", **(POD | {"TPU_TYPE": kind}))
         assert option(create, "--runtime-version") == version
         assert "--spot" not in create
-    create, _ = place.dry("tpu_pod.sh", "create", "--version", "newer", **POD)
+    create, _ = place.dry("tpu_pod.sh", "create", "--no-plan", "--version", "newer", **POD)
     assert option(create, "--runtime-version") == "newer"
 
 
@@ -345,9 +356,25 @@ def test_resume_makes_a_pod_anew_only_if_it_is_gone(place, states, expected):
     assert verbs == (expected + ("" if states == "ACTIVE" else "scp ssh ssh")).split()
 
 
+def test_an_experiment_is_compiled_before_a_pod_is_created(place):
+    place.states.write_text("ACTIVE\n")
+    given = ["create", "--sizes", "100,200", *TRAIN, "--init", "old", "--train.dtype=bfloat16"]
+    assert place.call("tpu_pod.sh", *given, **POD)[0] == 0
+    plan, *others = place.calls()
+    assert plan == [
+        "s2sjax", "plan", "experiments/reverse.py", "--train.steps", "40", "--train.dtype=bfloat16",
+        "--source-size", "100", "--target-size", "200", "--compile", "v6e-16",
+    ]  # fmt: skip
+    assert [call[4] for call in others] == ["create", "describe"]
+    code, out, err = place.call("tpu_pod.sh", "create", *TRAIN, PLAN="large", **POD)
+    assert (code, out) == (2, "")
+    assert err == "error: it does not fit\nerror: see above; or create it all the same with --no-plan\n"
+    assert [call[0] for call in place.calls()] == ["s2sjax"]  # nothing was created
+
+
 def test_a_pod_that_cannot_be_had_is_told(place):
     place.states.write_text("WAITING_FOR_RESOURCES\nFAILED\n")
-    code, out, err = place.call("tpu_pod.sh", "create", **POD)
+    code, out, err = place.call("tpu_pod.sh", "create", "--no-plan", **POD)
     assert (code, err) == (1, "error: pod is FAILED: delete it and create it again, or resume\n")
     assert "# pod is WAITING_FOR_RESOURCES; it stays in the queue if you leave\n" in out
 

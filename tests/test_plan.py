@@ -257,5 +257,5 @@ def test_planning_needs_no_data():
         report.plan(experiment, 8)
     spelt = config.Text("words", spelling=config.Spelling(on=True))
     with pytest.raises(UserError, match=r"data.target.spelling.on .*: leave out --target-size"):
-        report._task(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
-    assert report._task(experiment, (11, 12)).module.target_size == 12
+        report.task_with_assets(config.replace(experiment, data=config.replace(data, target=spelt)), (10, 10))
+    assert report.task_with_assets(experiment, (11, 12)).module.target_size == 12

@@ -2,7 +2,7 @@
 # Trains on a Cloud TPU pod: creates it, installs s2sjax on all workers, runs, follows the log, resumes, deletes.
 #
 #   export TPU_NAME=pod TPU_ZONE=us-east5-b TPU_TYPE=v6e-16 TPU_PROJECT=my-project
-#   experiments/launch/tpu_pod.sh create --spot
+#   experiments/launch/tpu_pod.sh create --spot -- train experiments/g2p.py --out /mnt/s2sjax/runs/g2p
 #   experiments/launch/tpu_pod.sh setup --bucket my-bucket
 #   experiments/launch/tpu_pod.sh run -- train experiments/g2p.py --out /mnt/s2sjax/runs/g2p
 #   experiments/launch/tpu_pod.sh logs --follow
@@ -11,7 +11,9 @@
 #   experiments/launch/tpu_pod.sh delete
 #
 # Commands
-#   create    asks for the pod (as a queued resource) and waits until it is there
+#   create    compiles the experiment for the pod on this machine (s2sjax plan --compile: x86-64 Linux with the extra
+#             tpu), so that one that does not fit costs nothing; then asks for the pod (as a queued resource) and waits
+#             until it is there
 #   setup     copies this working tree to all workers, installs s2sjax[tpu] there, mounts the shared storage
 #   run       starts `s2sjax ... --distributed` on all workers; it continues when you log out
 #   logs      the log of a worker; worker 0 prints the progress, the others print only errors
@@ -35,6 +37,8 @@
 #   --project PROJECT                  TPU_PROJECT
 #   --type TYPE     such as v6e-16     TPU_TYPE      (create, resume)
 #   --version V     its software       TPU_VERSION   (default: the one for JAX on that type)
+#   --no-plan       does not compile before it creates; then nothing comes after -- (create)
+#   --sizes N,N     of the source and target vocabularies, if the data is not on this machine (create)
 #   --spot          cheaper; may be pre-empted at any time (create, resume)
 #   --bucket BUCKET, --nfs HOST:/SHARE, --mount DIR    the shared storage (default mount: /mnt/s2sjax)
 #   --worker N      whose log: a number, or all (default: 0)
@@ -52,6 +56,8 @@ project=${TPU_PROJECT:-}
 type=${TPU_TYPE:-}
 version=${TPU_VERSION:-}
 spot=no
+plan=yes
+sizes=
 bucket=
 nfs=
 mount=/mnt/s2sjax
@@ -97,6 +103,24 @@ wait_until_active() {
 }
 
 # ---------------------------------------------------------------------------------------------------------- commands
+
+# The programs of the training command, compiled for the pod before it is paid for.
+compile_first() {
+  local root fields=() skip=no word
+  root=$(cd "$(dirname "$0")/../.." && pwd)
+  for word in "${alone[@]:1}"; do
+    case $skip$word in
+      yes*) skip=no ;;
+      no--out | no--init) skip=yes ;;
+      no--out=* | no--init=* | no--init-assets) ;;
+      *) fields+=("$word") ;;
+    esac
+  done
+  [ -z "$sizes" ] || fields+=(--source-size "${sizes%,*}" --target-size "${sizes#*,}")
+  local program=s2sjax
+  command -v s2sjax >/dev/null || program=$root/.venv/bin/s2sjax
+  run "$program" plan "${fields[@]}" --compile "$type" || error "see above; or create it all the same with --no-plan"
+}
 
 create() {
   local options=("--node-id=$name" "--accelerator-type=$type" "--runtime-version=$version")
@@ -226,6 +250,8 @@ while [ $# -gt 0 ]; do
     --nfs) takes "$@" && nfs=$2 && shift ;;
     --mount) takes "$@" && mount=${2%/} && shift ;;
     --worker) takes "$@" && worker=$2 && shift ;;
+    --sizes) takes "$@" && sizes=$2 && shift ;;
+    --no-plan) plan=no ;;
     --spot) spot=yes ;;
     --follow) follow=yes ;;
     --dry-run) dry_run=yes ;;
@@ -271,11 +297,29 @@ case $command in
       *) error "--out $out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
     esac
     ;;
-  *) [ $# -eq 0 ] || error "$command takes nothing after --: only run and resume do" ;;
+  create)
+    [ $# -eq 0 ] || shift # the --
+    if [ "$plan" = no ]; then
+      [ $# -eq 0 ] || error "--no-plan compiles nothing: leave out what comes after --"
+    else
+      [ $# -gt 0 ] || error "create compiles the experiment first: end with -- train FILE --out DIR, or give --no-plan"
+      read_words "$@"
+      [ "${alone[0]}" = train ] || error "create compiles a training command: write -- train FILE --out DIR"
+    fi
+    ;;
+  *) [ $# -eq 0 ] || error "$command takes nothing after --: only create, run and resume do" ;;
+esac
+case $sizes in
+  '' | *[0-9],[0-9]*) ;;
+  *) error "--sizes is '$sizes': write two numbers, such as 32000,32000" ;;
 esac
 
 needs gcloud "install the Google Cloud CLI"
 case $command in
   run) start ;;
+  create)
+    [ "$plan" = no ] || compile_first
+    create
+    ;;
   *) "$command" ;;
 esac

@@ -26,9 +26,9 @@ def keep_rows_split(tree: Tree, axis: int = 0) -> Tree:
     def keep(leaf):
         if leaf.ndim <= axis or leaf.shape[axis] % parts:
             return leaf
-        spec = [PartitionSpec.UNCONSTRAINED] * leaf.ndim
-        spec[axis] = AXES
-        return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*spec))
+        free = PartitionSpec.UNCONSTRAINED
+        spec = PartitionSpec(*(AXES if place == axis else free for place in range(leaf.ndim)))
+        return jax.lax.with_sharding_constraint(leaf, spec)
 
     return jax.tree.map(keep, tree)
 

@@ -13,6 +13,7 @@ from s2sjax.config import require
 from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 
 Tree = Any
+ROWS = PartitionSpec(("data", "fsdp"))
 
 
 class Batched:
@@ -58,6 +59,12 @@ class Batched:
                     found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
         return found
 
+    def lower(self, params: Tree, batch: Tree) -> Any:
+        """The program for arrays of these shapes, ready to be compiled."""
+        sharding = None if self.mesh is None else NamedSharding(self.mesh, ROWS)
+        place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        return self._compiled.lower(params, jax.tree.map(place, batch))
+
     def _buckets(self, lengths: np.ndarray) -> list[Bucket]:
         """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
         buckets = [tuple(bucket) for bucket in self.buckets]
@@ -70,5 +77,5 @@ class Batched:
     def _place(self, array: np.ndarray) -> Any:
         if self.mesh is None:
             return array
-        sharding = NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
+        sharding = NamedSharding(self.mesh, ROWS)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

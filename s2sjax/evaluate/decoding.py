@@ -168,6 +168,17 @@ class Translator:
                     outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
         return outputs
 
+    def lower(self, params: Any) -> dict[str, Any]:
+        """The search and the scoring of the longest bucket, for parameters of these shapes, ready to be compiled."""
+        length, rows = max(self.buckets), self.rows
+        ids = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._sharding)
+        begin = ids(rows, _padded([self._constraints.prefix]).shape[1])
+        slots = rows_that_fit(length, length, rows, self._multiple)
+        return {
+            "search": self._search.lower((params,), ids(rows, length), begin, ids(rows), slots=slots),
+            "scoring": self._log_likelihood.lower((params,), ids(rows, length), ids(rows, length)),
+        }
+
     def _batches(self, sources: Sequence[list[int]], **options: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return evaluation_batches(
             sources, self.buckets, self.rows, self._max_source, multiple=self._multiple, **options

@@ -65,11 +65,20 @@ class Generator:
         self._search = Batched(self._search_rows, buckets, rows, mesh, longest)
         self._attention = Batched(self._attention_rows, buckets, rows, mesh, longest)
 
+    @property
+    def rows(self) -> int:
+        """of a batch"""
+        return self._search.rows
+
     def decode(self, params: Any, columns: AnyColumns) -> list[list[Output]]:
         """The n best outputs of each row, best first. `params` is a list for an ensemble."""
         found = self._search(self._stored(params), columns)
         alone = lambda one: jax.tree.map(lambda leaf: leaf[None], one)
         return [outputs_of(self.options, self.target, alone(one), 0) for one in found]
+
+    def lower(self, params: Any, batch: Any) -> Any:
+        """The search of arrays of these shapes, ready to be compiled."""
+        return self._search.lower((params,), batch)
 
     def attention(self, params: Any, columns: AnyColumns) -> list[np.ndarray]:
         """The weights [T, S] while each row's column `target` is written, padding included."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from s2sjax import config
 from s2sjax.core.device import on_cpu
 from s2sjax.errors import UserError
-from s2sjax.plan import chips
+from s2sjax.plan import chips, records
 from s2sjax.plan.predict import USABLE, Mesh, Prediction, Program
 from s2sjax.tasks.task import Task, task_of
 
@@ -26,12 +27,16 @@ def plan(
     chip: str = "H200",
     sizes: tuple[int, int] | None = None,
     command: str = "s2sjax train FILE",
+    cache: Path | None = None,
 ) -> str:
-    """The report. With `sizes`, those of the vocabularies, no data is read."""
+    """The report. With `sizes`, those of the vocabularies, no data is read.
+
+    cache: the folder with the record of what was compiled on this machine.
+    """
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
     name, found = chips.find(chip)
-    program = Program(_task(experiment, sizes))
+    program = Program(task_with_assets(experiment, sizes))
     meshes = list(candidates(program, devices))
     program.compile(max(program.rows(mesh.data_parallel_size) // mesh.data_parallel_size for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
@@ -50,10 +55,13 @@ def plan(
         f"{' + '.join(map(str, program.bucket))}; nothing was run",
         "",
     ]
-    return "\n".join([*head, *_table(ranked, found), "", *_choice(ranked, program, found, name, command)])
+    own = records.read(cache / records.FILE) if cache else []
+    before = records.describe(own, records.read(records.TABLE), experiment.name)
+    *choice, last = _choice(ranked, program, found, name, command)
+    return "\n".join([*head, *_table(ranked, found), "", *choice, *before, last])
 
 
-def _task(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
+def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
     """With its assets: learned from the data, or assumed from the sizes of the vocabularies."""
     task = task_of(experiment)
     if sizes is not None:

@@ -205,6 +205,11 @@ class GenerationTask(Task):
     def check_predictor(self) -> None:
         self.generator()
 
+    def lower_predictor(self, mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
+        batch = self.abstract_batch(max(self.experiment.data.buckets, key=sum), self.generator(mesh).rows)
+        numbers = {"example": jax.ShapeDtypeStruct((self.generator(mesh).rows,), np.int32)}
+        return {"search": self.generator(mesh).lower(params, batch | numbers)}
+
     def check_ensemble(self, other: Task) -> None:
         assert isinstance(other, GenerationTask), "the runner compares the tasks first"
         require(

@@ -218,6 +218,12 @@ class Task(ABC):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """Compiled once a shape and kept between calls. With `others`, an ensemble: params are a list then."""
 
+    def lower_predictor(self, mesh: jax.sharding.Mesh, params: Params) -> dict[str, Any]:
+        """The programs that predict the longest bucket, by name, for parameters of these shapes and shardings, ready to
+        be compiled: for `s2sjax plan --compile`, which is about training alone where there are none.
+        """
+        return {}
+
     def check_ensemble(self, other: Task) -> None:
         """Refuses another run of this task that cannot predict together with it; the runner compares the assets."""
         assert type(self) is type(other), "the runner compares the tasks first"

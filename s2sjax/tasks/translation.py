@@ -396,6 +396,9 @@ class TranslationTask(Task):
     def check_predictor(self) -> None:
         self.translator()
 
+    def lower_predictor(self, mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
+        return self.translator(mesh).lower(params)
+
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         translator = self.translator(mesh, others)
 

@@ -128,15 +128,20 @@ class Programs:
         most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
         return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
 
+    def lower(self, batch: Batch) -> Any:
+        """The step for batches of these shapes, ready to be compiled."""
+        with self._tracing, contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            return self._step.lower(self._state, self._abstract(batch))
+
+    def _abstract(self, batch: Batch) -> Batch:
+        sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
+
     def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> Compiled:
         begin = time.perf_counter()
-        sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
-        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
-        with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            with self._tracing:
-                lowered = self._step.lower(self._state, abstract)
-            program = device.compile_with(lowered, self._options, note)
-        return Compiled(program, time.perf_counter() - begin, memory.measure(self._state, abstract, program))
+        program = device.compile_with(self.lower(batch), self._options, note)
+        needs = memory.measure(self._state, self._abstract(batch), program)
+        return Compiled(program, time.perf_counter() - begin, needs)
 
 
 def _shapes(batch: Batch) -> Any:

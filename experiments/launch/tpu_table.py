@@ -1,0 +1,99 @@
+"""Compiles named models for slices of TPU pods, and writes the table of docs/pod.md.
+
+Command   python experiments/launch/tpu_table.py [--only TEXT]        x86-64 Linux with the extra tpu; no TPU
+
+Each program is the train step of 64 + 64 tokens, bfloat16, 32,000 words in one table, dropout 0.1, label smoothing 0.1,
+Adam, 64 rows a chip. What is compiled already for these versions is not compiled again: run the same command again to
+continue.
+The lines go to s2sjax/plan/compiled.jsonl, from which `s2sjax plan` tells how far its predictions were off.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from s2sjax import config, models, startup
+from s2sjax.plan import compiled, compiled_report, records, topologies
+from s2sjax.plan.predict import Program
+from s2sjax.tasks import Translation
+
+PAGE = Path(__file__).parents[2] / "docs/pod.md"
+BEGIN, END = "<!-- table: experiments/launch/tpu_table.py -->", "<!-- end of the table -->"
+MODELS = ("transformer_base", "transformer_big", "gnmt_4")
+SLICES = ("v5e:2x4", "v5e:16x16", "v6e:2x4", "v6e:8x8", "v6e:16x16", "v5p:2x2x2", "v5p:4x4x8", "v5p:8x8x16",
+          "v4:2x2x2", "v4:8x8x16")  # fmt: skip
+SPLIT = [
+    ("transformer_big", "v6e:8x8", 8, 1), ("transformer_big", "v6e:8x8", 64, 1), ("transformer_big", "v6e:8x8", 1, 4),
+    ("gnmt_4", "v6e:8x8", 8, 1),
+]  # fmt: skip
+"""(model, slice, fsdp, tensor): what else than a copy of the model on each chip costs"""
+ROWS, LENGTH, WORDS = 64, 64, 32_000
+
+
+def cases() -> Iterator[tuple[str, str, int, int]]:
+    yield from ((model, where, 1, 1) for where in SLICES for model in MODELS)
+    yield from SPLIT
+
+
+def experiment(model: str, where: str, fsdp: int, tensor: int) -> Translation:
+    chips = topologies.find(where).size
+    rows = ROWS * chips // tensor
+    named = config.replace(models.NAMED[model].config, dropout=0.1)
+    tied = config.replace(named, tie="all") if isinstance(named, config.Transformer) else named
+    return Translation(
+        model,
+        config.Data(shared=True, buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows),
+        tied,
+        config.Train(dtype="bfloat16", label_smoothing=0.1, mesh=config.Mesh(fsdp=fsdp, tensor=tensor)),
+    )
+
+
+def compile_one(model: str, where: str, fsdp: int, tensor: int) -> records.Record:
+    task = experiment(model, where, fsdp, tensor).task()
+    task = task.replace(assets=task.assumed_assets((WORDS, WORDS)))
+    program = Program(task)
+    program.compile(ROWS)
+    target = compiled.Target(task, topologies.find(where), lambda line: None)
+    return compiled_report.record(target, program, target.train_steps()[0])
+
+
+def table(found: list[records.Record]) -> Iterator[str]:
+    yield "| model | slice | chips | mesh | compiled in | state, GiB | step, GiB | predicted | exchanged a step |"
+    yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | --- |"
+    order = [(model, where) for where in dict.fromkeys(case[1] for case in cases()) for model in MODELS]
+    for each in sorted(found, key=lambda one: (order.index((one.experiment, one.topology)), one.mesh[::-1])):
+        largest = sorted(each.collectives.items(), key=lambda item: -item[1])[:2]
+        moved = ", ".join(f"{name.replace('+', ' and ')} {size / 1e6:,.0f} MB" for name, size in largest)
+        step = (each.memory - each.held) / records.GIB
+        yield (
+            f"| {each.experiment} | {each.topology} | {each.chips:,} | {' x '.join(map(str, each.mesh))} "
+            f"| {each.seconds:.0f} s | {each.held / records.GIB:.2f} | {step:.2f} | {each.error:+.0%} | {moved} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--only", default="", help="only models and slices with this in their name")
+    only = parser.parse_args().only
+    startup.start_jax()
+    done = {
+        (each.experiment, each.topology, each.mesh[1:])
+        for each in records.read(records.TABLE)
+        if each.versions == compiled_report.versions()
+    }
+    for case in cases():
+        if only in " ".join(case[:2]) and (case[0], case[1], case[2:]) not in done:
+            one = compile_one(*case)
+            records.keep(records.TABLE, [one])
+            print(f"{one.experiment} {one.topology} {one.mesh}: {one.seconds:.0f} s, {one.error:+.0%}", flush=True)
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    lines = "\n".join(table(records.read(records.TABLE)))
+    PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}", "utf-8")
+    print(f"wrote {records.TABLE.name} and the table of {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()

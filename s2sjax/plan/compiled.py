@@ -1,0 +1,218 @@
+"""The programs of an experiment, compiled by the TPU compiler for a slice of a pod that is not here. Nothing is run.
+
+The train step of every bucket and the programs that predict are those of a run on that slice: the same functions, mesh,
+shardings and donated buffers, traced for the platform that is compiled for (core/device.py). Memory, FLOPs and
+collectives are the compiler's own, read from the compiled program.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from s2sjax import config
+from s2sjax.config import replace
+from s2sjax.core import device
+from s2sjax.data import batches
+from s2sjax.plan import hlo, topologies
+from s2sjax.run import beginning
+from s2sjax.tasks.task import Task
+from s2sjax.training import mesh as meshes
+from s2sjax.training.memory import shard_bytes
+from s2sjax.training.programs import Programs
+from s2sjax.training.schedules import optimizer
+from s2sjax.training.state import make_train_step
+
+GIB = 2**30
+PADDED = 1.25
+"""times its size that an array takes with its padding, from which on it is worth a line"""
+Note = Callable[[str], None]
+
+
+class Built(NamedTuple):
+    """A compiled program. Bytes are those of one chip."""
+
+    name: str
+    bucket: tuple[int, ...]
+    """of a train step; () of another program"""
+    rows: int
+    """of the global batch"""
+    seconds: float
+    """to compile"""
+    arguments: int
+    """bytes of its arguments as the chip stores them: of a train step the state and the batch"""
+    held: int
+    """of these the state, or the parameters, without the padding of the chip"""
+    aliased: int
+    """of its results, that use the memory of an argument"""
+    temporary: int
+    """everything else that it needs while it runs, its code included"""
+    code: int
+    flops: float
+    """as the compiler counts them: the body of a loop once"""
+    collectives: Sequence[hlo.Collective]
+    padded: Sequence[tuple[str, float]]
+    """the arrays with the most padding: (array, times its size)"""
+    problems: Sequence[str]
+
+    @property
+    def memory(self) -> int:
+        return self.arguments + self.temporary
+
+
+class Lowered(NamedTuple):
+    """A program before it is compiled."""
+
+    name: str
+    bucket: tuple[int, ...]
+    rows: int
+    held: Any
+    """the shapes of the arguments that stay on the chip"""
+    program: Any
+
+
+class DoesNotFit(Exception):
+    """The compiler refuses a program that needs more memory than the chip has."""
+
+    def __init__(self, name: str, used: float, limit: float):
+        super().__init__(f"{name} needs {used / GIB:.2f} GiB of {limit / GIB:.2f}")
+        self.name, self.used, self.limit = name, used, limit
+
+
+class Target:
+    """An experiment on a slice: everything that is compiled for it."""
+
+    def __init__(self, task: Task, of: topologies.Slice, note: Note = print):
+        e = self.experiment = task.experiment
+        self.task, self.slice, self.note = task, of, note
+        self.devices = topologies.devices(of)
+        self.mesh = meshes.make_mesh(e.train.mesh, self.devices)
+        task.check_mesh(self.mesh.shape)
+        self.rules = task.rules if self.mesh.shape["tensor"] > 1 else ()
+        parts = meshes.data_parallel_size(self.mesh) * e.train.micro_batches
+        self.buckets = sorted(map(tuple, e.data.buckets), key=sum, reverse=True)  # type: ignore[arg-type]
+        plan = batches.Plan(np.array(self.buckets), self.buckets, e.data.tokens, 0, parts)
+        self.rows = dict(zip(self.buckets, plan.rows))
+
+    def train_steps(self, buckets: Sequence[tuple[int, ...]] | None = None) -> list[Built]:
+        """Of all buckets, or of these; the largest first. Raises DoesNotFit."""
+        e, buckets = self.experiment, self.buckets if buckets is None else buckets
+        with device.compile_for(self.devices[0]):
+            step = make_train_step(self.task.loss(), optimizer(e.train), e.train, e.seed)
+            init = beginning(self.task, self.rows[buckets[0]])
+            state = meshes.abstract_state(init, self.mesh, self.rules, jax.random.key(0))
+            programs = Programs(step, state, self.mesh)
+            batch = lambda bucket: self.task.abstract_batch(bucket, self.rows[bucket])
+            return self._compiled(
+                Lowered(self._name(bucket), bucket, self.rows[bucket], state, programs.lower(batch(bucket)))
+                for bucket in buckets
+            )
+
+    def predictions(self) -> list[Built]:
+        """The programs that predict, for the tasks that have some of their own."""
+        with device.compile_for(self.devices[0]):
+            params = meshes.abstract_state(self.task.init, self.mesh, self.rules, jax.random.key(0))
+            found = self.task.lower_predictor(self.mesh, params)
+            rows = self.experiment.evaluate.rows
+            return self._compiled(Lowered(name, (), rows, params, one) for name, one in found.items())
+
+    def _name(self, bucket: tuple[int, ...]) -> str:
+        return f"train step, {self.rows[bucket]:,} rows of {' + '.join(map(str, bucket))}"
+
+    def _compiled(self, lowered: Iterable[Lowered]) -> list[Built]:
+        """Traces one after the other, and compiles several at once."""
+        options = device.compiler_options()
+
+        def build(one: Lowered) -> Built:
+            begin = time.perf_counter()
+            try:
+                program = device.compile_with(one.program, options, self.note)
+            except jax.errors.JaxRuntimeError as error:
+                raise _explained(one.name, error) from error
+            seconds = time.perf_counter() - begin
+            self.note(f"compiled {one.name} in {seconds:.0f} s")
+            return _measured(one, program, seconds, dict(self.mesh.shape))
+
+        with ThreadPoolExecutor(device.compile_threads()) as pool:
+            return list(pool.map(build, list(lowered)))
+
+
+def _measured(one: Lowered, program: Any, seconds: float, mesh: dict[str, int]) -> Built:
+    text, sizes = program.as_text(), program.memory_analysis()
+    module = hlo.Module(text)
+    made = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return Built(
+        one.name, one.bucket, one.rows, seconds,
+        arguments=sizes.argument_size_in_bytes,
+        held=shard_bytes(one.held),
+        aliased=sizes.alias_size_in_bytes,
+        temporary=sizes.temp_size_in_bytes + made + sizes.generated_code_size_in_bytes,
+        code=sizes.generated_code_size_in_bytes,
+        flops=(program.cost_analysis() or {}).get("flops", 0.0),
+        collectives=module.collectives(mesh),
+        padded=_most_padded(module),
+        problems=hlo.problems(text),
+    )  # fmt: skip
+
+
+def _most_padded(module: hlo.Module, count: int = 3) -> list[tuple[str, float]]:
+    """Of the arrays that are larger than a hundredth of the largest."""
+    found = {str(each): each for each in module.written() if each.bytes}
+    largest = max((each.padded for each in found.values()), default=0)
+    waste = [each for each in found.values() if each.padded > PADDED * each.bytes and each.padded > largest / 100]
+    waste.sort(key=lambda each: each.bytes - each.padded)
+    return [(str(each), each.padded / each.bytes) for each in waste[:count]]
+
+
+# -------------------------------------------------------------------------- if it does not fit
+
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _explained(name: str, error: Exception) -> Exception:
+    found = _USED.search(str(error))
+    if not found:
+        return error
+    used, unit, limit, other = found.groups()
+    return DoesNotFit(name, float(used) * _UNITS[unit], float(limit) * _UNITS[other])
+
+
+class Change(NamedTuple):
+    flags: str
+    """for the command line"""
+    experiment: config.Experiment
+
+
+def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iterator[Change]:
+    """What may make a program fit that does not, the smallest first: micro-batches, recomputation, then fsdp.
+
+    held, params: bytes of the state and of the parameters on a chip. With m micro-batches a program needs
+    about 1/m of the activations, and the sum of their gradients; where that cannot be enough, it is not tried.
+    """
+    e, mesh = target.experiment, target.mesh.shape
+    activations, limit = failure.used - held, failure.limit
+    most = min(target.rows.values()) // meshes.data_parallel_size(target.mesh)
+    changed = lambda **options: replace(e, train=replace(e.train, **options))
+    parts = e.train.micro_batches
+    while 2 * parts <= most:
+        parts *= 2
+        if held + params + activations * e.train.micro_batches / parts < limit:
+            yield Change(f"--train.micro_batches {parts}", changed(micro_batches=parts))
+            break
+    if e.train.remat != "layers" and held < limit:
+        yield Change("--train.remat layers", changed(remat="layers"))
+    fsdp = mesh["fsdp"]
+    while mesh["data"] * mesh["fsdp"] % (2 * fsdp) == 0:
+        fsdp *= 2
+        if held * mesh["fsdp"] / fsdp + activations < limit or 2 * fsdp > mesh["data"] * mesh["fsdp"]:
+            data = mesh["data"] * mesh["fsdp"] // fsdp
+            flags = f"--train.mesh.data {data} --train.mesh.fsdp {fsdp}"
+            yield Change(flags, changed(mesh=config.Mesh(data, fsdp, mesh["tensor"])))
+            break

@@ -1,0 +1,221 @@
+"""What a compiled program says of itself: its collectives, and the padding of its arrays. Read from its HLO text.
+
+    %all-gather.1 = bf16[512,512]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=5, replica_groups=[2,4]<=[8], ...
+
+A collective in the body of a loop is executed as often as the loop runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+BYTES = {
+    "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4,
+    "s64": 8, "u64": 8, "f64": 8, "c64": 8,
+}  # fmt: skip
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_COLLECTIVE = re.compile(rf" = (.*?) ({'|'.join(KINDS)})(-start)?\(")
+_ARRAY = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\](?:\{{([\d,]*)(?::([^}}]*))?\}})?")
+_CALLED = re.compile(r"(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.\-]+)")
+_CALLED_LISTS = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
+_WHILE = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+
+
+class Collective(NamedTuple):
+    kind: str
+    axes: tuple[str, ...]
+    """of the mesh, that it communicates over; () if this is not known"""
+    bytes: int
+    """of its whole array on a device: the result of an all-gather, the input of a reduce-scatter"""
+    times: int
+    """a step"""
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def total(self) -> int:
+        return self.bytes * self.times
+
+
+class Array(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    layout: tuple[int, ...]
+    """dimensions from the one whose neighbours lie next to each other"""
+    tiles: str
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * BYTES[self.dtype]
+
+    @property
+    def padded(self) -> int:
+        """Bytes in memory: bf16[8, 64] in tiles T(8,128) takes as much as bf16[8, 128]."""
+        tile = re.match(r"T\((\d+(?:,\d+)*)\)", self.tiles)
+        if not tile or not self.layout:
+            return self.bytes
+        sizes = [self.shape[dimension] for dimension in self.layout]
+        for place, size in enumerate(reversed([int(n) for n in tile[1].split(",")])):
+            if place < len(sizes):
+                sizes[place] = -(-sizes[place] // size) * size
+        return math.prod(sizes) * BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def arrays(text: str) -> list[Array]:
+    """The arrays that a type names: "(bf16[8,64]{1,0:T(8,128)}, f32[])" has two."""
+    numbers = lambda listed: tuple(int(n) for n in (listed or "").split(",") if n)
+    return [Array(d, numbers(shape), numbers(layout), tiles or "") for d, shape, layout, tiles in _ARRAY.findall(text)]
+
+
+class Module:
+    """A compiled program, by computation."""
+
+    def __init__(self, text: str):
+        self.computations: dict[str, list[str]] = {}
+        self.entry = ""
+        lines: list[str] = []
+        for line in text.splitlines():
+            head = _HEAD.match(line)
+            if head:
+                lines = self.computations.setdefault(head[2], [])
+                self.entry = head[2] if head[1] else self.entry
+            else:
+                lines.append(line)
+        self._callers: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for name, body in self.computations.items():
+            for line in body:
+                for called, often in self._called(line):
+                    self._callers[called].append((name, often))
+        self.times = cache(self._times)
+
+    def _called(self, line: str) -> Iterator[tuple[str, int]]:
+        loop = _WHILE.search(line)
+        if loop:
+            yield loop[2], self.trips(loop[1])
+            return
+        for name in _CALLED.findall(line):
+            yield name, 1
+        for names in _CALLED_LISTS.findall(line):
+            for name in names.split(","):
+                yield name.strip().removeprefix("%"), 1
+
+    def trips(self, condition: str) -> int:
+        """How often a loop runs whose condition is `i < constant`, from 0; 1 if it is another."""
+        body = self.computations.get(condition, [])
+        compared = any("direction=LT" in line and "compare(" in line for line in body)
+        found = [int(n) for line in body for n in re.findall(r"s32\[\][^ ]* constant\((\d+)\)", line)]
+        return max(found, default=1) if compared else 1
+
+    def _times(self, computation: str) -> int:
+        """How often a computation is executed a step."""
+        if computation == self.entry:
+            return 1
+        return sum(self.times(caller) * often for caller, often in self._callers[computation])
+
+    def collectives(self, mesh: Mapping[str, int]) -> list[Collective]:
+        """`mesh`: the sizes of its axes, by name, in order. An asynchronous one, written in parts, counts once."""
+        found: dict[str, Collective] = {}
+        for name, body in self.computations.items():
+            for number, line in enumerate(body):
+                match = _COLLECTIVE.search(line)
+                if not match:
+                    continue
+                channel = re.search(r"channel_id=(\d+)", line)
+                key = channel[1] if channel else f"{name} {number}"
+                given, kind, start = match[1], match[2], bool(match[3])
+                # The compiler writes a reduce-scatter as an all-reduce of which each device keeps a part.
+                kind = "reduce-scatter" if kind == "all-reduce" and name.startswith("all-reduce-scatter") else kind
+                moved = _moved(arrays(given), kind, start)
+                times = max(1, self.times(name))
+                one = Collective(
+                    kind, axes_of(line, mesh), sum(each.bytes for each in moved), times, tuple(a.shape for a in moved)
+                )
+                if key not in found or one.total > found[key].total:
+                    found[key] = one
+        return list(found.values())
+
+    def written(self) -> Iterator[Array]:
+        """Arrays that loops and the program itself write to the chip's memory, not those inside of a fusion."""
+        loops = {name for body in self.computations.values() for line in body for name in _bodies(line)}
+        for name in (self.entry, *loops):
+            for line in self.computations.get(name, []):
+                made = re.match(r"\s+(?:ROOT )?%[\w.\-]+ = (\(.*?\)|\S+) ([\w\-]+)\(", line)
+                if made and made[2] not in ("get-tuple-element", "parameter", "tuple", "bitcast", "constant"):
+                    yield from (each for each in arrays(made[1]) if "S(" not in each.tiles)
+
+
+def _bodies(line: str) -> list[str]:
+    loop = _WHILE.search(line)
+    return [loop[2]] if loop else []
+
+
+def _moved(given: list[Array], kind: str, start: bool) -> list[Array]:
+    """Of what the instruction returns, the arrays that are communicated: the start of one returns its inputs too."""
+    if kind == "collective-permute":
+        return given[:1]
+    return given[len(given) // 2 :] if start and kind == "all-gather" and len(given) > 1 else given
+
+
+# --------------------------------------------------------------------------------- mesh axes
+
+
+def axes_of(line: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes along which the first group of devices of a collective differ."""
+    group = _first_group(line)
+    shape = tuple(mesh.values())
+    if group is None or max(group) >= math.prod(shape):
+        return ()
+    places = np.array(np.unravel_index(group, shape))  # [axes, devices]
+    return tuple(name for name, row in zip(mesh, places) if len(set(row.tolist())) > 1)
+
+
+def _first_group(line: str) -> list[int] | None:
+    """Device numbers, from any of the ways in which XLA writes groups.
+
+    {{0,1},{2,3}}        [2,2]<=[4]        [2,2]<=[2,2]T(1,0)        mesh['data'=2,'fsdp'=2] {'fsdp'}
+    """
+    plain = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", line)
+    if plain:
+        return [int(n) for n in plain[1].split(",")]
+    iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
+    if iota:
+        numbers = _iota(iota[3], iota[4])
+        return numbers.reshape(int(iota[1]), int(iota[2]))[0].tolist()
+    named = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, ?device_ids=\(?\[([\d,]+)\](?:T\(([\d,]+)\))?\)?)? ?\{([^}]*)\}", line)  # fmt: skip  # noqa: E501
+    if named is None:
+        return None
+    axes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
+    numbers = (_iota(named[2], named[3]) if named[2] else np.arange(math.prod(axes.values()))).reshape(*axes.values())
+    used = {name for name, part in re.findall(r"'([^']+)'(:\(\d+\)\d+)?", named[4])}
+    first = tuple(slice(None) if name in used else 0 for name in axes)
+    return numbers[first].ravel().tolist()
+
+
+def _iota(sizes: str, order: str | None) -> np.ndarray:
+    """[2,4]T(1,0) -> 0 4 1 5 2 6 3 7"""
+    dimensions = [int(n) for n in sizes.split(",")]
+    numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
+    return (numbers.transpose([int(n) for n in order.split(",")]) if order else numbers).ravel()
+
+
+# ------------------------------------------------------------------------------------ content
+
+
+def problems(text: str) -> list[str]:
+    """What must not be in a program for TPUs."""
+    found = []
+    if re.search(r"\bf64\[", text):
+        found.append("float64")
+    if re.search(r'custom_call_target="[^"]*(callback|py_)[^"]*"| (infeed|outfeed|send|recv)\(', text):
+        found.append("a callback to the host")
+    return found

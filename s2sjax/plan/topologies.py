@@ -1,0 +1,113 @@
+"""Slices of TPU pods: their names, their shapes, and their devices, which can be compiled for without being there.
+
+A slice is a torus of chips. Google Cloud names it by its chip and a number: v6e-16 has 16 chips, v4-16 has 8 chips with
+two cores each, which JAX uses as one device. The compiler names it by its chip and its shape: v6e:4x4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+
+from s2sjax.errors import UserError
+from s2sjax.fields import nearest
+
+FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
+# cloud.google.com/tpu/docs/v4, v5e, v5p, v6e
+SHAPES = {"v4": DEEP, "v5e": FLAT, "v5p": DEEP, "v6e": FLAT}
+TYPES = {"v4": ("v4", 2), "v5e": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
+"""the first part of a name of Google Cloud, and what a chip counts in the second"""
+CHIPS_OF_HOST = 4
+
+
+class Slice(NamedTuple):
+    """A slice of a pod: `chip` as in plan/chips.py."""
+
+    chip: str
+    shape: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.chip}:{self.shape}"
+
+    @property
+    def size(self) -> int:
+        """chips, which are devices of JAX"""
+        return math.prod(map(int, self.shape.split("x")))
+
+    @property
+    def type(self) -> str:
+        """the name at Google Cloud: v5e:4x4 is v5litepod-16"""
+        first, counted = TYPES[self.chip]
+        return f"{first}-{self.size * counted}"
+
+
+SLICES = [Slice(chip, shape) for chip, shapes in SHAPES.items() for shape in shapes]
+
+
+def find(name: str) -> Slice:
+    """v6e:4x4 and v6e-16 are the same slice."""
+    known = {key.lower(): each for each in SLICES for key in (each.name, each.type)}
+    if name.lower() not in known:
+        meant = known[nearest(name.lower(), list(known))]
+        listed = "; ".join(f"{chip}: {', '.join(shapes)}" for chip, shapes in SHAPES.items())
+        raise UserError(f"there is no topology {name!r}: did you mean {meant.name} ({meant.type})? {listed}")
+    return known[name.lower()]
+
+
+def missing() -> str:
+    """Why nothing can be compiled for TPUs here, and the remedy; "" if it can."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        here = f"{platform.system()} on {platform.machine()}"
+        return (
+            f"the TPU compiler, libtpu, runs on x86-64 Linux and not here ({here}): use such a machine, without a TPU"
+        )
+    if importlib.util.find_spec("libtpu") is None:
+        return 'the TPU compiler, libtpu, is not installed: pip install -e ".[tpu]", which needs no TPU'
+    return ""
+
+
+def devices(of: Slice) -> list[jax.Device]:
+    """The devices of a slice, to compile for. Raises UserError where there is no compiler for them."""
+    if why := missing():
+        raise UserError(why)
+    # libtpu asks Google Cloud which TPU this is, unless it is told; several processes may use it, as there is none.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", of.type)
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+    from jax.experimental import topologies
+
+    cores = {"chip_config_name": "megacore"} if of.chip == "v4" else {}
+    try:
+        with _quiet():
+            found = topologies.get_topology_desc(platform="tpu", topology_name=of.name, **cores).devices
+    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"libtpu knows no topology {of.name} ({reason}): choose another") from None
+    assert len(found) == of.size, f"{of.name} has {len(found)} devices"
+    return list(found)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

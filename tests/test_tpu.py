@@ -1,0 +1,156 @@
+"""What the TPU compiler makes of the programs, without a TPU: a law for every family and every task.
+
+Runs on x86-64 Linux with the extra `tpu` (`make test-tpu`), and is skipped elsewhere.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import jax
+import pytest
+import zoo
+from tasks.test_task_laws import EXPERIMENTS
+
+from s2sjax import config
+from s2sjax.core import device
+from s2sjax.plan import compiled, compiled_report, hlo, topologies
+from s2sjax.plan.compiled import Target
+from s2sjax.tasks import Translation
+from s2sjax.tasks.task import task_of
+
+pytestmark = [
+    pytest.mark.skipif(bool(topologies.missing()), reason=topologies.missing() or "-"),
+    pytest.mark.exhaustive,
+]
+SLICE = topologies.Slice("v5e", "2x4")
+MESHES = {"data": config.Mesh(8), "fsdp": config.Mesh(2, 4), "tensor": config.Mesh(4, 1, 2)}
+LOCAL, LENGTH = 11, 12
+"""rows on a chip, and tokens of a sentence: numbers that no width has"""
+
+
+def wide(model: config.ModelConfig) -> config.ModelConfig:
+    """A model of the zoo with parameters that are large enough for fsdp to split them, and divide."""
+    if isinstance(model, config.Pair):
+        return config.replace(model, encoder=wide(model.encoder), decoder=wide(model.decoder))
+    if isinstance(model, config.ConvS2S):
+        layers = ((128, 3), (128, 3))
+        return config.replace(model, embedding=128, encoder_layers=layers, decoder_layers=layers)
+    options = {"width": 128, "embedding": 128, "attention": 128, "feedforward": 256, "widths": ()}
+    return config.replace(model, **{name: value for name, value in options.items() if hasattr(model, name)})
+
+
+@cache
+def built(name: str, mesh: str, where: str = SLICE.name) -> compiled.Built:
+    """The train step of a model of the zoo."""
+    return target(name, mesh, where).train_steps()[0]
+
+
+def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
+    shape = MESHES[mesh]
+    of = topologies.find(where)
+    shape = config.replace(shape, data=of.size // (shape.fsdp * shape.tensor))
+    rows = LOCAL * shape.data * shape.fsdp
+    data = config.Data(buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows)
+    train = config.Train(dtype="bfloat16", mesh=shape)
+    task = Translation("law", data, wide(zoo.MODELS[name]), train).task()
+    return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None)
+
+
+def gathered_rows(step: compiled.Built, rows: int) -> list[hlo.Collective]:
+    """Collectives that bring the activations of other devices: an array with all rows of the batch, or of all chips."""
+    everything = {rows, rows * LENGTH}
+    return [
+        each
+        for each in step.collectives
+        if each.kind in ("all-gather", "all-to-all") and any(everything & set(shape) for shape in each.shapes)
+    ]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_every_family_compiles(name, mesh):
+    step = built(name, mesh)
+    assert not step.problems
+    assert step.aliased >= step.held, "the new state uses the memory of the old one"
+    assert step.collectives
+    if mesh == "data":
+        assert {each.kind for each in step.collectives} <= {"all-reduce", "all-gather", "reduce-scatter"}
+        assert not gathered_rows(step, step.rows)
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_fsdp_gathers_parameters_and_not_activations(name):
+    """No chip sees the rows of others, and none holds a whole copy of the model beside its shards."""
+    step = built(name, "fsdp")
+    assert not gathered_rows(step, step.rows)
+    kinds = {each.kind for each in step.collectives if "fsdp" in each.axes}
+    assert "all-gather" in kinds, "parameters"
+
+
+def test_fsdp_gathers_one_layer_at_a_time():
+    """With twelve layers the temporaries are far smaller than the parameters, and gradients are reduce-scattered."""
+    model = config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=6, decoder_layers=6, tie="all")
+    data = config.Data(shared=True, buckets=((8, 8),), tokens=16 * 8)
+    experiment = Translation("deep", data, model, config.Train(dtype="bfloat16", mesh=config.Mesh(1, 8, 1)))
+    task = experiment.task()
+    step = Target(task.replace(assets=task.assumed_assets((512, 512))), SLICE, lambda line: None).train_steps()[0]
+    parameters = 8 * step.held / 3  # the state is the parameters and two moments, an eighth on each chip
+    assert step.temporary - step.code < parameters / 2
+    assert any(each.kind == "reduce-scatter" and each.axes == ("fsdp",) for each in step.collectives)
+
+
+@pytest.mark.parametrize("mesh", ["data", "fsdp"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_task_compiles(name, mesh):
+    experiment = config.replace(EXPERIMENTS[name], train=config.replace(EXPERIMENTS[name].train, mesh=MESHES[mesh]))
+    task = task_of(experiment)
+    task = task.replace(assets=task.learn_assets(task.read()))
+    target = Target(task, SLICE, lambda line: None)
+    for program in (*target.train_steps(), *target.predictions()):
+        assert not program.problems
+
+
+@pytest.mark.parametrize("name", ["luong", "transformer-post", "convs2s"])
+def test_beam_search_and_scoring_compile(name):
+    names = [program.name for program in target(name, "data").predictions()]
+    assert names == ["search", "scoring"]
+
+
+def test_a_larger_slice_changes_the_mesh_alone():
+    small, large = (built("transformer-post", "data", where) for where in ("v5e:2x4", "v5e:16x16"))
+    kinds = lambda step: {(each.kind, each.axes) for each in step.collectives}
+    assert kinds(small) == kinds(large)
+    assert large.flops == pytest.approx(small.flops, rel=0.02)
+    assert large.memory == pytest.approx(small.memory, rel=0.1)
+
+
+MEMORY = Path(__file__).with_name("tpu_memory.json")
+
+
+@pytest.mark.parametrize("name", ["luong", "transformer-post"])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_memory_has_not_grown(name, mesh):
+    """Against the bytes that were stored for these versions: python tests/test_tpu.py writes them anew."""
+    stored = json.loads(MEMORY.read_text()).get(compiled_report.versions())
+    if stored is None:
+        pytest.skip(f"no bytes are stored for {compiled_report.versions()}: python tests/test_tpu.py stores them")
+    assert built(name, mesh).memory <= 1.1 * stored[f"{name} {mesh}"]
+
+
+def test_what_is_compiled_depends_on_the_target_and_not_on_this_machine():
+    assert device.on_cpu() and device.target() is jax.devices()[0]
+    with device.compile_for(topologies.devices(SLICE)[0]):
+        assert not device.on_cpu() and device.target().platform == "tpu"
+        assert device.compiler_options() is None
+    assert device.on_cpu()
+
+
+def store() -> None:
+    found = json.loads(MEMORY.read_text()) if MEMORY.exists() else {}
+    sizes = {f"{name} {mesh}": built(name, mesh).memory for name in ("luong", "transformer-post") for mesh in MESHES}
+    MEMORY.write_text(json.dumps(found | {compiled_report.versions(): sizes}, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    store()
