@@ -26,8 +26,6 @@ CLAIM = common.Claim(
     "loss of quality from short to long sources, without attention minus with attention, in points",
 )
 SYSTEMS = {"sutskever": "without attention (LSTM)", "rnnsearch": "with attention (RNNsearch)"}
-FEWEST = 30
-"""examples of a bucket that counts"""
 
 
 def measure(study: common.Study, size: str) -> dict[str, Any]:
@@ -35,10 +33,10 @@ def measure(study: common.Study, size: str) -> dict[str, Any]:
     for name in SYSTEMS:
         runs = [models.trained(study, name, seed) for seed in range(models.SEEDS[size])]
         buckets = [run.by_length(size) for run in runs]
-        kept = [i for i, (_, _, result) in enumerate(buckets[0]) if size == "toy" or result.examples >= FEWEST]
-        found["scores"][name] = [[each[i][2].value for i in kept] for each in buckets]
-        found["buckets"] = [buckets[0][i][:2] for i in kept]
-        found["examples"] = [buckets[0][i][2].examples for i in kept]
+        found["scores"][name] = [[result.value for _, _, result in each] for each in buckets]
+        found["buckets"] = [(low, high) for low, high, _ in buckets[0]]
+        found["examples"] = [result.examples for _, _, result in buckets[0]]
+        found["left_out"] = len(runs[0].outputs) - sum(found["examples"])
         found |= {
             "label": runs[0].label,
             "higher": runs[0].higher_is_better,
@@ -78,6 +76,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
         + "The model with attention is better at every length."
         * all(a < b if data["higher"] else a > b for a, b in zip(*(np.mean(data["scores"][n], 0) for n in SYSTEMS)))
     ).strip()  # fmt: skip
+    if data["left_out"]:
+        paragraph += f" {data['left_out']} more sources, in buckets of fewer than {models.FEWEST}, are left out."
     columns = (f"source, {data['unit']}", "examples", *(f"{title}, {data['label']}" for title in SYSTEMS.values()))
     return common.Finding(gap.tolist(), verdict, paragraph, columns, rows, digits=1)
 

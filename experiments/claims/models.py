@@ -24,6 +24,8 @@ from s2sjax.tasks import Translation
 
 HELD_OUT = 1000
 """training pairs of Multi30k that choose the checkpoint"""
+FEWEST = 30
+"""examples of a bucket of lengths that counts"""
 
 
 def small() -> Translation:
@@ -148,12 +150,13 @@ class Trained(NamedTuple):
         return "BLEU" if self.metric.startswith("bleu") else self.metric.upper() + ", %"
 
     def by_length(self, size: str) -> list[tuple[int, int, Result]]:
-        """The score of each bucket of source lengths, in words if a source has several."""
+        """The score of each bucket of source lengths that has enough examples, in words if a source has several."""
         sources = [each["source"] for each in self.outputs]
         lengths = [len(source.split()) if size == "full" else len(source) for source in sources]
         hypotheses = [each["hypothesis"] for each in self.outputs]
         references = [tuple(each["references"]) for each in self.outputs]
-        return score_by_length(self.metric, hypotheses, references, lengths, BOUNDS[size])
+        found = score_by_length(self.metric, hypotheses, references, lengths, BOUNDS[size])
+        return [each for each in found if size == "toy" or each[2].examples >= FEWEST]
 
 
 def axis(data: Mapping[str, Any]) -> str:

@@ -152,11 +152,12 @@ def judge(data: dict[str, Any]) -> common.Finding:
     helps = mean[0] > error[0]
     shrinks = mean[-1] < mean[0]
     verdict: common.Verdict = "held" if helps and shrinks else "held in part" if helps else "did not hold"
+    of_all = " of the" if data["unit"] else ""
     told = ", ".join(f"{gain:+.1f} with {labels:,g}{data['unit']}" for gain, labels in zip(mean, data["labels"]))
     paragraph = (
-        f"Pre-training changes the accuracy by (points, mean over seeds) {told} labels. "
+        f"Pre-training changes the accuracy by (points, mean over seeds) {told}{of_all} labels. "
         + f"With the fewest labels this is {'' if helps else 'not '}more than the spread over seeds"
-        + ("." if not helps else ", and the gain shrinks with more labels." if shrinks else ", and it does not shrink.")
+        + ("." if not helps else f", and with the most labels the gain is {'' if shrinks else 'not '}smaller.")
     )  # fmt: skip
     columns = ("labels", *(f"{start}, accuracy, %" for start in STARTS))
     return common.Finding(gains[:, 0].tolist(), verdict, paragraph, columns, rows, digits=1)

@@ -52,12 +52,13 @@ def judge(data: dict[str, Any]) -> common.Finding:
     verdict: common.Verdict = "held" if clear and gain.mean() > 0 else "did not hold"
     lower, upper = (np.exp(np.log(data["perplexity"][name]).mean()) for name in ("sutskever", "sutskever_forward"))
     longest = [sign * np.mean(data["by_length"][name], 0)[-1] for name in ("sutskever", "sutskever_forward")]
-    label = data["label"].removesuffix(", %")
+    (low, high), label = data["buckets"][-1], data["label"].removesuffix(", %")
     paragraph = (
         f"Reversing the source changes {label} from {forward.mean():.2f} to {reverse.mean():.2f}, "
         f"and the perplexity of dev from {upper:.2f} to {lower:.2f}. "
         + ("This is more than the spread over seeds. " if clear else "This is within the spread over seeds. ")
-        + f"In the longest sources the gain is {longest[0] - longest[1]:.1f} points of {label}."
+        + f"In the longest sources ({low} to {high} {data['unit']}) the gain is {longest[0] - longest[1]:.1f} points "
+        f"of {label}."
     )
     columns = ("source", data["label"], "perplexity of dev")
     return common.Finding(gain.tolist(), verdict, paragraph, columns, rows)

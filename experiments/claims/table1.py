@@ -168,7 +168,8 @@ def draw(path: Path, data: dict[str, Any]) -> None:
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.set_xticks([], minor=True)
         if number == 0:
-            panels.key(panel)
+            panel.set_ylim(top=20 * panel.get_ylim()[1])  # room for the key
+            panels.key(panel, "upper left")
     figure.save(path)
 
 

@@ -115,7 +115,7 @@ def score(e: Translation, folder: Path) -> dict[str, Any]:
         return metrics.score(["chrf"], [each["hypothesis"] for each in chosen], references)["chrf"].value
 
     return {
-        "vocabulary": [task.assets[side].size for side in ("source", "target")],
+        "vocabulary": [task.assets[side].size for side in (("source",) if e.data.shared else ("source", "target"))],
         "length": float(np.mean([len(each) for each in ids])),
         "unknown": 100 * sum(each.count(UNK) for each in ids) / sum(map(len, ids)),
         "chrf": evaluation["chrf"].value,
@@ -172,6 +172,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
             f"{unit} have {np.mean(column(unit, 'chrf_unseen')):.1f}" for unit in UNITS if column(unit, "chrf_unseen")
         )
         + "."
+        + " Source and target share one vocabulary." * (len(units["words"][0]["vocabulary"]) == 1)
     )
     columns = ("unit", "vocabulary", "length of a source", "unknown", "chrF", "without new words", "with new words")
     return common.Finding(gain.tolist(), verdict, paragraph, columns, rows, digits=1)
