@@ -38,8 +38,11 @@ python experiments/claims/page.py runs/claims            this page from the resu
 
 A command that was interrupted continues where it stopped. *Small* uses artificial data and the pronouncing dictionary,
 and models of about a hundred thousand weights: it shows that the experiment works, and its verdict is about that size.
-Numbers are means with the standard deviation over seeds. The official test parts of the data are not used. The
-times of the small size are those of a machine that other jobs used too.
+Numbers are means with the standard deviation over seeds. The official test parts of the data are not used.
+
+The time "in all" is the sum over jobs that shared a machine with others, up to 16 of them on the H200; compiling and
+waiting are part of it. For Table 1 and for the time of an update (Cost of training) all other jobs on the H200 stood
+still.
 """
 
 
