@@ -42,7 +42,7 @@ class Built(NamedTuple):
     bucket: tuple[int, ...]
     """of a train step; () of another program"""
     rows: int
-    """of the global batch"""
+    """of the global batch; 0 of another program"""
     seconds: float
     """to compile"""
     arguments: int
@@ -119,8 +119,7 @@ class Target:
         with device.compile_for(self.devices[0]):
             params = meshes.abstract_state(self.task.init, self.mesh, self.rules, jax.random.key(0))
             found = self.task.lower_predictor(self.mesh, params)
-            rows = self.experiment.evaluate.rows
-            return self._compiled(Lowered(name, (), rows, params, one) for name, one in found.items())
+            return self._compiled(Lowered(name, (), 0, params, one) for name, one in found.items())
 
     def _name(self, bucket: tuple[int, ...]) -> str:
         return f"train step, {self.rows[bucket]:,} rows of {' + '.join(map(str, bucket))}"
