@@ -220,8 +220,11 @@ def test_the_smallest_change_comes_first():
     assert flags(200, 150, 50) == ["--train.mesh.data 2 --train.mesh.fsdp 4"]  # the state itself is too large
 
 
-def test_the_message_of_the_compiler_is_understood():
-    message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.50G of 15.75G hbm. Exceeded by 2.75G."
+@pytest.mark.parametrize("message", [
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.50G of 15.75G hbm. Exceeded by 2.75G.",
+    "the total memory required for HLO temporaries (18.50G) exceeds available HBM (15.75G). HLO module: jit_step.",
+])  # fmt: skip
+def test_the_message_of_the_compiler_is_understood(message):
     found = compiled._explained("train step", RuntimeError(message))
     assert (found.used, found.limit) == (18.5 * 2**30, 15.75 * 2**30)
     other = RuntimeError("INTERNAL: something else")

@@ -171,15 +171,18 @@ def _most_padded(module: hlo.Module, count: int = 3) -> list[tuple[str, float]]:
 
 # -------------------------------------------------------------------------- if it does not fit
 
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_USED = re.compile(
+    r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm|\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _explained(name: str, error: Exception) -> Exception:
+    """DoesNotFit, if that is what the compiler says; else the error itself."""
     found = _USED.search(str(error))
     if not found:
         return error
-    used, unit, limit, other = found.groups()
+    used, unit, limit, other = filter(lambda group: group is not None, found.groups())
     return DoesNotFit(name, float(used) * _UNITS[unit], float(limit) * _UNITS[other])
 
 
