@@ -102,7 +102,7 @@ def test_fsdp_gathers_one_layer_at_a_time():
     assert any(each.kind == "reduce-scatter" and each.axes == ("fsdp",) for each in step.collectives)
 
 
-@pytest.mark.parametrize("mesh", ["data", "fsdp"])
+@pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_task_compiles(name, mesh):
     experiment = config.replace(EXPERIMENTS[name], train=config.replace(EXPERIMENTS[name].train, mesh=MESHES[mesh]))
