@@ -15,6 +15,7 @@ from tasks.test_task_laws import EXPERIMENTS
 
 from s2sjax import config
 from s2sjax.core import device
+from s2sjax.errors import UserError
 from s2sjax.plan import compiled, compiled_report, hlo, topologies
 from s2sjax.plan.compiled import Target
 from s2sjax.tasks import Translation
@@ -102,12 +103,20 @@ def test_fsdp_gathers_one_layer_at_a_time():
     assert any(each.kind == "reduce-scatter" and each.axes == ("fsdp",) for each in step.collectives)
 
 
+REFUSED = {("language_model", "tensor"), ("classification", "tensor")}
+"""meshes that training refuses, too: a language model splits nothing, and three filters do not divide"""
+
+
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_task_compiles(name, mesh):
     experiment = config.replace(EXPERIMENTS[name], train=config.replace(EXPERIMENTS[name].train, mesh=MESHES[mesh]))
     task = task_of(experiment)
     task = task.replace(assets=task.learn_assets(task.read()))
+    if (name, mesh) in REFUSED:
+        with pytest.raises(UserError, match=r"train\.mesh\.tensor"):
+            Target(task, SLICE, lambda line: None).train_steps()
+        return
     target = Target(task, SLICE, lambda line: None)
     for program in (*target.train_steps(), *target.predictions()):
         assert not program.problems
@@ -121,8 +130,9 @@ def test_beam_search_and_scoring_compile(name):
 
 def test_a_larger_slice_changes_the_mesh_alone():
     small, large = (built("transformer-post", "data", where) for where in ("v5e:2x4", "v5e:16x16"))
-    kinds = lambda step: {(each.kind, each.axes) for each in step.collectives}
-    assert kinds(small) == kinds(large)
+    # For few chips the compiler gathers small sums instead of reducing them, so that the kinds may differ.
+    axes = lambda step: {each.axes for each in step.collectives}
+    assert axes(small) == axes(large) == {("data",)}
     assert large.flops == pytest.approx(small.flops, rel=0.02)
     assert large.memory == pytest.approx(small.memory, rel=0.1)
 
