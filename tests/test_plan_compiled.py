@@ -180,7 +180,7 @@ def test_predictions_are_compared_with_what_was_compiled(tmp_path):
     assert records.read(path) == [record(), record("two", predicted=70)]  # the newer one replaces the older
     path.write_text(path.read_text() + '{"of": "another version"}\n')
     mine, others = records.describe(records.read(path), [record("three", predicted=90)], "one")
-    assert mine == "compiled before for v5e:2x4, mesh 8 x 1 x 1: 0.00 GiB, predicted 0.00 (+10%)"
+    assert mine == "compiled before for v5e:2x4, mesh 8 x 1 x 1: 0.1 kB, predicted 0.1 kB (+10%)"
     assert others == (
         "for the 2 other train steps that were compiled for TPUs, the predicted memory was -30% to -10% off, "
         "median -20%"

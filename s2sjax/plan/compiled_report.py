@@ -61,7 +61,7 @@ def plan(
     yield from _collectives(steps[0], shape)
     yield from _warnings(steps, others)
     yield (
-        f"the prediction for {steps[0].name}: {most.predicted / GIB:.2f} GiB a chip, {most.error:+.0%} of what the "
+        f"the prediction for {steps[0].name}: {readable(most.predicted)} a chip, {most.error:+.0%} of what the "
         f"compiler needs; {_flops(most.products)} of its products on a chip, each as often as it is executed"
     )
     yield f"the compiled programs are in {cache}: docs/pod.md says when a pod can use them"
@@ -146,10 +146,10 @@ def _odd_widths(task: Task) -> set[tuple[int, str]]:
 
 
 def _table(built: Sequence[Built], chip: chips.Chip) -> list[str]:
-    lines = [("program", "compiled in", "arguments GiB", "step GiB", "of the chip", "FLOPs")]
+    lines = [("program", "compiled in", "arguments", "a step adds", "of the chip", "FLOPs")]
     lines += [
         (
-            each.name, f"{each.seconds:.0f} s", f"{each.arguments / GIB:.2f}", f"{each.temporary / GIB:.2f}",
+            each.name, f"{each.seconds:.0f} s", readable(each.arguments), readable(each.temporary),
             f"{each.memory / chip.memory:.0%}", _flops(each.flops),
         )
         for each in built

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from s2sjax.training.memory import readable
+
 FILE = "compiled.jsonl"
 TABLE = Path(__file__).with_name(FILE)
-GIB = 2**30
 
 
 class Record(NamedTuple):
@@ -75,8 +76,8 @@ def describe(own: Sequence[Record], table: Sequence[Record], experiment: str) ->
     mine = [each for each in own if each.experiment == experiment]
     others = [each for each in (*own, *table) if each not in mine]
     lines = [
-        f"compiled before for {each.topology}, mesh {' x '.join(map(str, each.mesh))}: {each.memory / GIB:.2f} GiB, "
-        f"predicted {each.predicted / GIB:.2f} ({each.error:+.0%})"
+        f"compiled before for {each.topology}, mesh {' x '.join(map(str, each.mesh))}: {readable(each.memory)}, "
+        f"predicted {readable(each.predicted)} ({each.error:+.0%})"
         for each in mine
     ]
     if others:
