@@ -24,7 +24,7 @@ test-ci: .venv/dev
 test-all: .venv/dev
 	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
 
-# The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About half an hour on 2 cores.
+# The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About ten minutes on 2 cores.
 test-tpu: .venv/tpu
 	@$(PYTEST) --dist load --timeout 1200 tests/test_tpu.py
 

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -289,8 +290,9 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
     for name in ("devices", "chip"):
         if getattr(options, name) is not None:
             raise UserError(f"--compile {options.compile} says the devices: leave out --{name}")
-    for line in compiled_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax):
-        print(line, flush=True)
+    note = partial(print, flush=True)
+    for line in compiled_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax, note):
+        note(line)
 
 
 def bench(options: argparse.Namespace, fields: list[str]) -> None:

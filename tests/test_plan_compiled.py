@@ -178,7 +178,7 @@ def test_predictions_are_compared_with_what_was_compiled(tmp_path):
     records.keep(path, [record(predicted=500)])
     records.keep(path, [record(), record("two", predicted=70)])
     assert records.read(path) == [record(), record("two", predicted=70)]  # the newer one replaces the older
-    path.write_text(path.read_text() + '{"of": "another version"}\n')
+    path.write_text(path.read_text() + '{"of": "another version"}\n{"cut sho')
     mine, others = records.describe(records.read(path), [record("three", predicted=90)], "one")
     assert mine == "compiled before for v5e:2x4, mesh 8 x 1 x 1: 0.1 kB, predicted 0.1 kB (+10%)"
     assert others == (

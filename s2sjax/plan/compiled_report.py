@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
 from collections import defaultdict
@@ -15,7 +16,7 @@ from s2sjax import config
 from s2sjax.config import replace
 from s2sjax.errors import UserError
 from s2sjax.plan import chips, records, topologies
-from s2sjax.plan.compiled import GIB, Built, DoesNotFit, Target, changes
+from s2sjax.plan.compiled import GIB, Built, DoesNotFit, Note, Target, changes
 from s2sjax.plan.predict import Mesh, Program
 from s2sjax.plan.report import task_with_assets
 from s2sjax.tasks.task import Task
@@ -33,8 +34,12 @@ def plan(
     sizes: tuple[int, int] | None,
     command: str,
     start_jax: Callable[[], Path],
+    note: Note = print,
 ) -> Iterator[str]:
-    """The lines of the report, each as soon as it is known. `start_jax` returns the compilation cache directory."""
+    """The lines of the report, each as soon as it is known.
+
+    `start_jax` returns the compilation cache directory; `note` is called whenever a program is compiled.
+    """
     of = topologies.find(topology)
     if why := topologies.missing():
         raise UserError(why)
@@ -42,7 +47,7 @@ def plan(
         experiment = replace(experiment, train=replace(experiment.train, mesh=parse_mesh(mesh)))
     cache = start_jax()
     task = task_with_assets(experiment, sizes)
-    target = Target(task, of, note=lambda line: None)
+    target = Target(task, of, note)
     yield from _head(target)
     yield from _advice(target)
     shape = Mesh(*target.mesh.shape.values())
@@ -56,7 +61,8 @@ def plan(
     except DoesNotFit as failure:
         raise UserError("\n".join(_remedy(target, held.state, held.params, failure))) from failure
     most = record(target, program, steps[0])
-    records.keep(cache / records.FILE, [most])
+    with contextlib.suppress(OSError):  # a folder that cannot be written costs the record and nothing else
+        records.keep(cache / records.FILE, [most])
     yield from ("", *_table([*steps, *others], chips.CHIPS[of.chip]), "")
     yield from _collectives(steps[0], shape)
     yield from _warnings(steps, others)

@@ -64,7 +64,10 @@ def read(path: Path) -> list[Record]:
     """Lines that another version has written differently are left out: they are a record, and no more."""
     found = []
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
-        fields: Any = json.loads(line)
+        try:
+            fields: Any = json.loads(line)
+        except ValueError:  # cut short by a kill
+            continue
         if isinstance(fields, dict) and fields.keys() == set(Record._fields):
             fields |= {"mesh": tuple(fields["mesh"]), "bucket": tuple(fields["bucket"])}
             found.append(Record(**fields))
