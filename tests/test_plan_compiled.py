@@ -10,7 +10,7 @@ import pytest
 
 from s2sjax import config
 from s2sjax.core import device
-from s2sjax.core.rows import gather_whole, keep_rows_split
+from s2sjax.core.rows import gather_for_loop, gather_whole, keep_rows_split
 from s2sjax.errors import UserError
 from s2sjax.plan import compiled, compiled_report, hlo, records, report, topologies
 from s2sjax.tasks import Translation
@@ -89,6 +89,15 @@ def test_collectives_with_their_axis_their_bytes_and_how_often():
     assert found["all-gather"].total == 6 * 256 and len(found) == 4
 
 
+def test_a_chain_that_goes_on_beside_a_loop_is_one_collective():
+    """Its parts, of which some are in the body of the loop, have one channel."""
+    link = '%part = bf16[16,8]{1,0} all-gather(%p), channel_id=3, frontend_attributes={chain_id="0"}'
+    text = PROGRAM.replace("ENTRY %main () -> f32[] {", f"ENTRY %main () -> f32[] {{\n  {link}")
+    text = text.replace("channel_id=3, replica_groups=[2,4]<=[4,2]T(1,0)", 'channel_id=3, attributes={chain_id="0"}')
+    (found,) = [each for each in hlo.Module(text).collectives(MESH) if each.kind == "all-gather"]
+    assert (found.bytes, found.times) == (16 * 8 * 2, 1)
+
+
 @pytest.mark.parametrize("groups, axes", [
     ("{{0,1},{2,3}}", ("tensor",)),
     ("{{0,1,2,3,4,5,6,7}}", ("fsdp", "tensor")),
@@ -122,9 +131,12 @@ def test_what_must_not_be_in_a_program():
 # ------------------------------------------------------------------------------- rows stay split
 
 
-def compiled_for_fsdp(rows: int) -> hlo.Module:
-    """The train step of a small Transformer on eight simulated devices."""
-    model = config.Transformer(width=64, heads=4, feedforward=128, encoder_layers=2, decoder_layers=2, tie="all")
+TRANSFORMER = config.Transformer(width=64, heads=4, feedforward=128, encoder_layers=2, decoder_layers=2, tie="all")
+GNMT = config.GNMT(width=64, embedding=64, layers=2)
+
+
+def gathered_for_fsdp(model: config.ModelConfig, rows: int) -> list[hlo.Collective]:
+    """What the train step of a small model gathers, on eight simulated devices."""
     train = config.Train(mesh=config.Mesh(fsdp=8))
     task = Translation("fsdp", config.Data(shared=True, buckets=((12, 12),), tokens=24 * rows), model, train).task()
     task = task.replace(assets=task.assumed_assets((512, 512)))
@@ -133,23 +145,29 @@ def compiled_for_fsdp(rows: int) -> hlo.Module:
 
     state = meshes.abstract_state(beginning(task), mesh, (), jax.random.key(0))
     programs = Programs(make_train_step(task.loss(), optimizer(train), train, 0), state, mesh)
-    return hlo.Module(programs.lower(task.abstract_batch((12, 12), rows)).compile().as_text())
+    module = hlo.Module(programs.lower(task.abstract_batch((12, 12), rows)).compile().as_text())
+    found = module.collectives({"data": 1, "fsdp": 8, "tensor": 1})
+    return [each for each in found if each.kind == "all-gather"]
 
 
 @pytest.mark.slow
-def test_with_fsdp_no_device_gathers_the_rows_of_others():
+@pytest.mark.parametrize("model", [TRANSFORMER, GNMT], ids=lambda model: type(model).__name__)
+def test_with_fsdp_no_device_gathers_the_rows_of_others(model):
     rows = 88  # a number that no width has
-    found = compiled_for_fsdp(rows).collectives({"data": 1, "fsdp": 8, "tensor": 1})
-    gathered = [each for each in found if each.kind == "all-gather"]
+    gathered = gathered_for_fsdp(model, rows)
     assert gathered, "parameters are"
     assert not [each for each in gathered if any({rows, 12 * rows} & set(shape) for shape in each.shapes)]
+    if model is GNMT:
+        assert all(each.times == 1 for each in gathered), "before a loop over time, not in it"
 
 
 def test_outside_of_a_mesh_nothing_is_constrained():
     x = np.ones((8, 3), np.float32)
     assert keep_rows_split(x) is x and gather_whole(x) is x
     with jax.set_mesh(meshes.make_mesh(config.Mesh())):  # no fsdp
-        assert keep_rows_split(x) is x and gather_whole(x) is x
+        assert keep_rows_split(x) is x and gather_whole(x) is x and gather_for_loop(x) is x
+    with jax.set_mesh(meshes.make_mesh(config.Mesh(fsdp=4, tensor=2))):  # tensor may split it
+        assert gather_for_loop(x) is x
 
 
 def test_decisions_follow_the_device_that_is_compiled_for():

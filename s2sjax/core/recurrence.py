@@ -14,6 +14,7 @@ from jax import Array, lax
 from s2sjax.core import device
 from s2sjax.core.cells import NO_NOISE, Carry, Cell, Noise, Weights, project, step
 from s2sjax.core.remat import remat
+from s2sjax.core.rows import gather_for_loop
 
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """step(weights, shared, carry, x) -> carry, y"""
@@ -120,11 +121,11 @@ def scan(step: Step, weights, carry, xs, shared=None, reverse: bool = False, rem
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _late_scan(step, reverse, remat_policy, weights, carry, xs, shared):
-    return plain_scan(step, weights, carry, xs, shared, reverse)
+    return plain_scan(step, gather_for_loop(weights), carry, xs, shared, reverse)
 
 
 def _forward(step, reverse, remat_policy, weights, carry, xs, shared):
-    leaves, structure = jax.tree.flatten(weights)
+    leaves, structure = jax.tree.flatten(gather_for_loop(weights))
     matrices = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim == 2}
     vectors = {i: leaf for i, leaf in enumerate(leaves) if leaf.ndim != 2}
 

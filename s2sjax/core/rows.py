@@ -33,9 +33,20 @@ def keep_rows_split(tree: Tree, axis: int = 0) -> Tree:
     return jax.tree.map(keep, tree)
 
 
-def gather_whole(table: Array) -> Array:
-    """A parameter that no tensor axis splits, all of it on every device: the gradient is scattered again."""
-    return table if _mesh() is None else jax.lax.with_sharding_constraint(table, PartitionSpec())
+def gather_whole(tree: Tree) -> Tree:
+    """Parameters that no tensor axis splits, all of them on every device: the gradient is scattered again."""
+    if _mesh() is None:
+        return tree
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, PartitionSpec()), tree)
+
+
+def gather_for_loop(parameters: Tree) -> Tree:
+    """The parameters of a loop over time, whole: they are gathered once before it, not in each step.
+
+    Where a tensor axis may split them, they stay as they are.
+    """
+    mesh = _mesh()
+    return parameters if mesh is None or mesh.shape.get("tensor", 1) > 1 else gather_whole(parameters)
 
 
 def _mesh() -> AbstractMesh | None:

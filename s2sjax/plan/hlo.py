@@ -123,7 +123,11 @@ class Module:
         return sum(self.times(caller) * often for caller, often in self._callers[computation])
 
     def collectives(self, mesh: Mapping[str, int]) -> list[Collective]:
-        """`mesh`: the sizes of its axes, by name, in order. An asynchronous one, written in parts, counts once."""
+        """`mesh`: the sizes of its axes, by name, in order. An asynchronous one, written in parts, counts once.
+
+        The parts of a chain progress beside other work, also in loops that begin and end meanwhile: the part that is
+        executed least often tells how often there is a chain.
+        """
         found: dict[str, Collective] = {}
         for name, body in self.computations.items():
             for number, line in enumerate(body):
@@ -140,8 +144,8 @@ class Module:
                 one = Collective(
                     kind, axes_of(line, mesh), sum(each.bytes for each in moved), times, tuple(a.shape for a in moved)
                 )
-                if key not in found or one.total > found[key].total:
-                    found[key] = one
+                better = min if "chain_id=" in line else max
+                found[key] = better(found.get(key, one), one, key=lambda each: each.total)
         return list(found.values())
 
     def written(self) -> Iterator[Array]:
