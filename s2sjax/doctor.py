@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from s2sjax import __version__
+from s2sjax.startup import look_for_tpus
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 EXTRAS = {
@@ -152,7 +153,7 @@ def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
     for name, required in extras.items():
         missing = [] if name == used else [each for each in required if problem(each)]
         state = f"not installed: {_install(missing)}" if missing else "installed"
-        print(f"  {name:8}{EXTRAS.get(name, ''):39}{state}")
+        print(f"  {name:10}{EXTRAS.get(name, ''):39}{state}")
 
 
 # -------------------------------------------------------------------------------------- devices
@@ -163,6 +164,7 @@ def _devices() -> tuple[list[Any], str]:
     try:
         import jax
 
+        look_for_tpus()
         return jax.devices(), ""
     except Exception as error:  # a plugin may raise anything
         return [], " ".join(str(error).split())

@@ -1,6 +1,8 @@
 """How a command starts: JAX with its options and its cache, and what a SIGTERM does."""
 
 import contextlib
+import glob
+import importlib.util
 import os
 import signal
 import sys
@@ -51,6 +53,29 @@ def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(each, before)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def look_for_tpus() -> None:
+    """Lets JAX look for devices where the TPU compiler is installed but no TPU, which libtpu would complain about."""
+    if importlib.util.find_spec("libtpu") and not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
+        import jax
+
+        with quiet(), contextlib.suppress(Exception):  # who needs a device will see the error
+            jax.devices()
+
+
 def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
     """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing.
 
@@ -78,6 +103,7 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
         if not hosts.is_leader():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    look_for_tpus()
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         options.update("jax_compilation_cache_dir", str(home / "s2sjax"))

@@ -1,5 +1,6 @@
 """`doctor` finds what is missing or too old, and works however much of it there is."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ import jax
 import pytest
 from conftest import child_environment
 
-from s2sjax import doctor
+from s2sjax import doctor, startup
 from s2sjax.core import device
 
 
@@ -102,6 +103,24 @@ def test_a_broken_jax(call, monkeypatch):
 
     monkeypatch.setattr(jax, "devices", broken)
     assert "JAX finds no device (Unable to initialize backend 'cuda': no driver): " in call("doctor")[1]
+
+
+@pytest.mark.parametrize("tpus, lines", [([], 0), (["/dev/accel0"], 1)])
+def test_the_tpu_compiler_says_nothing_of_a_tpu_that_is_not_there(monkeypatch, capfd, tpus, lines):
+    found = jax.devices()
+
+    def devices():
+        os.write(2, b"could not determine TPU accelerator type\n" if len(written) == 0 else b"")
+        written.append(1)
+        return found
+
+    written: list[int] = []
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "libtpu" or None)
+    monkeypatch.setattr("glob.glob", lambda pattern: tpus)
+    startup.look_for_tpus()
+    jax.devices()
+    assert capfd.readouterr().err.count("could not determine") == lines
 
 
 def test_it_runs_without_any_dependency(tmp_path):

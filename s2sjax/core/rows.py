@@ -8,7 +8,6 @@ pass from one part to the next, that their rows are split; what is between follo
 from typing import TypeVar
 
 import jax
-from jax import Array
 from jax.sharding import AbstractMesh, PartitionSpec
 
 AXES = ("data", "fsdp")

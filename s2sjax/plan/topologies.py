@@ -6,19 +6,18 @@ two cores each, which JAX uses as one device. The compiler names it by its chip 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest
+from s2sjax.startup import quiet
 
 FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
@@ -89,24 +88,10 @@ def devices(of: Slice) -> list[jax.Device]:
 
     cores = {"chip_config_name": "megacore"} if of.chip == "v4" else {}
     try:
-        with _quiet():
+        with quiet():
             found = topologies.get_topology_desc(platform="tpu", topology_name=of.name, **cores).devices
     except jax.errors.JaxRuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"libtpu knows no topology {of.name} ({reason}): choose another") from None
     assert len(found) == of.size, f"{of.name} has {len(found)} devices"
     return list(found)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
