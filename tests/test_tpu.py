@@ -20,6 +20,7 @@ from s2sjax.plan import compiled, compiled_report, hlo, topologies
 from s2sjax.plan.compiled import Target
 from s2sjax.tasks import Translation
 from s2sjax.tasks.task import task_of
+from s2sjax.training import mesh as meshes
 
 pytestmark = [
     pytest.mark.skipif(bool(topologies.missing()), reason=topologies.missing() or "-"),
@@ -138,6 +139,19 @@ def test_a_larger_slice_changes_the_mesh_alone():
     assert axes(small) == axes(large) == {("data",)}
     assert large.flops == pytest.approx(small.flops, rel=0.02)
     assert large.memory == pytest.approx(small.memory, rel=0.1)
+
+
+@pytest.mark.parametrize("where", ["v6e:8x8", "v5e:8x16", "v5p:2x2x4", "v4:4x4x4"])
+def test_every_mesh_that_divides_a_slice_can_be_made(where):
+    """Also where an axis of the mesh is a part of an axis of the pod, such as a tensor axis of 4 on v6e:8x8."""
+    devices = topologies.devices(topologies.find(where))
+    powers = [2**n for n in range(len(devices).bit_length())]
+    for fsdp in powers:
+        for tensor in powers:
+            if fsdp * tensor <= len(devices):
+                made = meshes.make_mesh(config.Mesh(fsdp=fsdp, tensor=tensor), devices)
+                assert tuple(made.shape.values()) == (len(devices) // (fsdp * tensor), fsdp, tensor)
+                assert {device.id for device in made.devices.flat} == {device.id for device in devices}
 
 
 MEMORY = Path(__file__).with_name("tpu_memory.json")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from s2sjax import config
@@ -53,8 +54,12 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
             f"train.mesh is {data} x {mesh.fsdp} x {mesh.tensor} = {data * split} devices, but there are {count}: "
             f"set train.mesh.data to {count // split}, or to -1"
         )
-    shape = (data, mesh.fsdp, mesh.tensor)
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1:
+        raise UserError(f"the devices belong to {slices} slices of TPU pods: launch on one slice")
+    # `jax.make_mesh` refuses an axis that is only a part of an axis of the pod, as a tensor axis of 4 on v6e:8x8.
+    placed = mesh_utils.create_device_mesh((data, mesh.fsdp, mesh.tensor), devices, allow_split_physical_axes=True)
+    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def data_parallel_size(mesh: AnyMesh) -> int:

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,12 @@ def test_state_can_be_donated_from_the_first_step_on():
 def test_a_mesh_that_does_not_fit_says_what_would(shape, words):
     with pytest.raises(UserError, match=words):
         mesh.make_mesh(shape)
+
+
+def test_devices_of_several_slices_are_refused():
+    devices = [SimpleNamespace(slice_index=number // 4) for number in range(8)]
+    with pytest.raises(UserError, match="belong to 2 slices of TPU pods: launch on one slice"):
+        mesh.make_mesh(config.Mesh(), devices)
 
 
 @pytest.mark.parametrize(
