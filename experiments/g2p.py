@@ -27,6 +27,7 @@ experiment = Translation(
         steps=5000,
         learning_rate=4e-3,
         schedule="linear",
+        label_smoothing=0.05,
         warmup=100,
         log_every=250,
         evaluate_every=1250,
