@@ -53,24 +53,12 @@ def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(each, before)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
 def look_for_tpus() -> None:
     """Lets JAX look for devices where the TPU compiler is installed but no TPU, which libtpu would complain about."""
     if importlib.util.find_spec("libtpu") and not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
         import jax
+
+        from s2sjax.core.device import quiet
 
         with quiet(), contextlib.suppress(Exception):  # who needs a device will see the error
             jax.devices()

@@ -6,6 +6,7 @@ The results are the same whatever is decided; only the time differs.
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -209,3 +210,17 @@ def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[s
             for name in sorted(refused - _dropped):
                 note(f"JAX {jax.__version__} does not accept the compiler option {name}: compiling without it")
             _dropped.update(refused)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

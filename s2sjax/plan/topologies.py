@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import jax
 
+from s2sjax.core.device import quiet
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest
-from s2sjax.startup import quiet
 
 FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
