@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from s2sjax import __version__
-from s2sjax.startup import look_for_tpus
+from s2sjax.startup import find_devices_quietly
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 EXTRAS = {
@@ -164,7 +164,7 @@ def _devices() -> tuple[list[Any], str]:
     try:
         import jax
 
-        look_for_tpus()
+        find_devices_quietly()
         return jax.devices(), ""
     except Exception as error:  # a plugin may raise anything
         return [], " ".join(str(error).split())

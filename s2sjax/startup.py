@@ -53,8 +53,8 @@ def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(each, before)
 
 
-def look_for_tpus() -> None:
-    """Lets JAX look for devices where the TPU compiler is installed but no TPU, which libtpu would complain about."""
+def find_devices_quietly() -> None:
+    """Where the TPU compiler is installed but no TPU, JAX finds its devices now, without the complaints of libtpu."""
     if importlib.util.find_spec("libtpu") and not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
         import jax
 
@@ -91,7 +91,7 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
         if not hosts.is_leader():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    look_for_tpus()
+    find_devices_quietly()
     if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         options.update("jax_compilation_cache_dir", str(home / "s2sjax"))

@@ -118,7 +118,7 @@ def test_the_tpu_compiler_says_nothing_of_a_tpu_that_is_not_there(monkeypatch, c
     monkeypatch.setattr(jax, "devices", devices)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "libtpu" or None)
     monkeypatch.setattr("glob.glob", lambda pattern: tpus)
-    startup.look_for_tpus()
+    startup.find_devices_quietly()
     jax.devices()
     assert capfd.readouterr().err.count("could not determine") == lines
 

@@ -85,7 +85,7 @@ def test_every_family_compiles(name, mesh):
 
 @pytest.mark.parametrize("name", zoo.FAMILIES)
 def test_fsdp_gathers_parameters_and_not_activations(name):
-    """No chip sees the rows of others, and none holds a whole copy of the model beside its shards."""
+    """No chip sees the rows of others. A recurrent model keeps what it gathered until its backward pass."""
     step = built(name, "fsdp")
     assert not gathered_rows(step)
     kinds = {each.kind for each in step.collectives if "fsdp" in each.axes}

@@ -54,10 +54,11 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
             f"train.mesh is {data} x {mesh.fsdp} x {mesh.tensor} = {data * split} devices, but there are {count}: "
             f"set train.mesh.data to {count // split}, or to -1"
         )
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
     if slices > 1:
         raise UserError(f"the devices belong to {slices} slices of TPU pods: launch on one slice")
-    # `jax.make_mesh` refuses an axis that is only a part of an axis of the pod, as a tensor axis of 4 on v6e:8x8.
+    # Not `jax.make_mesh`: it refuses an axis that is only a part of an axis of the pod, as a tensor axis of 4 on
+    # v6e:8x8, and GPUs of several hosts, each of which counts as a slice.
     placed = mesh_utils.create_device_mesh((data, mesh.fsdp, mesh.tensor), devices, allow_split_physical_axes=True)
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
 

@@ -132,10 +132,18 @@ def test_a_mesh_that_does_not_fit_says_what_would(shape, words):
         mesh.make_mesh(shape)
 
 
-def test_devices_of_several_slices_are_refused():
-    devices = [SimpleNamespace(slice_index=number // 4) for number in range(8)]
+class FakeDevice(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_tpus_of_several_slices_are_refused_and_gpus_of_several_hosts_are_not():
+    def two(platform):
+        return [FakeDevice(id=n, platform=platform, device_kind="fake", slice_index=n // 4) for n in range(8)]
+
     with pytest.raises(UserError, match="belong to 2 slices of TPU pods: launch on one slice"):
-        mesh.make_mesh(config.Mesh(), devices)
+        mesh.make_mesh(config.Mesh(), two("tpu"))
+    made = mesh.make_mesh(config.Mesh(fsdp=4), two("gpu"))
+    assert [[device.slice_index for device in row] for row in made.devices[..., 0]] == [[0] * 4, [1] * 4]
 
 
 @pytest.mark.parametrize(
