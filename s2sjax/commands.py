@@ -192,7 +192,7 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
         if options.attention and first == 0:
             from s2sjax.evaluate import figures
 
-            drawn = figures.AttentionMap(*translator.attention(params, lines[0], outputs[0][0]))
+            drawn = figures.AttentionMap(*translator.attention(params, lines[:1], outputs[0])[0])
             drawn._replace(title=lines[0]).save(options.attention)
         aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
         for pair, best in zip(read, outputs):

@@ -118,8 +118,8 @@ class Run:
         run = self._searching(search)
         run._translator.require_attention("an attention map")
         params = run._restored()
-        output = run._translator.decode(params, _strings([line]))[0][0]
-        return AttentionMap(*run._translator.attention(params, line, output), title=line)
+        (outputs,) = run._translator.decode(params, _strings([line]))
+        return AttentionMap(*run._translator.attention(params, [line], outputs)[0], title=line)
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
         """The (source word, target word) links of each (source, target) pair: where each target word attends most."""

@@ -13,7 +13,7 @@ from s2sjax import config, folder, run
 from s2sjax.config import Data, Evaluate, Luong, Synthetic, TextFiles, Train
 from s2sjax.data import Example, batches, sources
 from s2sjax.errors import UserError
-from s2sjax.tasks import Regression, Task, Translation
+from s2sjax.tasks import LanguageModel, Regression, Task, Translation
 from s2sjax.tasks.regression import Fibonacci, Windows
 from s2sjax.training import loop
 
@@ -214,6 +214,19 @@ def test_the_first_metric_says_which_checkpoint_is_best(tmp_path, monkeypatch, m
     judged = config.replace(TINY, evaluate=Evaluate(metrics=metrics))
     run.Run(tmp_path, judged.task()).checkpoints(read_only=True)
     assert asked == [(tmp_path / "checkpoints", 2, best, True)]
+
+
+def test_dev_lines_are_spread_over_a_sorted_file_and_over_the_corpora_of_a_mixture():
+    sort = [Example(str(length), ("x",)) for length in range(100)]
+    assert [int(found.source) for found in TINY.task().dev_sample(sort, 4)] == [0, 25, 50, 75]
+    assert TINY.task().dev_sample(sort, 1000) == sort
+    mixed = [Example(str(n), ("x",), corpus=n // 80) for n in range(100)]
+    assert [int(found.source) for found in TINY.task().dev_sample(mixed, 4)] == [0, 40, 80, 90]
+
+
+def test_the_dev_lines_of_a_language_model_follow_each_other():
+    task = LanguageModel("text").task()
+    assert task.dev_sample(["a", "b", "c", "d"], 2) == ["a", "b"]
 
 
 # --------------------------------------------------------------- refused before any training

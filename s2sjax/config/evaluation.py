@@ -16,7 +16,7 @@ class Evaluate:
     line: Literal["sentence", "word"] = "sentence"
     """what a target line is; for `word` (as letters or phones), WER is the fraction of wrong lines"""
     lines: int = 500
-    """dev lines decoded at each evaluation during training"""
+    """dev lines decoded at each evaluation during training, spread over the whole file"""
     samples: int = 4
     """dev lines printed at each evaluation"""
     rows: int = 64

@@ -73,7 +73,7 @@ class BertEvaluate:
     """The same words are hidden, and the same texts are joined, at every evaluation."""
 
     lines: int = 1000
-    """dev lines evaluated during training, from the first on"""
+    """dev lines evaluated during training, spread over the whole file"""
     samples: int = 2
     """dev lines shown at each evaluation"""
     rows: int = 64

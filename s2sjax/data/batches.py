@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import gt
 from typing import NamedTuple
 
 import numpy as np
@@ -188,7 +189,9 @@ def stream(
 
     Steps before `start` are not read. The threads stop when the stream ends or is closed.
     """
-    import grain  # imported here: it takes a second and imports JAX
+    # Imported here because it takes a second and imports JAX; and before the first batch is asked for, when a thread may
+    # be compiling: Grain makes imports lazy while it is imported, in all threads, and JAX breaks on those.
+    import grain
 
     class Steps:
         def __len__(self) -> int:
@@ -198,13 +201,16 @@ def stream(
             step = start + int(index)
             return step, make_batch(columns, plan, step, process_index, process_count)
 
-    # Two threads: gathering rows holds the interpreter's lock most of the time, so more would only wait.
-    options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
-    batches = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
-    try:
-        yield from batches
-    finally:
-        batches.close()
+    def batches() -> Iterator[tuple[int, Batch]]:
+        # Two threads: gathering rows holds the interpreter's lock most of the time, so more would only wait.
+        options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
+        found = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
+        try:
+            yield from found
+        finally:
+            found.close()
+
+    return batches()
 
 
 def round_length(length: int, max_length: int | None = None) -> int:
@@ -233,6 +239,18 @@ def _round_rows(count: int, most: int, multiple: int) -> int:
     return min(size, most)
 
 
+def joined_buckets(lengths: np.ndarray, buckets: Buckets, spare: int) -> Buckets:
+    """The buckets without those whose rows fit into the next one with at most `spare` tokens of padding more."""
+    counts = np.bincount(first_bucket(lengths, buckets) + 1, minlength=len(buckets) + 1)[1:]
+    kept, waiting = [], 0
+    for bucket, wider, count in zip(buckets, (*buckets[1:], ()), counts):
+        waiting += int(count)
+        if not wider or any(map(gt, bucket, wider)) or waiting * (sum(wider) - sum(bucket)) > spare:
+            kept.append(bucket)
+            waiting = 0
+    return kept
+
+
 def evaluation_batches(
     sources: Sequence[Sequence[int]],
     buckets: Sequence[int],
@@ -241,11 +259,13 @@ def evaluation_batches(
     max_queue: int = 1,
     multiple: int = 1,
     lengths: np.ndarray | None = None,
+    spare: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Batches of sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
 
     Each index comes exactly once. S is the first of `buckets` that fits the source and its <eos>; a longer source is
-    padded to its `round_length`. `lengths`: fit these instead, which are at least those of the sources.
+    padded to its `round_length`. `lengths`: fit these instead, which are at least those of the sources. The sources of
+    one S join those of the next where that adds at most `spare` tokens of padding: each S is a program to compile.
 
     N is bounded by tokens: `rows_that_fit` times a power of two, at most `max_queue`, as large as the number of sources
     of length S allows; fewer if there are fewer sources. It is a multiple of `multiple`. The last batch of each S is
@@ -259,6 +279,10 @@ def evaluation_batches(
     place = np.searchsorted(limits, lengths)
     rounded = [round_length(int(length), max_length) for length in lengths]
     widths = np.where(place < len(limits), np.append(limits, 0)[place], rounded)
+    near = widths <= 2 * limits[-1]
+    joined = joined_buckets(widths[near, None], [(width,) for width in np.unique(widths[near])], spare)
+    wider = np.array([width for (width,) in joined], np.int64)
+    widths[near] = wider[np.searchsorted(wider, widths[near])]
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
         members = members[np.argsort(lengths[members], kind="stable")]

@@ -14,6 +14,13 @@ from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 
 Tree = Any
 ROWS = PartitionSpec(("data", "fsdp"))
+COMPILATION = 10**11
+"""operations that a CPU does in the seconds that compiling one more program takes"""
+
+
+def spare_tokens(params: Tree) -> int:
+    """The tokens of padding that cost less than compiling another program, at two operations a weight and token."""
+    return COMPILATION // (2 * max(sum(leaf.size for leaf in jax.tree.leaves(params)), 1))
 
 
 class Batched:

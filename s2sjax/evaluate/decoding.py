@@ -24,6 +24,7 @@ from s2sjax.data.columns import Ragged
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
+from s2sjax.evaluate.batched import spare_tokens
 from s2sjax.evaluate.notes import Notes
 
 
@@ -155,7 +156,7 @@ class Translator:
         # All batches are dispatched before the first result is read: the device never waits for the host.
         batches = []
         queue = MAX_QUEUE if self._sharding is None else 1  # with a mesh, slots cannot be refilled across devices
-        for indices, source in self._batches(sources, max_queue=queue):
+        for indices, source in self._batches(params, sources, max_queue=queue):
             numbers = np.array([first + nonblank[index] if index >= 0 else 0 for index in indices], np.int32)
             begin = _padded([forced[index] if index >= 0 else [] for index in indices])
             arguments = (self._place(array) for array in (source, begin, numbers))
@@ -179,10 +180,13 @@ class Translator:
             "scoring": self._log_likelihood.lower((params,), ids(rows, length), ids(rows, length)),
         }
 
-    def _batches(self, sources: Sequence[list[int]], **options: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _batches(
+        self, params: tuple, sources: Sequence[list[int]], **options: Any
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return evaluation_batches(
-            sources, self.buckets, self.rows, self._max_source, multiple=self._multiple, **options
-        )
+            sources, self.buckets, self.rows, self._max_source, multiple=self._multiple, spare=spare_tokens(params),
+            **options,
+        )  # fmt: skip
 
     def _cut(
         self,
@@ -233,14 +237,18 @@ class Translator:
         found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
 
-    def attention(self, params: Any, line: str, output: Output) -> tuple[list[str], list[str], np.ndarray]:
-        """The attention of an output: source pieces, target pieces, weights [T, S]."""
+    def attention(
+        self, params: Any, lines: Sequence[str], outputs: Sequence[Output]
+    ) -> list[tuple[list[str], list[str], np.ndarray]]:
+        """The attention of the output of each line: source pieces, target pieces, weights [T, S]."""
         self.require_attention("an attention map")
-        source = [*self._cut([self.source.encode(line)])[0], EOS]
-        weights = self._attention(
-            self._stored(params), jnp.array([source], jnp.int32), jnp.array([output.ids], jnp.int32)
-        )
-        return self.source.pieces(source), self.target.pieces(output.ids), np.asarray(weights[0])
+        sources = self._cut([self.source.encode(line) for line in lines])
+        found = dict(self._forced_attention(params, sources, [output.ids[:-1] for output in outputs], eos=True))
+        alone = lambda output: np.ones((len(output.ids), 1))  # a blank line is <eos> alone
+        return [
+            (self.source.pieces([*ids, EOS]), self.target.pieces(output.ids), found.get(n, alone(output)))
+            for n, (ids, output) in enumerate(zip(sources, outputs))
+        ]
 
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """(source piece, output piece) of each output piece except <eos>: the source piece with the highest weight."""
@@ -270,7 +278,7 @@ class Translator:
         eos: bool = False,
     ) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
         params, attention = self._stored(params), self._heads if heads else self._attention
-        for indices, source, target in self._pair_batches(sources, Ragged.of_ids(targets)):
+        for indices, source, target in self._pair_batches(params, sources, Ragged.of_ids(targets)):
             weights = np.asarray(attention(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0 and sources[index]:
@@ -294,7 +302,7 @@ class Translator:
         targets = Ragged.of_ids(self._cut(written, numbers, notes, self._max_target or self._cut_at))
         params = self._stored(params)
         scores: list[tuple[float, int]] = [(0.0, 0)] * len(pairs)
-        for indices, source, target in self._pair_batches(sources, targets):
+        for indices, source, target in self._pair_batches(params, sources, targets):
             found = np.asarray(self._log_likelihood(params, self._place(source), self._place(target)))
             for row, index in enumerate(indices):
                 if index >= 0:
@@ -302,11 +310,11 @@ class Translator:
         return scores
 
     def _pair_batches(
-        self, sources: Sequence[list[int]], targets: Ragged
+        self, params: tuple, sources: Sequence[list[int]], targets: Ragged
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """(indices [B], source [B, S], target [B, T]); the longer side of a pair decides how many are in a batch."""
         longer = np.maximum([len(ids) + 1 for ids in sources], targets.lengths)
-        for indices, source in self._batches(sources, lengths=longer):
+        for indices, source in self._batches(params, sources, lengths=longer):
             longest = int(max(targets.lengths[indices[indices >= 0]]))
             # A long target made the batch wide: no source is longer than the model's positions.
             source = source[:, : self._max_source]

@@ -11,8 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from s2sjax.core import device
-from s2sjax.data.batches import Plan
+from s2sjax.data.batches import Plan, joined_buckets
 from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
+from s2sjax.evaluate.batched import spare_tokens
 
 Tree = Any
 Sums = dict[str, tuple[Any, Any]]
@@ -36,20 +37,19 @@ class DevLoss:
         mesh: Mesh | None = None,
         perplexity: bool = False,
     ):
-        self._columns, self._perplexity = columns, perplexity
+        self._columns, self._buckets, self._tokens, self._perplexity = columns, buckets, tokens, perplexity
         self._mesh = mesh if mesh is not None and mesh.size > 1 else None
-        multiple = 1 if self._mesh is None else self._mesh.shape["data"] * self._mesh.shape["fsdp"]
-        fits = first_bucket(columns.lengths, buckets) >= 0
-        self.left_out = int(np.sum(~fits))
+        self.left_out = int(np.sum(first_bucket(columns.lengths, buckets) < 0))
         """rows too long for every bucket"""
-        self._plan = Plan(columns.lengths, buckets, tokens, 0, multiple) if fits.any() else None
+        self._plan: Plan | None = None
         replicated = None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
         self._compiled = jax.jit(loss, out_shardings=replicated)
 
     def __call__(self, params: Tree) -> dict[str, float]:
-        if self._plan is None:
+        if self.left_out == len(self._columns.lengths):
             return {}
-        found = [self._sums(params, step) for step in range(self._plan.steps_per_epoch)]  # each row once
+        self._plan = self._plan or self._make_plan(params)
+        found = [self._sums(self._plan, params, step) for step in range(self._plan.steps_per_epoch)]  # each row once
         totals: dict[str, np.ndarray] = {}
         for sums in jax.device_get(found):
             for name, pair in sums.items():
@@ -60,10 +60,14 @@ class DevLoss:
             means = {"dev_loss": loss, "dev_perplexity": math.exp(loss) if loss < 700 else math.inf} | means
         return means
 
-    def _sums(self, params: Tree, step: int) -> Sums:
-        assert self._plan is not None
-        bucket, rows = self._plan.at(step)
-        batch = self._columns.batch(rows, self._plan.buckets[bucket])
+    def _make_plan(self, params: Tree) -> Plan:
+        multiple = 1 if self._mesh is None else self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        buckets = joined_buckets(self._columns.lengths, self._buckets, spare_tokens(params))
+        return Plan(self._columns.lengths, buckets, self._tokens, 0, multiple)
+
+    def _sums(self, plan: Plan, params: Tree, step: int) -> Sums:
+        bucket, rows = plan.at(step)
+        batch = self._columns.batch(rows, plan.buckets[bucket])
         sums = self._compiled(params, {name: self._place(array) for name, array in batch.items()})
         # On the CPUs of several processes, programs that run at once may start their collectives in different orders.
         return jax.block_until_ready(sums) if jax.process_count() > 1 and device.on_cpu() else sums

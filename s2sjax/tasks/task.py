@@ -243,7 +243,7 @@ class Task(ABC):
 
     def dev_sample(self, examples: Sequence[Any], count: int) -> list[Any]:
         """The dev examples that each evaluation during training predicts."""
-        return list(examples[:count])
+        return spread(examples, count)
 
     def show(self, example: Any, output: Any) -> str:
         """A predicted example as one line, to look at."""
@@ -326,3 +326,9 @@ def source_vocabulary(assets: Assets) -> text.AnyVocabulary | None:
     """Of the text that a run reads, whatever its task."""
     found = [assets.get(name) for name in ("text", "source")]
     return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)
+
+
+def spread(examples: Sequence[Any], count: int) -> list[Any]:
+    """`count` of the examples, at equal distances: a file may be sorted, and its first lines are then not typical."""
+    count = min(count, len(examples))
+    return [examples[i * len(examples) // count] for i in range(count)]

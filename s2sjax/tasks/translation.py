@@ -34,7 +34,7 @@ from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, vocabulary_rows, word_rows
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract, spread, vocabulary_rows, word_rows
 from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
 from s2sjax.training.fingerprints import named_leaves
@@ -432,10 +432,10 @@ class TranslationTask(Task):
         return {label: rows for label, rows in found.items() if rows}
 
     def dev_sample(self, examples: Sequence[Example], count: int) -> list[Example]:
-        """The first `count` examples; of a mixture, equally many of each corpus."""
+        """Of a mixture, equally many of each corpus."""
         corpora = sorted({example.corpus for example in examples})
         each = [[example for example in examples if example.corpus == corpus] for corpus in corpora]
-        return [example for part in each for example in part[: -(-count // len(each))]][:count]
+        return [example for part in each for example in spread(part, -(-count // len(each)))][:count]
 
     def show(self, example: Example, output: Output) -> str:
         verdict = "✓" if metrics.equals_one_of(output.text, example.targets) else f"({example.targets[0]})"
@@ -463,10 +463,8 @@ class TranslationTask(Task):
             return []
         from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
 
-        maps = [
-            figures.AttentionMap(*translator.attention(params, line, output), title=line)
-            for line, output in zip(lines[:4], outputs)
-        ]
+        found = translator.attention(params, lines[:4], outputs[:4])
+        maps = [figures.AttentionMap(*each, title=line) for each, line in zip(found, lines)]
         path = folder / "attention.png"
         if hosts.is_leader():
             figures.attention_grid(path, maps, columns=2)

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s2sjax.data import Example
-from s2sjax.data.batches import Plan, evaluation_batches, make_batch, round_length, rows_that_fit, stream
+from s2sjax.data.batches import (
+    Plan,
+    evaluation_batches,
+    joined_buckets,
+    make_batch,
+    round_length,
+    rows_that_fit,
+    stream,
+)
 from s2sjax.data.columns import Columns, Ragged, first_bucket
 from s2sjax.data.pairs import encode
 from s2sjax.data.text import EOS, PAD, Vocabulary
@@ -304,6 +312,8 @@ def test_a_program_that_leaves_a_stream_open_ends_in_peace():
         "letters = text.Vocabulary('characters', 'ab')\n"
         "pairs = pairs.encode([Example('ab', ('b',))] * 9, letters, letters)\n"
         "open_stream = batches.stream(pairs, batches.Plan(pairs.lengths, [(4, 4)], 16, 0), 0, 10**9)\n"
+        "import sys\n"
+        "assert 'grain' in sys.modules, 'with the first batch, other threads may be importing'\n"
         "print(next(open_stream)[0], next(open_stream)[0])\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
@@ -351,7 +361,22 @@ def test_a_batch_is_bounded_by_tokens_and_by_what_is_there():
     assert shapes([8] * 17 + [64] * 9, max_queue=8) == [(32, 8), (16, 64)]  # slots of 16, and of 4
     assert shapes([8, 64], multiple=4) == [(4, 8), (4, 64)]  # a row for each of four devices
     assert shapes([3, 5], lengths=np.array([16, 32])) == [(1, 16), (1, 32)]  # of the targets, say
+    few = [8] * 10 + [16] * 3 + [32, 64]  # 80 tokens of padding take all of width 8 to 16; 208 all of these to 32
+    assert shapes(few, spare=47) == [(16, 8), (4, 16), (1, 32), (1, 64)]
+    assert shapes(few, spare=79) == [(16, 8), (4, 32), (1, 64)]
+    assert shapes(few, spare=80) == [(16, 16), (1, 32), (1, 64)]
+    assert shapes(few, spare=10**6) == [(8, 32), (8, 32), (1, 64)]  # at most twice the last bucket
     assert (rows_that_fit(16, 32, 64), rows_that_fit(128, 32, 64), rows_that_fit(128, 32, 64, 12)) == (64, 16, 12)
+
+
+def test_a_bucket_joins_the_next_where_that_adds_little_padding():
+    lengths = np.array([(2, 2)] * 5 + [(6, 2)] * 2 + [(2, 7)] + [(99, 9)])
+    buckets = [(4, 4), (6, 6), (8, 8)]
+    assert joined_buckets(lengths, buckets, 3) == buckets
+    assert joined_buckets(lengths, buckets, 8) == [(4, 4), (8, 8)]
+    assert joined_buckets(lengths, buckets, 20) == [(6, 6), (8, 8)]  # five rows by four tokens, then seven by four
+    assert joined_buckets(lengths, buckets, 28) == [(8, 8)]
+    assert joined_buckets(lengths, [(4, 8), (8, 4)], 10**6) == [(4, 8), (8, 4)], "a longer source, a shorter target"
 
 
 def test_no_rows_no_evaluation():

@@ -123,16 +123,18 @@ def test_an_ensemble_writes_what_both_models_hold_likely(weights, text, mean):
 def test_alignment_points_at_source_pieces(weights, text):
     maker = translator(weights, text)
     outputs = [best[0] for best in maker.decode(weights[0][1], LINES)]
-    for line, output, pairs in zip(LINES, outputs, maker.align(weights[0][1], LINES, outputs)):
+    maps = maker.attention(weights[0][1], LINES, outputs)
+    for line, output, pairs, (_, _, attention) in zip(LINES, outputs, maker.align(weights[0][1], LINES, outputs), maps):
         assert [target for _, target in pairs] == (list(range(len(output.text))) if line else [])
         assert all(0 <= source < len(line) for source, _ in pairs)
+        assert attention.shape == (len(output.text) + 1, len(line) + 1)  # <eos>
+        np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
         if line:
-            _, _, attention = maker.attention(weights[0][1], line, output)
             np.testing.assert_array_equal([s for s, _ in pairs], attention[:-1, :-1].argmax(-1))
     ids = [[text.encode(line) for line in lines] for lines in (LINES, ["bad"] * len(LINES))]
     forced = dict(maker.attention_of(weights[0][1], *ids))
     assert sorted(forced) == [index for index, line in enumerate(LINES) if line]
-    _, _, attention = maker.attention(weights[0][1], "decade", Output("bad", 0, 0, [*ids[1][0], EOS]))
+    ((_, _, attention),) = maker.attention(weights[0][1], ["decade"], [Output("bad", 0, 0, [*ids[1][0], EOS])])
     np.testing.assert_allclose(forced[LINES.index("decade")], attention[:-1, :-1], atol=1e-5)
 
 
@@ -303,6 +305,6 @@ def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text)
         maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
         assert not maker.attends
         with pytest.raises(UserError, match="an attention map requires a model with attention"):
-            maker.attention(None, "abc", None)
+            maker.attention(None, ["abc"], [None])
         with pytest.raises(UserError, match="an alignment requires a model with attention"):
             maker.align(None, ["abc"], [None])

@@ -9,6 +9,7 @@ import pytest
 from s2sjax.config import Data, Luong, Mesh, Softmax, Synthetic, Train
 from s2sjax.core.tokens import PAD
 from s2sjax.data import Example
+from s2sjax.evaluate import batched
 from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.tasks import Regression, Task, Translation
 from s2sjax.tasks.regression import Fibonacci, Windows
@@ -42,6 +43,18 @@ def dev_loss(task, examples, mesh=None, loss=None):
     return DevLoss(loss or task.evaluation_loss(), columns, data.buckets, data.tokens, mesh, task.has_perplexity)
 
 
+def test_few_examples_share_one_program(text):
+    task, params = text
+    traced = []
+
+    def loss(params, batch):
+        traced.append(batch["source"].shape)
+        return task.evaluation_loss()(params, batch)
+
+    dev_loss(task, SENTENCES, loss=loss)(params)
+    assert traced == [(1, 8)]
+
+
 @pytest.fixture(scope="module")
 def measured(text):
     """The numbers of the sentences; one of them that is too long is left out. Compiled once a bucket."""
@@ -53,7 +66,9 @@ def measured(text):
         return task.evaluation_loss()(params, batch)
 
     measure = dev_loss(task, [*SENTENCES, TOO_LONG], loss=loss)
-    first = measure(params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batched, "COMPILATION", 0)
+        first = measure(params)
     assert measure.left_out == 1
     assert measure(jax.tree.map(lambda leaf: leaf * 0, params)) != first == measure(params)
     assert sorted(traced) == [(1, 8), (3, 4)], "24 tokens a batch, one program a bucket for all evaluations"
