@@ -189,8 +189,8 @@ def stream(
 
     Steps before `start` are not read. The threads stop when the stream ends or is closed.
     """
-    # Imported here because it takes a second and imports JAX; and before the first batch is asked for, when a thread may
-    # be compiling: Grain makes imports lazy while it is imported, in all threads, and JAX breaks on those.
+    # Imported here because it takes a second and imports JAX; and before the first batch is asked for, when a thread
+    # may be compiling: Grain makes imports lazy while it is imported, in all threads, and JAX breaks on those.
     import grain
 
     class Steps:
