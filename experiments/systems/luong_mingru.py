@@ -13,5 +13,5 @@ from s2sjax.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-luong-mingru",
-    model=Luong(width=232, embedding=64, layers=2, cell="mingru", bidirectional=True, input_feeding=False, dropout=0.0),
+    model=Luong(width=232, embedding=64, layers=2, cell="mingru", bidirectional=True, input_feeding=False, dropout=0.1),
 )

@@ -13,7 +13,7 @@ experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-pair",
     model=Pair(
-        Transformer(width=72, heads=4, feedforward=288, encoder_layers=2, norm="pre", dropout=0.0),
-        RNNsearch(width=96, embedding=64, dropout=0.0),
+        Transformer(width=72, heads=4, feedforward=288, encoder_layers=2, norm="pre", dropout=0.1),
+        RNNsearch(width=96, embedding=64, dropout=0.1),
     ),
 )

@@ -12,5 +12,5 @@ from s2sjax.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-transformer",
-    model=Transformer(width=88, heads=4, feedforward=352, encoder_layers=2, decoder_layers=2, norm="pre", dropout=0.0),
+    model=Transformer(width=88, heads=4, feedforward=352, encoder_layers=2, decoder_layers=2, norm="pre", dropout=0.1),
 )
