@@ -2,7 +2,7 @@
 
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
           a bidirectional GRU encoder; every decoder step attends to the letters.
-Budget    8,000 updates of about 4,096 tokens, one learning rate for all, dropout 0.1, an average of the parameters,
+Budget    5,000 updates of about 4,096 tokens, one learning rate for all, dropout 0.1, an average of the parameters,
           about 450,000 weights, three seeds. Dev chooses the checkpoint. Nothing was tuned for any model.
 Command   s2sjax train experiments/systems/rnnsearch.py
           python experiments/systems/train.py pronunciation      trains all, with three seeds
@@ -23,7 +23,7 @@ experiment = Translation(
     ),
     model=RNNsearch(width=128, embedding=64, dropout=0.1),
     train=Train(
-        steps=8000, learning_rate=2e-3, warmup=400, ema=0.999, log_every=500, evaluate_every=2000, save_every=2000
+        steps=5000, learning_rate=2e-3, warmup=400, ema=0.999, log_every=500, evaluate_every=1000, save_every=1000
     ),
     search=Search(beam=4, penalty="mean"),
     evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=3000, rows=512, samples=0),
