@@ -104,7 +104,7 @@ def main(runs: Path) -> None:
             print(text)
         if text and page.count(comment) == 2:
             before, _, after = page.split(comment)
-            page = f"{before}{comment}\n{text}\n{comment}{after}"
+            page = f"{before}{comment}\n\n{text}\n\n{comment}{after}"
     PAGE.write_text(page, encoding="utf-8")
 
 

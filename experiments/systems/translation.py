@@ -5,7 +5,7 @@ Command   s2sjax train experiments/systems/translation.py      trains RNNsearch
 Data      that of experiments/multi30k.py
 Budget    3,000 updates of 8,192 tokens, dropout 0.2, one learning rate for all. The models that give each source
           position one output, and the one that reads letters, do not translate: they are left out
-Score     not measured yet
+Score     tokenised lower-case BLEU on test 2016, 15.50 (rctm) to 38.36 (transformer): docs/systems.md
 """
 
 from pathlib import Path
