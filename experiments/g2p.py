@@ -26,7 +26,7 @@ experiment = Translation(
     ),
     model=RNNsearch(width=128, embedding=48, attention=64, dropout=0.0),
     train=Train(
-        steps=5000,
+        steps=6250,
         learning_rate=4e-3,
         schedule="linear",
         label_smoothing=0.05,
