@@ -8,12 +8,14 @@ The runs are OUT/DATA/NAME-SEED. experiments/systems/table.py reads them.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from s2sjax import config, startup
+from s2sjax.errors import UserError
 from s2sjax.experiment_file import load_experiment, load_file
 from s2sjax.run import evaluate, train
 
@@ -48,11 +50,22 @@ def finished(run: Path) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train every system with several seeds.")
     parser.add_argument("data", nargs="?", choices=SYSTEMS, help="default: both")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of these systems")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/systems"))
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=SYSTEMS["pronunciation"], help="some systems")
+    parser.add_argument(
+        "--seeds", type=int, choices=range(1, 100), default=3, metavar="N", help="0 to N-1 (default: 3)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/systems"), help="where the runs are kept")
     options = parser.parse_args(arguments)
     startup.start_jax()
+    try:
+        train_all(options)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again to continue")
+
+
+def train_all(options: argparse.Namespace) -> None:
     for data in [options.data] if options.data else SYSTEMS:
         for seed in range(options.seeds):
             for name in SYSTEMS[data]:

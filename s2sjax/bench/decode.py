@@ -18,7 +18,8 @@ from s2sjax import config, models
 from s2sjax.bench import peers, records, timing
 from s2sjax.bench.train import default_size
 from s2sjax.core import precision
-from s2sjax.evaluate.decoding import WordConstraints, search_batch
+from s2sjax.evaluate.decoding import search_batch
+from s2sjax.evaluate.search_words import WordConstraints
 
 
 class Size(NamedTuple):

@@ -26,6 +26,7 @@ from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
 from s2sjax.evaluate.batched import spare_tokens
 from s2sjax.evaluate.notes import Notes
+from s2sjax.evaluate.search_words import WordConstraints, check_beam, word_constraints
 
 
 class Output(NamedTuple):
@@ -43,43 +44,6 @@ class Output(NamedTuple):
 MAX_QUEUE = 8  # sentences per slot of continuous batching, at most
 EMPTY = Output("", 0.0, 0.0, [EOS])
 MAX_BUCKETS = 4  # search.max_source, in lengths of the longest bucket
-
-
-class WordConstraints(NamedTuple):
-    """The words of the search options, as tokens."""
-
-    prefix: tuple[int, ...] = ()
-    without: tuple[tuple[int, ...], ...] = ()
-    containing: tuple[tuple[int, ...], ...] = ()
-
-
-def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
-    def ids(field: str, word: str) -> tuple[int, ...]:
-        found = (UNK,) if word == "<unk>" else tuple(target.encode(word))
-        if not found or (UNK in found and word != "<unk>"):
-            raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: choose another word")
-        return found
-
-    words = WordConstraints(
-        ids("prefix", o.prefix) if o.prefix else (),
-        tuple(ids("without", word) for word in o.without),
-        tuple(ids("containing", word) for word in o.containing),
-    )
-    for word, wanted in zip(o.containing, words.containing):
-        if wanted in words.without:
-            raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
-    for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
-        if 0 < o.max_length <= needed:
-            raise UserError(
-                f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
-                "raise search.max_length"
-            )
-    return words
-
-
-def check_beam(options: config.Search, target: AnyVocabulary) -> None:
-    if options.beam > target.size:
-        raise UserError(f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it")
 
 
 class Translator:

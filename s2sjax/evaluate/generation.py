@@ -26,11 +26,10 @@ from s2sjax.evaluate.decoding import (
     Converted,
     Output,
     attention_weights,
-    check_beam,
     outputs_of,
     search_batch,
-    word_constraints,
 )
+from s2sjax.evaluate.search_words import check_beam, word_constraints
 
 
 class Generator:

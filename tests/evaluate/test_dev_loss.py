@@ -43,14 +43,20 @@ def dev_loss(task, examples, mesh=None, loss=None):
     return DevLoss(loss or task.evaluation_loss(), columns, data.buckets, data.tokens, mesh, task.has_perplexity)
 
 
-def test_few_examples_share_one_program(text):
-    task, params = text
+def tracing(task):
+    """The shapes that are compiled, and the loss that adds them."""
     traced = []
 
     def loss(params, batch):
         traced.append(batch["source"].shape)
         return task.evaluation_loss()(params, batch)
 
+    return traced, loss
+
+
+def test_few_examples_share_one_program(text):
+    task, params = text
+    traced, loss = tracing(task)
     dev_loss(task, SENTENCES, loss=loss)(params)
     assert traced == [(1, 8)]
 
@@ -59,12 +65,7 @@ def test_few_examples_share_one_program(text):
 def measured(text):
     """The numbers of the sentences; one of them that is too long is left out. Compiled once a bucket."""
     task, params = text
-    traced = []
-
-    def loss(params, batch):
-        traced.append(batch["source"].shape)
-        return task.evaluation_loss()(params, batch)
-
+    traced, loss = tracing(task)
     measure = dev_loss(task, [*SENTENCES, TOO_LONG], loss=loss)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batched, "COMPILATION", 0)
