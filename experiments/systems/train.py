@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train every system with several seeds.")
     parser.add_argument("data", nargs="?", choices=SYSTEMS, help="default: both")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=SYSTEMS["pronunciation"], help="some systems")
-    parser.add_argument(
-        "--seeds", type=int, choices=range(1, 100), default=3, metavar="N", help="0 to N-1 (default: 3)"
-    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 to N-1 (default: 3)")
     parser.add_argument("--out", type=Path, default=Path("runs/systems"), help="where the runs are kept")
     options = parser.parse_args(arguments)
+    if options.seeds < 1:
+        parser.error(f"--seeds is {options.seeds}: it must be at least 1")
     startup.start_jax()
     try:
         train_all(options)
