@@ -96,7 +96,7 @@ def _end(code: int, message: str, at_once: bool = False) -> None:
 
     at_once: does not wait for threads either, such as one that compiles.
     """
-    print(message, file=sys.stderr)
+    sys.stderr.write(f"{message}\n")  # at once: `print` may let a line of XLA's log come before the end of this one
     if at_once or launch.WATCHED in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
