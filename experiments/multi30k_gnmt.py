@@ -19,5 +19,5 @@ experiment = replace(
     base,
     name="multi30k_gnmt",
     model=GNMT(width=384, embedding=256, layers=2, dropout=0.3),
-    train=replace(base.train, r_drop=2.0),
+    train=replace(base.train, steps=8000, ema=0.998, r_drop=2.0),
 )

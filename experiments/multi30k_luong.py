@@ -17,5 +17,5 @@ experiment = replace(
     base,
     name="multi30k_luong",
     model=Luong(width=512, embedding=256, layers=2, bidirectional=True, dropout=0.2),
-    train=replace(base.train, r_drop=2.0),
+    train=replace(base.train, steps=8000, ema=0.998, r_drop=2.0),
 )

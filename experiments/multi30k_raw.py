@@ -17,6 +17,7 @@ experiment = replace(
     base,
     name="multi30k_raw",
     data=replace(base.data, corpus=TextFiles(pair("train"), pair("val"), pair("test_2016_flickr"))),
+    train=replace(base.train, steps=8000, ema=0.998),
     evaluate=replace(base.evaluate, metrics=("bleu", "chrf")),
     show=("A man is riding a bicycle down the street.",),
 )

@@ -16,4 +16,5 @@ experiment = replace(
     base,
     name="multi30k_rnnsearch",
     model=RNNsearch(width=512, embedding=256, dropout=0.4),
+    train=replace(base.train, steps=8000, ema=0.998),
 )

@@ -3,8 +3,8 @@
 Command   s2sjax train experiments/tatoeba_en_fr.py
 Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources choose the checkpoint; fra.dev.tsv,
           3,063 pairs, is scored at the end as `test`, each with its one translation
-Hardware  one H200, shared with up to eleven other trainings; 724 s, 19,637,760 weights
-Score     BLEU 49.75, chrF2 66.57 (seed 0)
+Hardware  one H200, shared with up to ten other trainings; 851 s, 19,637,760 weights
+Score     BLEU 49.31, chrF2 66.46 (seed 0)
 """
 
 from pathlib import Path

@@ -38,6 +38,6 @@ experiment = replace(
     base,
     name="systems-translation",
     model=MODELS["rnnsearch"],
-    train=replace(base.train, steps=3000, warmup=400, r_drop=0.0, evaluate_every=500, save_every=500),
+    train=replace(base.train, steps=3000, warmup=400, r_drop=0.0, ema=0.998, evaluate_every=500, save_every=500),
     show=(),
 )
