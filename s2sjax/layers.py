@@ -17,11 +17,10 @@ from jax import Array
 from s2sjax import config
 from s2sjax.config.specs import Initial, Join
 from s2sjax.core import cells, convolution, device, recurrence, spelling
-from s2sjax.core.attention import at_least_float32
 from s2sjax.core.dropout import keep_mask
 from s2sjax.core.norms import layer_norm
 from s2sjax.core.precision import Quantised
-from s2sjax.core.products import product_in_float32, product_with_table
+from s2sjax.core.products import at_least_float32, product, product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
 from s2sjax.core.rows import gather_whole, keep_rows_split
 from s2sjax.parameters import param
@@ -400,7 +399,7 @@ class Dense(nn.Module):
 
     def __call__(self, x: Array) -> Array:
         if self.table is None:
-            y = x @ self.kernel.astype(self.dtype)
+            y = product(x, self.kernel.astype(self.dtype))
         else:
             y = product_with_table(x, self.table.astype(self.dtype)).astype(self.dtype)
         return y if self.offset is None else y + self.offset.astype(self.dtype)
@@ -410,7 +409,8 @@ class Dense(nn.Module):
         part = lambda array, i: jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis=-1)[i], array.astype(self.dtype))
         kernels = [part(self.kernel, i) for i in range(parts)]
         offsets = [None if self.offset is None else part(self.offset, i) for i in range(parts)]
-        return [x @ kernel if offset is None else x @ kernel + offset for kernel, offset in zip(kernels, offsets)]
+        products = [product(x, kernel) for kernel in kernels]
+        return [y if offset is None else y + offset for y, offset in zip(products, offsets)]
 
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax.core import device, fused, short
+from s2sjax.core.products import at_least_float32, product
 
 Weights = Mapping[str, Array]
 
@@ -74,7 +75,7 @@ def _unit(weights: Weights, x: Array) -> Array:
 
 
 def _matmul(name: str) -> Callable[[Weights, Array], Array]:
-    return lambda weights, x: x @ weights[name]
+    return lambda weights, x: product(x, weights[name])
 
 
 SCORES = {
@@ -143,11 +144,6 @@ def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Ar
     """
     states = jnp.broadcast_to(queries, (len(memory), *queries.shape))
     return attend_all(score, weights, states, score.prepare(weights, memory), memory, mask)
-
-
-def at_least_float32(dtype):
-    """The dtype of softmax, norms, logits and losses: float32, or float64 for float64 inputs."""
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 # ------------------------------------------------------------------------------ many heads

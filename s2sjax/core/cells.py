@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax.core.norms import norm_by_gate
+from s2sjax.core.products import product
 
 Carry = tuple[Array, ...]
 Weights = Mapping[str, Array]
@@ -58,7 +59,7 @@ def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
 
 def project(weights: Weights, xs: Array) -> Array:
     """W_x x + b for all time steps at once: [..., D] -> [..., G*H]. A normed cell adds its b after the norm."""
-    projected = xs @ weights["input"]
+    projected = product(xs, weights["input"])
     return projected + weights["bias"] if "bias" in weights else projected
 
 

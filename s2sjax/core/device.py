@@ -6,6 +6,7 @@ The results are the same whatever is decided; only the time differs.
 
 import contextlib
 import os
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -76,10 +77,10 @@ def force_scan_unroll(steps: int | None) -> Iterator[None]:
 def scan_remat(policy: str) -> str:
     """What each step of a scan saves, see s2sjax/core/remat.py, where all may be saved.
 
-    An accelerator waits for memory, and JAX saves a step's products with their factors: fewer arrays, computed again,
-    take less time. On a CPU it makes no difference.
+    Memory is slower than arithmetic, and JAX saves a step's products with their factors: fewer arrays, computed again,
+    take less time.
     """
-    return "products" if policy == "none" and not on_cpu() else policy
+    return "products" if policy == "none" else policy
 
 
 def block_unroll(depth: int) -> int:
@@ -122,6 +123,15 @@ def gathers_kv_cache() -> bool:
 def reads_table_as_stored(rows: int) -> bool:
     """Whether a product of a few rows with a transposed table reads the table as it is stored: [V, W] @ [W, rows]."""
     return on_cpu() and rows <= FEW_ROWS
+
+
+def multiplies_rows() -> bool:
+    """Whether a product of [B, T, D] is best computed of its rows, [B T, D].
+
+    For the gradient of the matrix, a CPU would otherwise copy one of the factors into another layout. Where devices
+    split the rows, those of all of them would be gathered.
+    """
+    return on_cpu() and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def multiplies_int8() -> bool:
@@ -181,12 +191,12 @@ def compiler_options() -> dict[str, Any] | None:
         return {"xla_gpu_enable_triton_gemm": False}
     if not on_cpu():
         return None
-    return {
-        # XLA's own fusions are faster on the small products of a recurrent step than those of its newest CPU library.
-        "xla_cpu_experimental_ynn_fusion_type": "",
-        # A CPU alone drops the barriers that keep recomputation for the backward pass from moving into the forward one.
-        "xla_disable_hlo_passes": "cse_barrier_expander",
-    }
+    # A CPU alone drops the barriers that keep recomputation for the backward pass from moving into the forward one.
+    options: dict[str, Any] = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+    if platform.machine() in ("aarch64", "arm64"):
+        # There XLA's own fusions are faster on the small products of a recurrent step than those of its CPU library.
+        options["xla_cpu_experimental_ynn_fusion_type"] = ""
+    return options
 
 
 _dropped: set[str] = set()

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax.core.attention import Weights, at_least_float32
+from s2sjax.core.attention import Weights
+from s2sjax.core.products import at_least_float32
 
 
 class Window(NamedTuple):

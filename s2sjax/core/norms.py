@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2sjax.core.attention import at_least_float32
+from s2sjax.core.products import at_least_float32
 
 
 @jax.custom_vjp

@@ -1,12 +1,36 @@
-"""Matrix products in two precisions: bfloat16 operands, float32 results; and those of a few rows."""
+"""Matrix products: of many rows, of a few, and in two precisions, bfloat16 operands with float32 results."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax.core import device
-from s2sjax.core.attention import at_least_float32
 from s2sjax.core.precision import Quantised
+
+
+def at_least_float32(dtype):
+    """The dtype of softmax, norms, logits and losses: float32, or float64 for float64 inputs."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def product(x: Array, kernel: Any) -> Array:
+    """x W: [..., D] @ [D, V] -> [..., V]."""
+    if x.ndim <= 2 or not device.multiplies_rows():
+        return x @ kernel
+    return (_rows(x) @ kernel).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+def summed_products(xs: Array, ys: Array) -> Array:
+    """The sum of x^T y over all places: [..., D], [..., V] -> [D, V]; the gradient of W, if ys is that of xs W."""
+    if device.multiplies_rows():
+        xs, ys = _rows(xs), _rows(ys)
+    return jnp.einsum("...i,...o->io", xs, ys)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
 
 
 def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
@@ -28,7 +52,7 @@ def product_with_table(x: Array, table: Array | Quantised) -> Array:
     """
     if isinstance(table, Quantised):
         return table.as_table(x.astype(at_least_float32(x.dtype)))
-    rows = x.reshape(-1, x.shape[-1])
+    rows = _rows(x)
     if not device.reads_table_as_stored(len(rows)):
         return product_in_float32(x, table.T)
     # The barrier keeps XLA from transposing the product back.
@@ -37,6 +61,8 @@ def product_with_table(x: Array, table: Array | Quantised) -> Array:
 
 
 def _dot(x: Array, kernel: Array) -> Array:
+    if x.ndim > 2 and device.multiplies_rows():
+        return _dot(_rows(x), kernel).reshape(*x.shape[:-1], kernel.shape[-1])
     return jnp.dot(x, kernel, preferred_element_type=at_least_float32(x.dtype))
 
 
@@ -52,8 +78,7 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 def _backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = saved
     gradient = gradient.astype(x.dtype)
-    rows = lambda array: array.reshape(-1, array.shape[-1])
-    return jnp.dot(gradient, kernel.T), jnp.dot(rows(x).T, rows(gradient))
+    return jnp.dot(gradient, kernel.T), jnp.dot(_rows(x).T, _rows(gradient))
 
 
 _narrow_dot.defvjp(_forward, _backward)

@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from s2sjax.core import device
 from s2sjax.core.cells import NO_NOISE, Carry, Cell, Noise, Weights, project, step
+from s2sjax.core.products import summed_products
 from s2sjax.core.remat import remat
 from s2sjax.core.rows import gather_for_loop
 
@@ -159,7 +160,7 @@ def _backward(step, reverse, remat_policy, residuals, gradients):
     leaves, structure = jax.tree.flatten(weights)
     d_leaves = {i: jnp.zeros_like(leaf) for i, leaf in enumerate(leaves)} | d_vectors
     for i, x in taps.items():
-        d_leaves[i] = jnp.einsum("...i,...o->io", x, d_products[i]).astype(leaves[i].dtype)
+        d_leaves[i] = summed_products(x, d_products[i]).astype(leaves[i].dtype)
     d_weights = jax.tree.unflatten(structure, [d_leaves[i] for i in range(len(leaves))])
     return d_weights, d_carry, d_xs, d_shared
 

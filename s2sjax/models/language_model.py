@@ -22,10 +22,9 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import losses, recurrence
 from s2sjax.core import regularization as reg
-from s2sjax.core.attention import at_least_float32
 from s2sjax.core.cells import CELLS
 from s2sjax.core.constraints import DEAD
-from s2sjax.core.products import product_with_table
+from s2sjax.core.products import at_least_float32, product_with_table
 from s2sjax.core.tokens import EOS, PAD
 from s2sjax.models.transformer import EncoderBlock, Positions, final_norm
 from s2sjax.parameters import param

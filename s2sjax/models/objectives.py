@@ -14,7 +14,7 @@ from jax import Array
 
 from s2sjax import config
 from s2sjax.core import losses, sampled, scheduled
-from s2sjax.core.attention import at_least_float32
+from s2sjax.core.products import at_least_float32
 from s2sjax.core.remat import remat
 from s2sjax.core.tokens import PAD
 from s2sjax.models.contract import EncoderDecoder, shift_right

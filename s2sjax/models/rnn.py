@@ -14,6 +14,7 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, local, recurrence
+from s2sjax.core.products import product
 from s2sjax.models.contract import Memory, Segments, output_layer
 
 
@@ -273,7 +274,7 @@ def luong_attention(
     """
     near = local.window_weights(window, radius, weights.attention, states, t, memory.mask) if window else None
     context, alpha = attend(score, weights.attention, states, memory.keys, memory.states, memory.mask, window=near)
-    return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ weights.combine), alpha
+    return jnp.tanh(product(jnp.concatenate([context, states], axis=-1), weights.combine)), alpha
 
 
 class LuongDecoder(nn.Module):
