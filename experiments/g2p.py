@@ -4,7 +4,7 @@ Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly 
           a bidirectional GRU encoder over the letters, a GRU decoder with attention for the phones.
 Command   make run      (or: s2sjax train experiments/g2p.py)
 Hardware  2 x86 cores, no accelerator
-Time      6 min 12 s after the installation, while other work on the same machine took part of its time
+Time      6 min 12 s and, run again, 6 min 30 s after the installation, on a machine that other work shared
 Tuning    eleven runs of 2,250 steps compared on dev; before them, learning rates on test, in runs of 1,500 steps.
           Label smoothing: the best of eleven settings on dev in runs of 5,000 steps, six of them with two seeds; the
           scores on test were seen with those on dev. 6,250 steps have PER 7.12%, 8,000 7.03%
