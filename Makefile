@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -
 # The variable silences a notice that has nothing to do with this build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
-.PHONY: run test test-ci test-all test-tpu notebooks docs docs-serve bench bench-gpu claims lint format clean
+.PHONY: run test test-ci test-all test-tpu test-gpu notebooks docs docs-serve bench bench-gpu claims lint format clean
 
 run: .venv/run
 	@$(BIN)/s2sjax train experiments/g2p.py
@@ -27,6 +27,12 @@ test-all: .venv/dev
 # The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About ten minutes on 2 cores.
 test-tpu: .venv/tpu
 	@$(PYTEST) --dist load --timeout 1200 tests/test_tpu.py
+
+# The laws on a GPU, and the Pallas kernels as it compiles them. About a minute on an H200.
+test-gpu: .venv/gpu-dev
+	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' || \
+	  { echo "JAX finds no GPU here: s2sjax doctor says what to install"; exit 2; }
+	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 4 $(addprefix tests/,test_gpu.py core/test_fused.py core/test_short.py)
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev
@@ -92,6 +98,11 @@ clean:
 	@echo "installing JAX for NVIDIA GPUs into .venv: a few minutes, once"
 	@$(PIP) install -c constraints.txt -e ".[g2p,gpu]"
 	@touch $@
+
+.venv/gpu-dev: .venv/dev
+	@echo "installing JAX for NVIDIA GPUs into .venv: a few minutes, once"
+	@$(PIP) install -c constraints.txt -e ".[dev,gpu]"
+	@touch $@ .venv/gpu
 
 .venv/tpu: .venv/dev
 	@echo "installing the TPU compiler into .venv: a minute or two, once"

@@ -1,4 +1,7 @@
-"""Every test sees eight fake CPU devices, full float32 products, and a shared compilation cache."""
+"""Every test sees eight fake CPU devices, full float32 products, and a shared compilation cache.
+
+`make test-gpu` runs a few of them on a GPU instead: one device, and compiled as users compile.
+"""
 
 import gc
 import io
@@ -11,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+ON_GPU = os.environ["JAX_PLATFORMS"] == "cuda"
 # Eight fake devices on two busy cores may wait long for each other; XLA would end the process after 40 seconds.
 FLAGS = ["--xla_cpu_collective_call_terminate_timeout_seconds=600"]
 # The newest code generator runs faster and compiles longer. Newer versions have no other.
@@ -30,8 +34,11 @@ import jax
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_disable_most_optimizations", True)
+if ON_GPU:
+    jax.config.update("jax_default_matmul_precision", "highest")  # its products of float32 have ten bits otherwise
+else:
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_disable_most_optimizations", True)
 
 RANDOM = os.environ.get("S2SJAX_TEST_RANDOM") == "1"
 """Whether seeds are drawn: `make test-all` sets it. Everywhere else each run tests the same cases."""
@@ -101,6 +108,9 @@ def said_by_us(errors: str) -> str:
 def child_environment(**extra: str) -> dict[str, str]:
     """Of a process that imports what this one does."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | extra
+
+
+needs_eight_devices = pytest.mark.skipif(ON_GPU, reason="needs eight fake devices of a CPU")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 Runs on x86-64 Linux with the extra `tpu` (`make test-tpu`), and is skipped elsewhere.
 """
 
-import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -32,18 +31,6 @@ LOCAL, LENGTH = 11, 12
 """rows on a chip, and tokens of a sentence: numbers that no width has"""
 
 
-def wide(model: config.ModelConfig) -> config.ModelConfig:
-    """A model of the zoo with parameters that are large enough for fsdp to split them, and divide."""
-    if isinstance(model, config.Pair):
-        return config.replace(model, encoder=wide(model.encoder), decoder=wide(model.decoder))
-    if isinstance(model, config.ConvS2S):
-        layers = ((128, 3), (128, 3))
-        return config.replace(model, embedding=128, encoder_layers=layers, decoder_layers=layers)
-    options = {"width": 128, "embedding": 128, "attention": 128, "feedforward": 256, "widths": ()}
-    has = {field.name for field in dataclasses.fields(model)}
-    return config.replace(model, **{name: value for name, value in options.items() if name in has})
-
-
 @cache
 def built(name: str, mesh: str, where: str = SLICE.name) -> compiled.Built:
     """The train step of a model of the zoo."""
@@ -57,7 +44,7 @@ def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
     rows = LOCAL * shape.data * shape.fsdp
     data = config.Data(buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows)
     train = config.Train(dtype="bfloat16", mesh=shape)
-    task = Translation("law", data, wide(zoo.MODELS[name]), train).task()
+    task = Translation("law", data, zoo.widened(zoo.MODELS[name], 128), train).task()
     return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None)
 
 

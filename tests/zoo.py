@@ -1,6 +1,7 @@
 """The list that a model joins to be held to every law of the contract."""
 
 import contextlib
+import dataclasses
 from functools import cache, partial
 
 import jax
@@ -85,12 +86,25 @@ def without_dropout(model: config.ModelConfig) -> config.ModelConfig:
 VOCABULARY = 7  # the four specials and three words
 
 
+def widened(model: config.ModelConfig, width: int) -> config.ModelConfig:
+    """A model of the zoo of another width: for fsdp and tensor meshes, which split it, and for kernels."""
+    if isinstance(model, config.Pair):
+        return config.replace(model, encoder=widened(model.encoder, width), decoder=widened(model.decoder, width))
+    if isinstance(model, config.ConvS2S):
+        layers = ((width, 3), (width, 3))
+        return config.replace(model, embedding=width, encoder_layers=layers, decoder_layers=layers)
+    options = {"width": width, "embedding": width, "attention": width, "feedforward": 2 * width, "widths": ()}
+    has = {field.name for field in dataclasses.fields(model)}
+    return config.replace(model, **{name: value for name, value in options.items() if name in has})
+
+
 class Pure:
     """A model as the pure functions that everything else uses, compiled, with random parameters."""
 
-    def __init__(self, name: str, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32", options=None):
+    def __init__(self, name, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32", options=None):
+        """name: of a model of the zoo, or its settings."""
         jit = partial(jax.jit, compiler_options=options)
-        self.module = models.build(MODELS[name], vocabulary, vocabulary, dtype)
+        self.module = models.build(MODELS.get(name, name), vocabulary, vocabulary, dtype)
         self.params = parameters(self.module, sharp)
         method = lambda name: partial(self.module.apply, method=name)
         self._gradient = jit(jax.grad(self.loss, has_aux=True))

@@ -1,4 +1,7 @@
-"""The kernels for one query a prefix, interpreted here: they equal their definitions, on one device and on eight."""
+"""The kernels for one query a prefix equal their definitions, on one device and on eight.
+
+They are interpreted on a CPU; `make test-gpu` compiles them.
+"""
 
 from functools import partial
 from types import SimpleNamespace
@@ -7,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import ON_GPU, needs_eight_devices
 from jax.sharding import NamedSharding, PartitionSpec
 
 from s2sjax import config, models
 from s2sjax.core import attention, device, fused, kv_cache, search
 from s2sjax.training import mesh as meshes
+
+INTERPRET = not ON_GPU
 
 
 def drawn(*shape, dtype="float32", seed=0):
@@ -21,15 +27,15 @@ def drawn(*shape, dtype="float32", seed=0):
 @pytest.mark.parametrize(("capability", "runs"), [("9.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)])
 def test_old_and_other_devices_are_left_to_xla(capability, runs):
     assert device.runs_triton(SimpleNamespace(compute_capability=capability)) == runs
-    assert not fused.fits(drawn(1, 1, 1, 16))  # on a CPU
+    assert fused.fits(drawn(1, 1, 1, 16)) == ON_GPU
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch):
-    """The kernels are used, interpreted."""
-    monkeypatch.setattr(fused, "fits", lambda heads: True)
+def use_kernels(monkeypatch):
+    """use_kernels(True) makes searches use the kernels; use_kernels(False), their definitions."""
     for name in ("attend", "attend_and_write"):
-        monkeypatch.setattr(fused, name, partial(getattr(fused, name), interpret=True))
+        monkeypatch.setattr(fused, name, partial(getattr(fused, name), interpret=INTERPRET))
+    return lambda use: monkeypatch.setattr(fused, "fits", lambda heads: use)
 
 
 def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
@@ -45,7 +51,7 @@ def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
 def test_a_shared_memory(prefixes, length):
     queries, keys, values = drawn(2, prefixes, 3, 16), drawn(2, 3, length, 16, seed=1), drawn(2, 3, length, 16, seed=2)
     mask = jnp.asarray(np.random.default_rng(0).random((2, prefixes, length)) < 0.5).at[1, -1].set(False)
-    attended = fused.attend(queries, keys, values, mask, True)
+    attended = fused.attend(queries, keys, values, mask, INTERPRET)
     np.testing.assert_allclose(attended, attention.attend_heads(queries, keys, values, mask)[0], rtol=1e-5, atol=1e-6)
     assert not attended[1, -1].any()  # it sees nothing
 
@@ -56,7 +62,7 @@ def test_the_cache_of_each_prefix_and_what_is_written(length, prefixes):
         at = jnp.asarray(position)
         qkv, cache, beam_index = a_cache(at, K=prefixes, L=length)
         expected, caches = kv_cache.attend(qkv, cache, beam_index, at)
-        attended, written = fused.attend_and_write(qkv, cache, beam_index, at, True)
+        attended, written = fused.attend_and_write(qkv, cache, beam_index, at, INTERPRET)
         np.testing.assert_allclose(attended, expected, rtol=1e-5, atol=1e-6)
         for mine, theirs in zip(written, caches, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -66,7 +72,7 @@ def test_half_precision_is_summed_in_float32():
     at = jnp.array([5, 40, 63])
     qkv, cache, beam_index = a_cache(at, dtype="bfloat16", L=64)
     exact = kv_cache.attend(qkv.astype("float32"), tuple(part.astype("float32") for part in cache), beam_index, at)[0]
-    attended, _ = fused.attend_and_write(qkv, cache, beam_index, at, True)
+    attended, _ = fused.attend_and_write(qkv, cache, beam_index, at, INTERPRET)
     assert attended.dtype == jnp.bfloat16
     np.testing.assert_allclose(attended.astype("float32"), exact, rtol=2**-8, atol=1e-6)
 
@@ -74,25 +80,25 @@ def test_half_precision_is_summed_in_float32():
 @pytest.mark.parametrize(
     ("positions", "window"), [("sinusoidal", 0), pytest.param("rotary", 4, marks=pytest.mark.slow)]
 )
-def test_a_search_finds_the_same(positions, window, request):
+def test_a_search_finds_the_same(positions, window, use_kernels):
     small = {"width": 32, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2}
     module = models.build(config.Transformer(positions=positions, window=window, **small), 30, 30)
     source = np.random.default_rng(0).integers(4, 30, (3, 6)).astype(np.int32)
     params = jax.jit(module.init)(jax.random.key(0), source, source)["params"]
 
-    def found():
+    def found(kernels: bool):
+        use_kernels(kernels)
         memory = module.apply({"params": params}, source, method="encode")
         state = module.apply({"params": params}, memory, 12, method="start")
         limit = jnp.array([12, 7, 0])
         return search.beam_search(module.beams(params, memory), state, limit, 12, width=4, nbest=4, penalty="mean")
 
-    plain = found()
-    request.getfixturevalue("on_a_gpu")
-    kernels = found()
+    plain, kernels = found(False), found(True)
     np.testing.assert_array_equal(kernels.tokens, plain.tokens)
     np.testing.assert_allclose(kernels.scores, plain.scores, rtol=1e-5)
 
 
+@needs_eight_devices
 def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
     mesh = meshes.make_mesh(config.Mesh(tensor=2))
     put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))

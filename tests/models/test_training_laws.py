@@ -34,10 +34,10 @@ OBJECTIVES = {
 }
 
 
-def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool):
+def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool, dtype: str = "float32"):
     """(state, step) of a model of the zoo, on a mesh."""
     model = zoo.MODELS[name] if dropout else zoo.without_dropout(zoo.MODELS[name])
-    module = models.build(model, VOCABULARY, VOCABULARY)
+    module = models.build(model, VOCABULARY, VOCABULARY, dtype)
     params = zoo.parameters(module)["params"]
 
     def init(key):
@@ -156,18 +156,19 @@ def test_a_restart_changes_no_bit_whatever_is_learnt_from(name, learning, tmp_pa
     restarted_is_straight(name, OBJECTIVES[learning], tmp_path)
 
 
-def restarted_is_straight(name, learning, tmp_path):
+def restarted_is_straight(name, learning, tmp_path, dtype="float32", options=None):
     """n steps equal k steps, a save, a restore, and n - k steps: dropout on, average kept, to the last bit."""
 
     def trained(folder, stops):
         for steps in stops:
             often = dict(steps=steps, ema=0.9, evaluate_every=0, save_every=100, schedule="constant")
             train = config.Train(**often, **learning)
-            state, step = setting(name, train, one_device(), dropout=True)
+            state, step = setting(name, train, one_device(), True, dtype)
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
             init = lambda state=state: state
-            state = fit(state, init, step, batches, train, checkpoints, mesh=one_device()).state
+            where = dict(mesh=one_device(), compiler_options=options)
+            state = fit(state, init, step, batches, train, checkpoints, **where).state
             checkpoints.close()
         return jax.device_get(state)
 
