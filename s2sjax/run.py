@@ -292,7 +292,7 @@ def train(
     plan = task.plan(columns, multiple)
     stream = partial(
         batches.stream, columns, plan, stop=e.train.steps, prefetch=e.data.prefetch,
-        process_index=jax.process_index(), process_count=jax.process_count(),
+        shards=meshes.row_shards(mesh, jax.process_index()), shard_count=meshes.data_parallel_size(mesh),
     )  # fmt: skip
 
     rows = plan.rows[0]
