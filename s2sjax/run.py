@@ -30,7 +30,7 @@ from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.parameters import shapes_only
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
-from s2sjax.training import hosts, transfer
+from s2sjax.training import hosts, settings, transfer
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import Checkpoints
 from s2sjax.training.loop import Result, Scores, fit
@@ -265,6 +265,7 @@ def train(
     """
     from s2sjax.training.schedules import describe_change, optimizer  # imports Optax, which is slow
 
+    settings.check()
     experiment = config.resolve_paths(experiment, Path.cwd())
     e, task = experiment, task_of(experiment)
     optimizer(e.train)  # a wrong name or argument is refused before the data is read
@@ -292,7 +293,7 @@ def train(
     plan = task.plan(columns, multiple)
     stream = partial(
         batches.stream, columns, plan, stop=e.train.steps, prefetch=e.data.prefetch,
-        process_index=jax.process_index(), process_count=jax.process_count(),
+        shards=meshes.row_shards(mesh, jax.process_index()), shard_count=meshes.data_parallel_size(mesh),
     )  # fmt: skip
 
     rows = plan.rows[0]

@@ -158,26 +158,45 @@ def test_pods_killed_and_started_in_other_numbers_see_every_example_once_an_epoc
     killed_again_and_again(pod, "killed", [(1, 2, 11)], delay=0)
 
 
+SPLIT = {
+    "2x1": (2, 1, "--train.mesh.tensor", "2"),
+    "2x2": (2, 2, "--train.mesh.tensor", "4"),
+    "2x3": (2, 3, "--train.mesh.tensor", "2"),  # each host holds two of three shards of the rows: they share one
+    "4x1": (4, 1, "--train.mesh.fsdp", "2", "--train.mesh.tensor", "2"),
+}
+
+
+@zoo.each(SPLIT, "name", quick=(), rare=("2x3", "4x1"))
+def test_hosts_that_split_products_go_on_and_evaluate_as_one_device_does(pod, whole, name):
+    """A tensor axis that spans hosts: those of one group hold the same rows, and save what they hold together."""
+    processes, devices, *mesh = SPLIT[name]
+    killed_again_and_again(pod, f"split-{name}", [(processes, devices, 11, *mesh)], delay=0, last=SPLIT[name])
+    before = pod.results(f"split-{name}")
+    code, _, err = pod.finish(processes, devices, f"split-{name}", "--split", "test", evaluate=True)
+    assert (code, err) == (0, "") and pod.results(f"split-{name}") == before
+
+
 @pytest.mark.exhaustive
 def test_so_do_pods_killed_at_random(pod, whole):
     kills = [(2, 4, 5), (1, 2, 9), (2, 1, 12), (2, 2, 16), (1, 1, 19)]
     killed_again_and_again(pod, "killed-at-random", kills, delay=0.3)
 
 
-def killed_again_and_again(pod, out, kills, delay):
+def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsdp", "2", "--train.mesh.tensor", "4")):
+    """Pods that are killed, each in the given step; the last one, with another mesh, comes to the end."""
     chance = random.Random(seed_of(5))
     before = pod.life
-    for processes, devices, last in kills:
+    for processes, devices, step, *fields in kills:
         # A step further than the one that is killed: a pod that comes there before its end waits for it.
-        process = pod.start(processes, devices, out, hold=f"{last} all")
-        pod.wait_for(last - (delay > 0), process)
+        process = pod.start(processes, devices, out, *fields, hold=f"{step} all")
+        pod.wait_for(step - (delay > 0), process)
         time.sleep(chance.uniform(0, delay))
         for pid in children(process):  # all hosts at once: a power cut
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=WAIT)
         assert process.returncode
-    # The last one splits products over hosts, too, and so evaluates: the score is the same.
-    code, _, err = pod.finish(2, 4, out, "--train.mesh.fsdp", "2", "--train.mesh.tensor", "4")
+    processes, devices, *mesh = last  # it splits products, too, and so evaluates: the score is the same
+    code, _, err = pod.finish(processes, devices, out, *mesh)
     assert code == 0, err
     results = [pod.results(name) for name in ("whole", out)]
     assert results[0] == results[1]
@@ -272,8 +291,9 @@ def test_a_second_pod_is_refused_and_a_ctrl_c_saves_once(pod):
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
-    wild = ["--train.learning_rate", "1e38", "--train.clip", "0", "--train.max_skipped", "1"]
-    code, _, err = pod.finish(2, 1, "wild", *wild)
+    """Each once, though the hosts share rows."""
+    wild = ["--train.mesh.tensor", "2", "--train.learning_rate", "1e38", "--train.clip", "0", "--train.max_skipped", "1"]
+    code, _, err = pod.finish(2, 3, "wild", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
     assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"check the examples in {file}" in err
     (skipped,) = map(json.loads, file.read_text().splitlines())

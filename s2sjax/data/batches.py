@@ -3,8 +3,8 @@
     plan = Plan(columns.lengths, buckets, tokens=2048, seed=0, multiple=devices * micro_batches)
     for step, batch in stream(columns, plan, start=0, stop=10_000): ...
 
-To resume, start the stream at another step: there is no other state. The number of processes only decides which rows of
-a batch each of them loads. The columns can be those of any task: see columns.py.
+To resume, start the stream at another step: there is no other state. The mesh only decides which rows of a batch each
+process loads. The columns can be those of any task: see columns.py.
 
 Letters: B rows of a batch, N rows of the data set, k ragged columns.
 """
@@ -161,19 +161,24 @@ def _no_rows_message(lengths: np.ndarray, buckets: Buckets) -> str:
 # ------------------------------------------------------------------------------------- batches
 
 
-def make_batch(columns: AnyColumns, plan: Plan, step: int, process_index: int = 0, process_count: int = 1) -> Batch:
-    """This process's share of the global batch at `step`: a contiguous slice of its rows."""
+def make_batch(
+    columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int] = (0,), shard_count: int = 1
+) -> Batch:
+    """The rows of some shards of the global batch at `step`: it is split into `shard_count` equal parts.
+
+    Example: shards (0, 2) of 4 are the rows 0 1 4 5 of 8. A process loads the shards of its devices, which other
+    processes may hold as well: see `row_shards` in s2sjax/training/mesh.py.
+    """
     bucket, rows = plan.at(step)
     part = None if plan.part is None else plan.part[rows[rows >= 0][0]]
-    if len(rows) % process_count:
+    if len(rows) % shard_count:
         raise UserError(
-            f"a batch of {len(rows)} rows cannot be split evenly among {process_count} processes: "
-            f"plan it with a multiple of {process_count}"
+            f"a batch of {len(rows)} rows cannot be split evenly into {shard_count} shards: "
+            f"plan it with a multiple of {shard_count}"
         )
-    share = len(rows) // process_count
-    rows = rows[process_index * share : (process_index + 1) * share]
+    rows = rows.reshape(shard_count, -1)[list(shards)].ravel()
     batch = columns.batch(rows, plan.buckets[bucket], plan.epoch(step))
-    return batch if part is None else {**batch, "part": np.full(share, part, np.int32)}
+    return batch if part is None else {**batch, "part": np.full(len(rows), part, np.int32)}
 
 
 def stream(
@@ -181,8 +186,8 @@ def stream(
     plan: Plan,
     start: int,
     stop: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    shards: Sequence[int] = (0,),
+    shard_count: int = 1,
     prefetch: int = 4,
 ) -> Iterator[tuple[int, Batch]]:
     """(step, batch) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance; 0 prepares none.
@@ -199,7 +204,7 @@ def stream(
 
         def __getitem__(self, index: int) -> tuple[int, Batch]:
             step = start + int(index)
-            return step, make_batch(columns, plan, step, process_index, process_count)
+            return step, make_batch(columns, plan, step, shards, shard_count)
 
     def batches() -> Iterator[tuple[int, Batch]]:
         # Two threads: gathering rows holds the interpreter's lock most of the time, so more would only wait.

@@ -46,6 +46,7 @@ from s2sjax.plan.work import Kind, Work, count
 from s2sjax.run import beginning
 from s2sjax.tasks.task import Task
 from s2sjax.training import mesh as meshes
+from s2sjax.training import settings
 from s2sjax.training.memory import shard_bytes
 from s2sjax.training.schedules import optimizer
 from s2sjax.training.state import make_train_step
@@ -189,7 +190,7 @@ class Program:
             return analysis.temp_size_in_bytes
 
         with ThreadPoolExecutor(2) as pool:  # XLA releases the GIL
-            self._temporary |= zip(wanted, pool.map(temporary, wanted))
+            self._temporary |= zip(wanted, pool.map(settings.inherit(temporary), wanted))
 
     def memory(self, mesh: Mesh, rows: int) -> int:
         """Bytes on a device in a step with `rows` rows per device: see above."""

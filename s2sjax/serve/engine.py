@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from s2sjax.errors import UserError
+from s2sjax.training import settings
 
 WINDOW = 0.004
 """seconds that the first request of a batch waits for others"""
@@ -48,7 +49,7 @@ class Engine:
         self._changed = threading.Condition()
         self._stopped = False
         self.requests = self.items = self.batches = 0
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread = threading.Thread(target=settings.inherit(self._work), name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

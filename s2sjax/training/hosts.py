@@ -64,8 +64,11 @@ def is_multiprocess() -> bool:
     return jax.process_count() > 1
 
 
-def all_gather(rows: np.ndarray) -> np.ndarray:
-    """The rows [rows, ...] of all processes, concatenated in process order. All processes must call it."""
+def all_gather(rows: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+    """The rows [rows, ...] of all processes, concatenated in process order. All processes must call it.
+
+    Of a global array, which processes may hold in part or twice: each of its rows once, in its own order.
+    """
     return multihost_utils.process_allgather(rows, tiled=True) if is_multiprocess() else rows
 
 

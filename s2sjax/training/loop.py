@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from s2sjax import config
@@ -133,7 +134,7 @@ def fit(
             state, metrics = programs(state, on_device, log)
             _flush(pending, train, log)
             step += 1
-            pending = (step, batch, metrics)
+            pending = (step, on_device, metrics)
         if checkpoints is not None:
             checkpoints.wait()
         if interrupted:
@@ -200,5 +201,5 @@ def _examples(batch: Batch) -> list[int]:
     """The example numbers of a global batch, from its column `example`; -1 marks a padding row."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = hosts.all_gather(batch["example"])  # all processes get here: they see the same loss
-    return [int(number) for number in numbers.ravel() if number >= 0]
+    numbers = np.ravel(hosts.all_gather(batch["example"]))  # all processes get here: they see the same loss
+    return [int(number) for number in numbers if number >= 0]

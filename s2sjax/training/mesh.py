@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -68,18 +69,40 @@ def data_parallel_size(mesh: AnyMesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
+def row_shards(mesh: Mesh, process: int) -> list[int]:
+    """Which of the `data_parallel_size` parts of the rows the devices of a process hold, in ascending order.
+
+    With a tensor axis several processes may hold the same part; and what a process holds may have gaps.
+
+        devices of process      0 0 1 1         0 0 0 1 1 1         0 1 0 1
+        tensor                  4               2                   1
+        parts of process 0, 1   0; 0            0 1; 1 2            0 2; 1 3
+    """
+    parts = mesh.devices.reshape(data_parallel_size(mesh), -1)
+    return [part for part, devices in enumerate(parts) if any(one.process_index == process for one in devices)]
+
+
 def global_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Global arrays with rows split over data and fsdp, from the rows of this process, numpy [rows, ...]."""
-    sharding = NamedSharding(mesh, ROWS)
+    """Global arrays with rows split over data and fsdp, from the rows of this process, numpy [rows, ...].
+
+    They are the rows of its `row_shards`, one after the other.
+    """
+    sharding, count = NamedSharding(mesh, ROWS), data_parallel_size(mesh)
+    held = row_shards(mesh, jax.process_index())
 
     def put(leaf):
-        rows = leaf.shape[0] * jax.process_count()
-        if rows % data_parallel_size(mesh):
+        share, rest = divmod(leaf.shape[0], len(held))
+        if rest:
             raise UserError(
-                f"a batch of {rows} rows cannot be split over {data_parallel_size(mesh)} devices: "
-                f"make its rows a multiple of train.mesh data x fsdp = {data_parallel_size(mesh)}"
+                f"a batch of {leaf.shape[0] * count // len(held)} rows cannot be split over {count} devices: "
+                f"make its rows a multiple of train.mesh data x fsdp = {count}"
             )
-        return jax.make_array_from_process_local_data(sharding, leaf)
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            place = held.index((index[0].start or 0) // share)
+            return leaf[place * share : (place + 1) * share]
+
+        return jax.make_array_from_callback((share * count, *leaf.shape[1:]), sharding, part)
 
     return jax.tree.map(put, batch)
 

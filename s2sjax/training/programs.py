@@ -17,7 +17,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from s2sjax.core import device
-from s2sjax.training import hosts, memory
+from s2sjax.errors import UserError
+from s2sjax.training import hosts, memory, settings
 from s2sjax.training.mesh import ROWS, path_of
 from s2sjax.training.progress import Log
 from s2sjax.training.state import TrainState, TrainStep
@@ -27,6 +28,7 @@ Batch = Any
 
 class Compiled(NamedTuple):
     program: Any
+    """the step itself under JAX's debugging modes, see s2sjax/training/settings.py"""
     seconds: float
     memory: memory.Memory | None
     """where the backend reports it"""
@@ -71,7 +73,7 @@ class Programs:
         missing = {_shapes(batch): batch for batch in batches}
         for key, batch in missing.items():
             if key not in self._programs and key not in self._compiling:
-                self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+                self._compiling[key] = batch, self._submit(batch)
         if hosts.is_multiprocess():
             # All of them, before the first step: a process that is ready would wait in a collective for one that still
             # compiles, and collectives time out; and where GPUs tune their kernels together, each waits for all.
@@ -90,7 +92,17 @@ class Programs:
 
     def __call__(self, state: TrainState, batch: Batch, log: Log) -> tuple[TrainState, dict]:
         self.wait(batch, log)
-        return self._programs[_shapes(batch)](state, batch)
+        program = self._programs[_shapes(batch)]
+        if program is not self._step:
+            return program(state, batch)
+        try:
+            with self._with_mesh():
+                return program(state, batch)
+        except FloatingPointError as error:
+            raise UserError(
+                f"step {int(state.step) + 1}: {str(error).splitlines()[0].rstrip('.')} ({settings.place_of(error)}): "
+                "lower train.learning_rate or train.clip, or turn jax_debug_nans and jax_debug_infs off to skip such steps"
+            ) from error
 
     def close(self) -> None:
         """Does not wait for what is being compiled: XLA cannot be interrupted."""
@@ -98,15 +110,18 @@ class Programs:
 
     def _finish(self, key: Any, batch: Batch, log: Log) -> None:
         if key not in self._compiling:  # no plan announced it
-            self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+            self._compiling[key] = batch, self._submit(batch)
         try:
             self._compiling[key][1].result()
         except jax.errors.JaxRuntimeError as error:
             # Beside a running step an accelerator may have too little memory to try out kernels. Now none runs.
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             log.print(f"compiling the train step for batches of {_describe(batch)} failed ({reason}): trying once more")
-            self._compiling[key] = batch, self._pool.submit(self._compile, batch, self._notes.append)
+            self._compiling[key] = batch, self._submit(batch)
         self._take(key, log)
+
+    def _submit(self, batch: Batch) -> Future[Compiled]:
+        return self._pool.submit(settings.inherit(self._compile), batch, self._notes.append)
 
     def _take(self, key: Any, log: Log) -> None:
         batch, future = self._compiling[key]
@@ -114,7 +129,8 @@ class Programs:
         del self._compiling[key]
         while self._notes:
             log.print(self._notes.pop(0))
-        log.print(f"compiled the train step for batches of {_describe(batch)} in {self.seconds[key]:.1f} s")
+        if self._programs[key] is not self._step:
+            log.print(f"compiled the train step for batches of {_describe(batch)} in {self.seconds[key]:.1f} s")
         if needs:
             self.memory[key] = needs
             for line in self.describe_memory():
@@ -130,14 +146,19 @@ class Programs:
 
     def lower(self, batch: Batch) -> Any:
         """The step for batches of these shapes, ready to be compiled."""
-        with self._tracing, contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+        with self._tracing, self._with_mesh():
             return self._step.lower(self._state, self._abstract(batch))
+
+    def _with_mesh(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
 
     def _abstract(self, batch: Batch) -> Batch:
         sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
 
     def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> Compiled:
+        if settings.debugged():
+            return Compiled(self._step, 0.0, None)
         begin = time.perf_counter()
         program = device.compile_with(self.lower(batch), self._options, note)
         needs = memory.measure(self._state, self._abstract(batch), program)

@@ -257,15 +257,15 @@ def test_how_many_processes_share_a_batch_changes_no_row_of_it(count):
     pairs = some_pairs()
     plan = some_plan(pairs, multiple=4)
     for step in range(plan.steps_per_epoch + 2):
-        shares = [make_batch(pairs, plan, step, index, count) for index in range(count)]
+        shares = [make_batch(pairs, plan, step, [index], count) for index in range(count)]
         joined = {name: np.concatenate([share[name] for share in shares]) for name in shares[0]}
         assert equal(joined, make_batch(pairs, plan, step))
 
 
 def test_rows_that_do_not_divide_are_refused():
     pairs = some_pairs()
-    with pytest.raises(UserError, match="cannot be split evenly among 3 processes: plan it with a multiple of 3"):
-        make_batch(pairs, some_plan(pairs, tokens=1), 0, 0, 3)
+    with pytest.raises(UserError, match="cannot be split evenly into 3 shards: plan it with a multiple of 3"):
+        make_batch(pairs, some_plan(pairs, tokens=1), 0, [0], 3)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
@@ -284,14 +284,14 @@ def test_a_stream_gives_each_process_its_share():
     pairs = some_pairs()
     plan = some_plan(pairs)
     for index in range(2):
-        for step, batch in stream(pairs, plan, 2, 6, index, 2):
-            assert equal(batch, make_batch(pairs, plan, step, index, 2))
+        for step, batch in stream(pairs, plan, 2, 6, [index], 2):
+            assert equal(batch, make_batch(pairs, plan, step, [index], 2))
 
 
 def test_a_mistake_in_a_thread_reaches_the_user():
     pairs = some_pairs()
-    with pytest.raises(UserError, match="cannot be split evenly among 3 processes"):
-        next(stream(pairs, some_plan(pairs), 0, 5, 0, 3))
+    with pytest.raises(UserError, match="cannot be split evenly into 3 shards"):
+        next(stream(pairs, some_plan(pairs), 0, 5, [0], 3))
 
 
 def test_the_threads_end_with_the_stream():

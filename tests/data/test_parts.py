@@ -52,7 +52,7 @@ def test_a_batch_has_pairs_of_one_part_whose_words_hold_all_of_its_targets():
         rows = batch["example"][batch["example"] >= 0]
         assert set(parts.of[rows]) == {part}
         assert set(batch["target"].ravel()) <= set(parts.words[part]) and EOS in parts.words[part]
-        halves = [make_batch(pairs, plan, step, index, 2) for index in range(2)]
+        halves = [make_batch(pairs, plan, step, [index], 2) for index in range(2)]
         assert np.array_equal(np.concatenate([half["part"] for half in halves]), batch["part"])
         seen += rows.tolist()
     assert sorted(seen) == sorted([*range(60)] * 2)

@@ -43,7 +43,7 @@ def all_batches(data, steps=25):
     pairs = textpairs.make_columns(data, train, source, target, seed=1)
     plan = textpairs.make_plan(data, pairs, seed=1, multiple=2)
     found = [batches.make_batch(pairs, plan, step) for step in range(steps)]
-    shares = [batches.make_batch(pairs, plan, 3, index, 2) for index in range(2)]
+    shares = [batches.make_batch(pairs, plan, 3, [index], 2) for index in range(2)]
     return source.fingerprint, target.fingerprint, textpairs.fingerprint(train), plan.left_out, found + shares
 
 

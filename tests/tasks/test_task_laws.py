@@ -32,6 +32,7 @@ from s2sjax.config import (
     TaggerModel,
     Train,
 )
+from s2sjax.data import batches
 from s2sjax.data.pictures import Squares
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
@@ -53,6 +54,7 @@ from s2sjax.tasks import (
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
 from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
+from s2sjax.tasks.task import task_of
 from s2sjax.tasks.transcription import SpellerModel
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
@@ -195,6 +197,23 @@ def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
     run.train(changed(experiment, steps=4), tmp_path)
     restarted = params(run.train(experiment, tmp_path))
     assert all(np.array_equal(a, b) for a, b in zip(params(straight(name)[1]), restarted, strict=True))
+
+
+@zoo.each(EXPERIMENTS, quick=tuple(EXPERIMENTS))
+def test_a_shard_of_a_batch_has_the_rows_of_the_whole_batch(name):
+    """Bit for bit, random changes included, whichever rows a process loads beside them."""
+    task = task_of(EXPERIMENTS[name])
+    data = task.read()
+    columns = task.replace(assets=task.learn_assets(data)).columns(data)
+    plan = task.plan(columns, 4)
+    for step in (0, plan.steps_per_epoch + 1):
+        whole = batches.make_batch(columns, plan, step)
+        for shards in ([0], [1, 2], [0, 3]):
+            some = batches.make_batch(columns, plan, step, shards, 4)
+            assert some.keys() == whole.keys()
+            for column, rows in whole.items():
+                expected = np.concatenate([np.split(rows, 4)[shard] for shard in shards])
+                np.testing.assert_array_equal(some[column], expected)
 
 
 @every_task

@@ -1,6 +1,7 @@
 """One device equals eight: the same toy Transformer block's worth of matrices, split in every way."""
 
 import functools
+import itertools
 import re
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
+from s2sjax.data.batches import Plan, make_batch
 from s2sjax.errors import UserError
 from s2sjax.training import mesh, schedules, state
 
@@ -144,6 +146,57 @@ def test_tpus_of_several_slices_are_refused_and_gpus_of_several_hosts_are_not():
         mesh.make_mesh(config.Mesh(), two("tpu"))
     made = mesh.make_mesh(config.Mesh(fsdp=4), two("gpu"))
     assert [[device.slice_index for device in row] for row in made.devices[..., 0]] == [[0] * 4, [1] * 4]
+
+
+class NumberedRows:
+    """Columns whose batches tell which rows they have."""
+
+    def batch(self, rows, bucket, epoch=0):
+        return {"example": rows, "wide": np.stack([rows * 10 + place for place in range(bucket[0])], 1)}
+
+
+def factorisations(count):
+    """Every data x fsdp x tensor with this many devices."""
+    sizes = [n for n in range(1, count + 1) if count % n == 0]
+    return [shape for shape in itertools.product(sizes, repeat=3) if np.prod(shape) == count]
+
+
+PODS = [(processes, devices) for processes in range(1, 5) for devices in range(1, 5)]
+
+
+@pytest.mark.parametrize("processes, devices", PODS, ids=[f"{p}x{d}" for p, d in PODS])
+@pytest.mark.parametrize("order", ["by process", "in turns", "shuffled"])
+def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processes, devices, order, monkeypatch):
+    """The batches of all processes are the same global array, for every mesh: processes may share rows."""
+    fakes = [
+        FakeDevice(id=n, process_index=n // devices, platform="cpu", device_kind="fake", slice_index=0)
+        for n in range(processes * devices)
+    ]
+    if order == "in turns":
+        fakes.sort(key=lambda one: one.id % devices)
+    elif order == "shuffled":
+        fakes = [fakes[n] for n in np.random.default_rng(0).permutation(len(fakes))]
+    for data, fsdp, tensor in factorisations(len(fakes)):
+        where = mesh.make_mesh(config.Mesh(data, fsdp, tensor), fakes)
+        plan = Plan(np.full((30, 1), 2), [(3,)], tokens=18, seed=0, multiple=data * fsdp)
+        whole = make_batch(NumberedRows(), plan, 1)
+        seen = {}
+        for process in range(processes):
+
+            def place(shape, sharding, rows_of, process=process):
+                indices = sharding.devices_indices_map(shape)
+                return {one: rows_of(index) for one, index in indices.items() if one.process_index == process}
+
+            monkeypatch.setattr("jax.process_index", lambda process=process: process)
+            monkeypatch.setattr("jax.make_array_from_callback", place)
+            own = make_batch(NumberedRows(), plan, 1, mesh.row_shards(where, process), data * fsdp)
+            for name, held in mesh.global_batch(own, where).items():
+                seen.setdefault(name, {}).update(held)
+        for name, array in whole.items():
+            indices = jax.sharding.NamedSharding(where, mesh.ROWS).devices_indices_map(array.shape)
+            assert seen[name].keys() == indices.keys()
+            for one, index in indices.items():
+                np.testing.assert_array_equal(seen[name][one], array[index])
 
 
 @pytest.mark.parametrize(
