@@ -18,9 +18,21 @@ from s2sjax.training.fingerprints import named_leaves
 Tree = Any
 
 
+REPLACED = ".replaced"
+"""ends the name of a checkpoint while another state of its step is being written"""
+
+
 def steps_in(folder: Path) -> list[int]:
     """The steps that have a checkpoint, oldest first. One that is being written has another name until it is whole."""
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    names = {path.name.removesuffix(REPLACED) for path in folder.iterdir() if path.is_dir()}
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def path_in(folder: Path, step: int) -> Path:
+    """The folder of a checkpoint."""
+    path = folder / str(step)
+    former = folder / f"{step}{REPLACED}"
+    return former if former.exists() and not path.exists() else path
 
 
 def read_json(item: Path) -> Any:

@@ -9,8 +9,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
+from itertools import count
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -160,6 +162,80 @@ def test_five_lives_that_end_at_fixed_points(tmp_path):
 @pytest.mark.timeout(1800)
 def test_a_hundred_lives_that_end_at_random(tmp_path):
     assert lead_lives(tmp_path / "checkpoints", [at_random(random.Random(seed_of(0)))] * 100) >= 30
+
+
+# ---------------------------------------------------------------- a checkpoint that is replaced
+
+
+class Killed(BaseException):
+    """What ends a process that cannot be killed, since it runs the test."""
+
+
+def replaced_until(folder, end):
+    """Replaces the checkpoint of step 20, and dies before or after the call number `end` that changes the folder."""
+    checkpoints, calls = Checkpoints(folder, KEEP), count()
+
+    def mortal(function):
+        def call(*arguments, **options):
+            if threading.current_thread() is not threading.main_thread():  # Orbax, which has laws of its own
+                return function(*arguments, **options)
+            if next(calls) == end:
+                raise Killed
+            result = function(*arguments, **options)
+            if next(calls) == end:
+                checkpoints._manager.wait_until_finished()
+                raise Killed
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for where, name in (
+            (os, "rename"), (shutil, "rmtree"), (checkpoints._manager, "save"), (checkpoints._manager, "delete"),
+        ):  # fmt: skip
+            patch.setattr(where, name, mortal(getattr(where, name)))
+        try:
+            checkpoints.save(state_at(21)._replace(step=jnp.int32(20)), 20)
+            checkpoints.wait()
+        except Killed:
+            return True
+        finally:
+            checkpoints._manager.close()
+    return False
+
+
+def state_of_20(folder, **options):
+    """Which state the checkpoint of step 20 holds."""
+    restored, step = Checkpoints(folder, KEEP, **options).restore(state_at(0))
+    assert step == 20
+    (which,) = np.unique(np.asarray(restored.params["net"] - state_at(0).params["net"]))
+    np.testing.assert_array_equal(restored.optimizer["mean"], state_at(which / 1000).optimizer["mean"])
+    return which / 1000
+
+
+def test_a_checkpoint_that_is_replaced_is_there_at_every_moment(saved, tmp_path):
+    found = []
+    for end in count():
+        folder = shutil.copytree(saved, tmp_path / f"killed-{end}")
+        killed = replaced_until(folder, end)
+        found.append(state_of_20(folder, read_only=True))
+        assert state_of_20(folder) == found[-1], "a training finds what decoding finds"
+        assert {path.name for path in folder.iterdir()} == {"10", "20"}, "and nothing else is left"
+        if not killed:
+            break
+    assert found == sorted(found) and set(found) == {20, 21} and len(found) > 4
+
+
+def test_also_in_processes_that_are_killed(folder, tmp_path):
+    last = 20
+    for _ in range(4):
+        child = Child(lives.replace, tmp_path / "cache", folder)
+        while not (folder / f"20{TEMPORARY}").exists():
+            assert child.process.is_alive()
+        said = child.kill()
+        whole = max([number for what, number, _ in said if what == "saved"], default=0)
+        last = state_of_20(folder, read_only=True)
+        assert last == state_of_20(folder) and last >= whole and last >= 20
 
 
 # ------------------------------------------------------------------------- no space, no rights
