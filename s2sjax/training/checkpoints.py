@@ -191,6 +191,8 @@ class Checkpoints:
             self._manager.close()
 
     def _failed(self, error: BaseException) -> UserError:
+        if isinstance(error, UserError):
+            return error
         text = f"{type(error).__name__}: {error} {error.__cause__ or ''}"
         full = next((c for c in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(c) in text), None)
         reason = os.strerror(full) if full else text.splitlines()[0].strip()
@@ -230,9 +232,11 @@ class Checkpoints:
     def _header(self, step: int) -> dict:
         """Step, fingerprints, score and notes of a checkpoint."""
 
+        where = reading.path_in(self.folder, step)
+
         def read() -> dict:
-            notes = reading.path_in(self.folder, step) / "notes"
-            if not notes.is_dir():
+            notes = where / "notes"
+            if where.is_dir() and not notes.is_dir():
                 raise Damaged("its notes are missing")
             sealed = reading.read_json(notes) or self._restore_notes(step)
             header = unseal(sealed)
@@ -241,7 +245,7 @@ class Checkpoints:
             changed = self._changed_notes.get(str(step), {})
             return header | (changed if changed.get("crc32") == sealed["crc32"] else {}) | {"crc32": sealed["crc32"]}
 
-        return attempt(read)
+        return attempt(read, where)
 
     def _change_notes(self, step: int, score: float | None, notes: dict) -> None:
         """notes.json: {"20": {"crc32": of the notes in the checkpoint, "score": 0.5, "notes": {}}, ...}, sealed."""
@@ -384,7 +388,9 @@ class Checkpoints:
             return self._restore_arrays(step, name, tree) if found is None else found
 
         read = lambda: {name: read_item(name, tree) for name, tree in abstract.items()}
-        return attempt(read), wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
+        where = reading.path_in(self.folder, step)
+        found = attempt(read, where, lambda: reading.metadata_fault(where, saved))
+        return found, wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"

@@ -67,8 +67,8 @@ class Preemption:
     def interruptible(self, work: Callable[[], Value]) -> tuple[Value | None, bool]:
         """(work(), False), or (None, True) at once when a signal arrives: then its result is not needed.
 
-        The handler raises only while `_interruptible` is set. It is set and cleared inside the outer `try`, so that what
-        is raised is caught wherever the signal arrives, also in the `finally`.
+        The handler raises only while `_interruptible` is set. It is set and cleared inside the outer `try`: what is
+        raised is caught wherever the signal arrives, also in the `finally`.
         """
         try:
             try:
