@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def live_on(mouth: Connection, folder: Path) -> None:
     checkpoints.save(state_at(step + 1), step + 1)
     checkpoints.close()
     mouth.send(("closed", step + 1, os.listdir(folder)))
+
+
+def replace(mouth: Connection, folder: Path) -> None:
+    """Saves one state after the other as that of step 20; tells ("saving" | "saved", which, [])."""
+    checkpoints = Checkpoints(folder, KEEP)
+    for number in count(21):
+        mouth.send(("saving", number, []))
+        checkpoints.save(state_at(number)._replace(step=jnp.int32(20)), 20)
+        checkpoints.wait()
+        mouth.send(("saved", number, []))
 
 
 def run_out_of_space(mouth: Connection, folder: Path) -> None:

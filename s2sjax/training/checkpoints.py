@@ -4,6 +4,7 @@ A checkpoint has three items of arrays, `params`, `ema` (if an average is kept) 
 the carry, if the task has one), and a small JSON item, `notes`, with the step, the fingerprint of every array, the
 score, and the notes of the loop.
 A checkpoint is never changed. A score or notes that come later go to notes.json, a file of ours beside the checkpoints.
+Another state of the same step takes the place of the former, which is kept as 20.replaced until the new one is whole.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from itertools import count, zip_longest
+import shutil
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -50,7 +52,7 @@ class Checkpoints:
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, Damaged] = {}
         self._damaged: set[int] = set()
-        self._last, self._saving = 0, False
+        self._last, self._saving, self._replacing = 0, False, False
         self._manager: Any = None if read_only else self._open(keep)
         self._found = self._list() if read_only else []
         self._changed_notes = self._read_changed_notes()
@@ -75,6 +77,9 @@ class Checkpoints:
                 for path in (self.folder, *self.folder.glob("[0-9]*")):  # including those to be deleted later
                     if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
                         raise _os_error(errno.EACCES, path)
+            with hosts.leader_first("replaced checkpoints"):
+                if hosts.is_leader():
+                    self._finish_replacements()
             with quiet():
                 return ocp.CheckpointManager(self.folder, options=self._options(keep))
         except OSError as error:
@@ -117,7 +122,8 @@ class Checkpoints:
                 return
             self._set_damaged_aside()
             if step in self.steps():
-                self._manager.delete(step)
+                self._set_aside([step], [reading.REPLACED])
+                self._replacing = True
             sealed = seal({"step": step, "leaves": leaves, "score": score, "notes": notes or {}})
             items = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
             self._saving = True
@@ -137,15 +143,26 @@ class Checkpoints:
         """30 becomes 30.damaged: a damaged checkpoint is not used again, but never deleted."""
         found = hosts.all_gather_text("damaged", " ".join(map(str, sorted(self._damaged))))
         self._damaged = {int(step) for text in found for step in text.split()} & set(self.steps())
-        for step in sorted(self._damaged):
-            with hosts.leader_first(f"damaged checkpoint {step}"):
-                if hosts.is_leader():
-                    names = (f"{step}.damaged{f'-{n}' if n else ''}" for n in count())
-                    free = next(name for name in names if not (self.folder / name).exists())
-                    os.rename(self.folder / str(step), self.folder / free)
         if self._damaged:
-            self._manager.reload()
+            self._set_aside(sorted(self._damaged), [".damaged", *(f".damaged-{n}" for n in range(1, 1000))])
             self._damaged.clear()
+
+    def _set_aside(self, steps: list[int], endings: list[str]) -> None:
+        """Renames checkpoints, each by the first ending that makes a new name."""
+        with hosts.leader_first(f"set aside {steps}"):
+            for step in steps if hosts.is_leader() else []:
+                names = [f"{step}{ending}" for ending in endings]
+                free = next(name for name in names if not (self.folder / name).exists())
+                os.rename(self.folder / str(step), self.folder / free)
+        self._manager.reload()
+
+    def _finish_replacements(self) -> None:
+        """Deletes 20.replaced if the new 20 is whole; if a kill came before that, the former becomes 20 again."""
+        for former in self.folder.glob(f"*{reading.REPLACED}"):
+            if (new := former.with_suffix("")).exists():
+                shutil.rmtree(former)
+            else:
+                os.rename(former, new)
 
     def check(self) -> None:
         """Raises if the save in the background has failed; does not wait for one that is still running."""
@@ -161,6 +178,9 @@ class Checkpoints:
             self._saving = False
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
+            if self._replacing and hosts.is_leader():
+                self._finish_replacements()
+            self._replacing = False
         except Exception as error:
             raise self._failed(error) from error
 
@@ -171,6 +191,8 @@ class Checkpoints:
             self._manager.close()
 
     def _failed(self, error: BaseException) -> UserError:
+        if isinstance(error, UserError):
+            return error
         text = f"{type(error).__name__}: {error} {error.__cause__ or ''}"
         full = next((c for c in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(c) in text), None)
         reason = os.strerror(full) if full else text.splitlines()[0].strip()
@@ -210,17 +232,20 @@ class Checkpoints:
     def _header(self, step: int) -> dict:
         """Step, fingerprints, score and notes of a checkpoint."""
 
+        where = reading.path_in(self.folder, step)
+
         def read() -> dict:
-            if not (self.folder / str(step) / "notes").is_dir():
+            notes = where / "notes"
+            if where.is_dir() and not notes.is_dir():
                 raise Damaged("its notes are missing")
-            sealed = reading.read_json(self.folder / str(step) / "notes") or self._restore_notes(step)
+            sealed = reading.read_json(notes) or self._restore_notes(step)
             header = unseal(sealed)
             if header["step"] != step:
                 raise Damaged(f"it is the checkpoint of step {header['step']}")
             changed = self._changed_notes.get(str(step), {})
             return header | (changed if changed.get("crc32") == sealed["crc32"] else {}) | {"crc32": sealed["crc32"]}
 
-        return attempt(read)
+        return attempt(read, where)
 
     def _change_notes(self, step: int, score: float | None, notes: dict) -> None:
         """notes.json: {"20": {"crc32": of the notes in the checkpoint, "score": 0.5, "notes": {}}, ...}, sealed."""
@@ -326,7 +351,7 @@ class Checkpoints:
     def _path(self, step: int, name: str) -> Any:
         from etils import epath  # what Orbax's handlers take
 
-        return epath.Path(self.folder / str(step) / name)
+        return epath.Path(reading.path_in(self.folder, step) / name)
 
     def _read(self, step: int, template: dict[str, Tree], params_only: bool) -> dict[str, Tree]:
         """The items of the template, compared with their fingerprints. With `params_only`, the average as `params`.
@@ -359,11 +384,13 @@ class Checkpoints:
         alone = params_only and not hosts.is_multiprocess()  # then every array can be read whole
 
         def read_item(name: str, tree: Tree) -> Tree:
-            found = reading.read_arrays(self.folder / str(step) / name, tree) if alone else None
+            found = reading.read_arrays(reading.path_in(self.folder, step) / name, tree) if alone else None
             return self._restore_arrays(step, name, tree) if found is None else found
 
         read = lambda: {name: read_item(name, tree) for name, tree in abstract.items()}
-        return attempt(read), wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
+        where = reading.path_in(self.folder, step)
+        found = attempt(read, where, lambda: reading.metadata_fault(where, saved))
+        return found, wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"

@@ -1,7 +1,8 @@
 """What counts as damage to a checkpoint, what does not, and how the processes of a run agree on it.
 
-A wrong fingerprint, a wrong checksum or a missing part is damage. An error of memory, permissions, devices, the network
-or the file system is not: it is raised as what it is.
+Damage is proved: a wrong fingerprint, a wrong checksum, a file that is missing or torn, metadata that cannot be parsed.
+Every other error is not: one of memory, permissions, devices, the network or the file system is told in one line, and
+one of the code is raised as it is.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import errno
 import gc
 import json
 import logging
+import os
 import re
 import sys
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import absl.logging
 import jax
@@ -35,20 +38,31 @@ def seal(content: dict) -> dict:
 
 
 def unseal(sealed: dict) -> dict:
-    if zlib.crc32(sealed["body"].encode()) != sealed["crc32"]:
+    try:
+        body, crc32 = sealed["body"].encode(), sealed["crc32"]
+    except (KeyError, TypeError, AttributeError):
+        raise Damaged("the notes have no checksum") from None
+    if zlib.crc32(body) != crc32:
         raise Damaged("the notes do not match their checksum")
-    return json.loads(sealed["body"])
+    return json.loads(body)
 
 
-def attempt(read: Callable[[], dict]) -> dict:
-    """read(), or Damaged with a short reason. An error that says nothing about the files is raised as it is."""
+def attempt(read: Callable[[], dict], where: Path, find_fault: Callable[[], str] = lambda: "") -> dict:
+    """read() of the checkpoint `where`, or Damaged with a short reason; any other error is raised.
+
+    find_fault: what is wrong with the files, if an error of read() does not prove it; empty if nothing is.
+    """
     with quiet():
         try:
             return read()
         except Exception as error:
-            if not is_damage(error):
+            if proof := proof_of_damage(error, where):
+                damage = reason(proof)
+            elif trouble := error_of_the_machine(error):
+                why = f"cannot read {where} ({reason(trouble)})"
+                raise UserError(f"{why}: fix it, and run the same command again") from error
+            elif not (damage := find_fault()):
                 raise
-            damage = reason(error)
         time.sleep(0.2)  # the other reads of this checkpoint are still running
         gc.collect()
     raise Damaged(damage)
@@ -72,26 +86,52 @@ def same_for_all(what: str) -> Iterator[None]:
         raise Damaged(damage)
 
 
-_NOT_DAMAGE = "(PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED):"
-"""how TensorStore's errors begin"""
+_LOST_DATA = "((NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): )?Error (opening|reading|decoding|parsing) "
+_STATUS = "[A-Z]+(_[A-Z]+)*: "
+"""how errors of TensorStore begin; an invalid argument has no status"""
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
 
-def is_damage(error: BaseException | None) -> bool:
-    """Whether a failed read is the fault of the checkpoint: not of memory, permissions, devices or the file system."""
-    while error is not None:
-        if isinstance(error, (MemoryError, PermissionError, TimeoutError, ConnectionError, jax.errors.JaxRuntimeError)):
-            return False
-        if re.match(_NOT_DAMAGE, str(error)):
-            return False
-        codes = [int(code) for code in re.findall(r"os_error_code='(\d+)'", str(error))]
-        codes += [error.errno] if isinstance(error, OSError) and error.errno else []
-        if set(codes) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}:
-            return False
+def proof_of_damage(error: BaseException | None, where: Path) -> BaseException | None:
+    """The error, or its cause, that proves that files of the checkpoint `where` are missing or torn; None if none does.
+
+    No proof: the whole checkpoint is gone, because a training has deleted it or its disk is not mounted any more.
+    """
+    if not where.is_dir() or _os_errors(error) - _MISSING:
+        return None
+    while error is not None and not _is_proof(error, where):
+        error = error.__cause__
+    return error
+
+
+def _is_proof(error: BaseException, where: Path) -> bool:
+    if isinstance(error, OSError):
+        named = Path(os.fsdecode(error.filename)).is_relative_to(where) if error.filename else str(where) in str(error)
+        return named and (isinstance(error, FileNotFoundError) or error.errno in _MISSING)
+    if isinstance(error, (Damaged, json.JSONDecodeError, UnicodeDecodeError)):
+        return True
+    return isinstance(error, ValueError) and re.match(_LOST_DATA, str(error)) is not None
+
+
+def error_of_the_machine(error: BaseException | None) -> BaseException | None:
+    """The error, or its cause, that is one of memory, devices, the network or the file system; None for one of code."""
+    kinds = (OSError, MemoryError, jax.errors.JaxRuntimeError)
+    while error is not None and not isinstance(error, kinds) and not re.match(_STATUS, str(error)):
         error = error.__cause__ or error.__context__
-    return True
+    return error
 
 
-def reason(error: Exception) -> str:
+def _os_errors(error: BaseException | None) -> set[int]:
+    """The error numbers of the operating system, also those that TensorStore tells."""
+    found: set[int] = set()
+    while error is not None:
+        found |= {int(code) for code in re.findall(r"os_error_code='(\d+)'", str(error))}
+        found |= {error.errno} if isinstance(error, OSError) and error.errno else set()
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def reason(error: BaseException) -> str:
     """The first line of an error, shortened."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 

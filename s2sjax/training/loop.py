@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -98,9 +99,8 @@ def fit(
             if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
                 _flush(pending, train, log)
                 pending = None
-                with log.timed("evaluate"), preemption.interruptible() as evaluation:
-                    scores = evaluate(state, step)
-                interrupted = evaluation.interrupted
+                with log.timed("evaluate"):
+                    scores, interrupted = preemption.interruptible(partial(evaluate, state, step))
                 if not interrupted and scores is not None:
                     score, best = scores.value, judge(best, scores, step)
                     log.scores(step, *scores)
@@ -127,9 +127,7 @@ def fit(
             at, batch = next(stream)
             assert at == step, f"expected the batch of step {step}, got that of step {at}"
             on_device = batch if mesh is None else global_batch(batch, mesh)
-            with preemption.interruptible() as compilation:
-                programs.wait(on_device, log)
-            if compilation.interrupted:
+            if preemption.interruptible(partial(programs.wait, on_device, log))[1]:
                 continue
             state, metrics = programs(state, on_device, log)
             _flush(pending, train, log)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -21,8 +20,7 @@ class _LeaveBlock(BaseException):
     """Raised by the signal handler inside `interruptible`; no `except Exception` may catch it."""
 
 
-class Interruptible:
-    interrupted = False
+Value = TypeVar("Value")
 
 
 class Preemption:
@@ -63,19 +61,26 @@ class Preemption:
         if self._distributed:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self._interruptible:
+            self._interruptible = False  # here: a second signal may come before another line has run
             raise _LeaveBlock
 
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[Interruptible]:
-        """A block whose result is not needed when a signal arrives: it is left at once, with `interrupted` set."""
-        block = Interruptible()
-        self._interruptible = True
+    def interruptible(self, work: Callable[[], Value]) -> tuple[Value | None, bool]:
+        """(work(), False), or (None, True) at once when a signal arrives: then its result is not needed.
+
+        The handler raises only while `_interruptible` is set. It is set and cleared inside the outer `try`: what is
+        raised is caught wherever the signal arrives, also in the `finally`.
+        """
         try:
-            yield block
+            try:
+                self._interruptible = not self._distributed
+                if self._noted and self._interruptible:
+                    raise _LeaveBlock
+                result = work()
+            finally:
+                self._interruptible = False
+            return result, False
         except _LeaveBlock:
-            block.interrupted = True
-        finally:
-            self._interruptible = False
+            return None, True
 
     def reached(self, step: int) -> bool:
         """Whether to stop before this step."""

@@ -7,6 +7,7 @@ what is wrong with it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,21 @@ from s2sjax.training.fingerprints import named_leaves
 Tree = Any
 
 
+REPLACED = ".replaced"
+"""ends the name of a checkpoint while another state of its step is being written"""
+
+
 def steps_in(folder: Path) -> list[int]:
     """The steps that have a checkpoint, oldest first. One that is being written has another name until it is whole."""
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    names = {path.name.removesuffix(REPLACED) for path in folder.iterdir() if path.is_dir()}
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def path_in(folder: Path, step: int) -> Path:
+    """The folder of a checkpoint."""
+    path = folder / str(step)
+    former = folder / f"{step}{REPLACED}"
+    return former if former.exists() and not path.exists() else path
 
 
 def read_json(item: Path) -> Any:
@@ -29,6 +42,42 @@ def read_json(item: Path) -> Any:
         return json.loads((item / "metadata").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def metadata_fault(checkpoint: Path, names: Iterable[str]) -> str:
+    """What proves that the JSON metadata of the arrays, which have these names, is damaged; empty if nothing does.
+
+    All items of a checkpoint are written at once: the metadata of each has the same keys, whatever they mean.
+    """
+    leaves: dict[str, set[str]] = {}
+    for name in names:
+        item, _, leaf = name.partition("/")
+        leaves.setdefault(item, set()).add(leaf)
+    for pattern in ("_METADATA", "array_metadatas/*"):
+        files = {path: _parsed(path) for item in leaves for path in sorted((checkpoint / item).glob(pattern))}
+        keys = [_keys(content) for content in files.values()]
+        for (path, content), own in zip(files.items(), keys):
+            if content is None or any(own != other for other in keys):
+                return f"{path.relative_to(checkpoint)} is not as it was written"
+    for item, expected in leaves.items():
+        entries = (_parsed(checkpoint / item / "_METADATA") or {}).get("tree_metadata", {}).values()
+        if {"/".join(str(key["key"]) for key in entry["key_metadata"]) for entry in entries} != expected:
+            return f"{item}/_METADATA lists other arrays"
+    return ""
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, FileNotFoundError):
+        return None
+
+
+def _keys(content: Any) -> set[str]:
+    """The keys of all objects in a JSON file, without the names of arrays: "('net', 'kernel')"."""
+    inner = content if isinstance(content, list) else list(content.values()) if isinstance(content, dict) else []
+    own = {key for key in content if not key.startswith("(")} if isinstance(content, dict) else set()
+    return own.union(*map(_keys, inner))
 
 
 def read_arrays(item: Path, template: Tree) -> Tree | None:

@@ -90,7 +90,7 @@ def assert_same(one, other):
 
 
 def preempted_at(last, number=signal.SIGTERM):
-    """Batches that bring a signal with the batch of step `last`."""
+    """Batches that bring a signal after `last` steps."""
 
     def preempted(start):
         for step, batch in batches(start):
@@ -102,9 +102,16 @@ def preempted_at(last, number=signal.SIGTERM):
 
 
 def scores(*values):
-    """An evaluation that finds these errors, one after the other."""
+    """An evaluation that finds these errors, one after the other, or is ended by a signal."""
     remaining = list(values)
-    return lambda state, step: loop.Scores("error", remaining.pop(0), higher_is_better=False)
+
+    def evaluate(state, step):
+        if isinstance(remaining[0], signal.Signals):
+            os.kill(os.getpid(), remaining.pop(0))
+            raise AssertionError("the evaluation went on")
+        return loop.Scores("error", remaining.pop(0), higher_is_better=False)
+
+    return evaluate
 
 
 def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
@@ -112,7 +119,7 @@ def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
     whole = lab.fit(train)
     assert whole.status == "done" and int(whole.state.step) == 10
 
-    cut = other.fit(train, batches=preempted_at(5))
+    cut = other.fit(train, batches=preempted_at(6))
     assert cut.status == "interrupted" and int(cut.state.step) == 6
     assert other.checkpoints.steps() == [4, 6], "6 is no multiple of save_every"
     resumed = other.fit(train)
@@ -226,8 +233,8 @@ def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_don
 def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
     train = config.replace(TRAIN, steps=40, save_every=2, evaluate_every=2, patience=3, keep=1)
 
-    cut = lab.fit(train, batches=preempted_at(7), evaluate=scores(5.0, 3.0, 4.0, 9.9))
-    # step 2: 5, step 4: 3 (best), step 6: 4; the SIGTERM before step 8 leaves its evaluation to the next run
+    cut = lab.fit(train, evaluate=scores(5.0, 3.0, 4.0, signal.SIGTERM))
+    # step 2: 5, step 4: 3 (best), step 6: 4; the SIGTERM at step 8 leaves its evaluation to the next run
     assert cut.status == "interrupted" and cut.best == loop.Best(3.0, 4, 1, 6)
     assert lab.checkpoints.steps() == [4, 8]
     stopped = lab.fit(train, evaluate=scores(3.0, float("nan"), 0.0))
@@ -243,7 +250,7 @@ def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
 def test_an_evaluation_put_off_by_a_sigterm_can_still_be_the_best(lab):
     train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
 
-    assert lab.fit(train, batches=preempted_at(3), evaluate=scores()).status == "interrupted"
+    assert lab.fit(train, evaluate=scores(signal.SIGTERM)).status == "interrupted"
     done = lab.fit(train, evaluate=scores(1.0, 2.0))
     assert done.status == "done" and done.best == loop.Best(1.0, 4, 1, 8)
     assert lab.checkpoints.best_step() == 4 and lab.checkpoints.steps() == [4, 8]
@@ -256,7 +263,7 @@ def test_an_evaluation_made_up_for_is_not_made_twice_though_it_was_no_better(lab
     def dying(start):
         raise ConnectionError("the data went away")
 
-    assert lab.fit(train, batches=preempted_at(3), evaluate=scores(1.0)).status == "interrupted"
+    assert lab.fit(train, evaluate=scores(1.0, signal.SIGTERM)).status == "interrupted"
     with pytest.raises(ConnectionError):
         lab.fit(train, batches=dying, evaluate=scores(2.0))
     done = lab.fit(train, evaluate=scores(3.0, 4.0))
@@ -353,11 +360,7 @@ def test_a_sigterm_cuts_an_evaluation_short_and_saves(lab):
     """An evaluation may take minutes; whoever sends a SIGTERM waits seconds."""
     train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
 
-    def endless(state, step):
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise AssertionError("the evaluation went on")
-
-    cut = lab.fit(train, evaluate=endless)
+    cut = lab.fit(train, evaluate=scores(signal.SIGTERM))
     assert cut.status == "interrupted" and lab.checkpoints.steps() == [4]
     done = lab.fit(train, evaluate=scores(1.0, 2.0))
     assert done.status == "done" and done.best == loop.Best(1.0, 4, 1, 8), "the evaluation was made up for"
@@ -367,6 +370,8 @@ def test_a_sigterm_cuts_compiling_short(lab, monkeypatch):
     monkeypatch.setattr(loop.Programs, "wait", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     cut = lab.fit()
     assert cut.status == "interrupted" and int(cut.state.step) == 0
+    monkeypatch.setattr(loop.Programs, "wait", lambda *_: pytest.fail("it compiles after the signal"))
+    assert lab.fit(batches=preempted_at(0)).status == "interrupted"
 
 
 # -------------------------------------------------------------------------------------- Ctrl-C
@@ -385,7 +390,7 @@ def test_a_ctrl_c_saves_and_the_next_run_goes_on_bit_for_bit(lab, other, keyboar
     whole = lab.fit()
     capsys.readouterr()
     with pytest.raises(KeyboardInterrupt):
-        other.fit(batches=preempted_at(5, signal.SIGINT))
+        other.fit(batches=preempted_at(6, signal.SIGINT))
     out = capsys.readouterr().out
     assert out.endswith(
         "saving step 6; a second Ctrl-C ends at once\n"

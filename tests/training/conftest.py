@@ -1,0 +1,25 @@
+"""Checkpoints to be damaged."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Checkpoints of steps 10 and 20, both with scores, that of 20 the better one."""
+    from lives import KEEP, state_at  # imports Orbax, which is slow
+
+    from s2sjax.training.checkpoints import Checkpoints
+
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    checkpoints = Checkpoints(folder, KEEP, "max")
+    for step in (10, 20):
+        checkpoints.save(state_at(step), step, score=step)
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "checkpoints")
