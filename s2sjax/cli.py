@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from s2sjax import __version__, commands, launch
+from s2sjax.addresses import local_path
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest
 
@@ -64,6 +65,9 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
         return options.parser.print_help()
     if fields and not options.takes_fields:
         raise UserError(f"{options.name} has no option {fields[0]}: see s2sjax {options.name} --help")
+    for value in vars(options).values():  # before anything is read or made
+        for path in filter(lambda each: isinstance(each, str), value if isinstance(value, list) else [value]):
+            local_path(path)
     return options.command(options, fields)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax import evaluations
+from s2sjax import config, evaluations
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics import METRICS, Result
 from s2sjax.evaluate.significance import Difference, bootstrap, line_scores, sacrebleu_bootstrap
@@ -192,7 +192,7 @@ def compare(first: Any, second: Any, split: str | None = None, resamples: int = 
 def _open(item: Any) -> Evaluation | Path:
     if isinstance(item, Evaluation):
         return item
-    path = Path(getattr(item, "folder", item))
+    path = config.local_path(getattr(item, "folder", item))
     return evaluations.read(path) if (path / evaluations.RESULTS).is_file() else path
 
 

@@ -214,7 +214,7 @@ def read(path: Path) -> Evaluation:
 
 def read_all(run: str | Path) -> list[Evaluation]:
     """The evaluations of a run, the newest last."""
-    run = Path(run)
+    run = config.local_path(run)
     if not (run / folder.CONFIG).is_file():
         raise UserError(f"{run} is not a run folder (it has no {folder.CONFIG}): name another folder")
     pages = {path.parent: _page(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))}

@@ -243,7 +243,7 @@ class Run:
 
 def load(path: str | Path) -> Run:
     """A run that was trained before."""
-    return Run(Path(path), folder.open_task(Path(path)))
+    return Run(path := config.local_path(path), folder.open_task(path))
 
 
 # ------------------------------------------------------------------------------------ training
@@ -358,7 +358,7 @@ def _initial_run(path: Path, init: str | Path | None, init_assets: bool) -> Run 
         raise UserError("--init-assets takes the vocabularies of a run: name it with --init RUN")
     if folder.has_checkpoint(path):
         return None
-    source = Path(init).absolute() if init else folder.recorded_init(path)
+    source = config.local_path(init).absolute() if init else folder.recorded_init(path)
     if source is None:
         return None
     if Path(source) == path.absolute():

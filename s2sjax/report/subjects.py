@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from s2sjax import evaluations, folder, run
+from s2sjax import config, evaluations, folder, run
 from s2sjax.errors import UserError
 from s2sjax.evaluations import Evaluation
 from s2sjax.run import Run
@@ -24,7 +24,8 @@ class Subject(NamedTuple):
 
 def open_all(paths: Sequence[str | Path], split: str | None, say: Callable[[str], None]) -> list[Subject]:
     """paths: run folders, or their evaluations, RUN/evaluations/NAME. say: gets a line before a run is evaluated."""
-    stored = [evaluations.read(Path(path)) if (Path(path) / evaluations.RESULTS).is_file() else None for path in paths]
+    paths = [config.local_path(path) for path in paths]
+    stored = [evaluations.read(path) if (path / evaluations.RESULTS).is_file() else None for path in paths]
     splits = {one.split for one in stored if one} | ({split} if split else set())
     if len(splits) > 1:
         raise UserError(f"a report is about one split, and these are {' and '.join(sorted(splits))}: choose one")
@@ -32,7 +33,7 @@ def open_all(paths: Sequence[str | Path], split: str | None, say: Callable[[str]
     found = []
     load = cache(run.load)  # two evaluations of one run share its parameters and programs
     for path, label, one in zip(paths, labels(paths), stored):
-        opened = load(one.run if one else Path(path))
+        opened = load(one.run if one else path)
         split = split or evaluations.default_split(opened.task)
         found.append(Subject(label, opened, *((one, "") if one else newest(opened, split, say))))
     return found

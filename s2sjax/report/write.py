@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from s2sjax import folder
+from s2sjax import config, folder
 from s2sjax.comparison import FEWEST_RESAMPLES
 from s2sjax.errors import UserError
 from s2sjax.report import page
@@ -38,7 +38,7 @@ def write(
 
 
 def check_out(out: str | Path) -> Path:
-    path = Path(out)
+    path = config.local_path(out)
     if path.suffix not in (".html", ".htm"):
         raise UserError(f"--out {path} is not an HTML file: name one that ends in .html")
     if path.is_dir():
