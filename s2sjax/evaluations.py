@@ -105,7 +105,7 @@ def evaluate(
     the scores before they are written: if they cannot be, they are not lost.
     """
     task, mesh = run.task, run.mesh()
-    split = split or default_split(task)
+    split = split or task.default_split
     if split is None:
         raise UserError("there are neither test nor dev examples: name another split")
     if split not in SPLITS:
@@ -141,11 +141,6 @@ def _changed(run: Any) -> dict[str, Any]:
     old, new = settings(run.trained), settings(run.experiment)
     named = (*folder.FREE, *run.task.settings_fields)
     return {name: value for name, value in new.items() if old.get(name) != value and name not in named}
-
-
-def default_split(task: Task) -> str | None:
-    """The split that is evaluated if none is named: test, or dev if there is no test."""
-    return next((split for split in ("test", "dev") if task.has(split)), None)
 
 
 # -------------------------------------------------------------------------- names and files of a run

@@ -18,10 +18,12 @@ COMMANDS = [
     f"train {BUCKET}.py", f"train page.py --out {BUCKET}", f"train page.py --out={BUCKET}",
     f"train page.py --init {BUCKET}", f"train page.py --data.corpus.folder {BUCKET}",
     f"prepare {BUCKET}.py", f"prepare page.py --out {BUCKET}", f"plan {BUCKET}.py",
-    f"evaluate {BUCKET}", f"evaluate run --also {BUCKET}", f"results run {BUCKET}", f"results run --curves {BUCKET}.png",
-    f"compare run {BUCKET}", f"compare {BUCKET} run", f"report run {BUCKET}", f"report run --out {BUCKET}.html",
+    f"evaluate {BUCKET}", f"evaluate run --also {BUCKET}", f"results run {BUCKET}",
+    f"results run --curves {BUCKET}.png", f"compare run {BUCKET}", f"compare {BUCKET} run", f"report run {BUCKET}",
+    f"report run --out {BUCKET}.html",
     f"decode {BUCKET}", f"decode run --also {BUCKET}", f"decode run --tree {BUCKET}.png", f"serve {BUCKET}",
-    f"score {BUCKET}", f"align {BUCKET} b.txt", f"align a.txt b.txt --out {BUCKET}", f"align a.txt b.txt --run {BUCKET}",
+    f"score {BUCKET}", f"align {BUCKET} b.txt", f"align a.txt b.txt --out {BUCKET}",
+    f"align a.txt b.txt --run {BUCKET}",
     f"bench layers --out {BUCKET}", f"launch -- train page.py --out {BUCKET}",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ from s2sjax.config.data import (
     TextFiles,
     Tfds,
 )
-from s2sjax.config.evaluation import Evaluate, Metric
+from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric
 from s2sjax.config.experiment import Experiment
 from s2sjax.config.labels import LabelData, LabelEvaluate, LabelledFrames, LabelledText, LabelModel
 from s2sjax.config.language import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, TransformerLM
