@@ -104,7 +104,10 @@ def results(options: argparse.Namespace, fields: list[str]) -> None:
     for folder in options.runs:
         if not evaluations.read_all(folder):
             print(f"{folder} has no evaluations yet: s2sjax evaluate {folder}", file=sys.stderr)
-    return print(evaluations.table(options.runs))
+    print(evaluations.table(options.runs))
+    for line in evaluations.remarks(options.runs):
+        print(line, file=sys.stderr)
+    return None
 
 
 def compare(options: argparse.Namespace, fields: list[str]) -> None:
