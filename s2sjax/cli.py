@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from s2sjax import __version__, commands, launch
+from s2sjax.addresses import local_path
 from s2sjax.errors import UserError
 from s2sjax.fields import nearest
 
@@ -64,6 +65,9 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
         return options.parser.print_help()
     if fields and not options.takes_fields:
         raise UserError(f"{options.name} has no option {fields[0]}: see s2sjax {options.name} --help")
+    for value in vars(options).values():  # before anything is read or made
+        for path in filter(lambda each: isinstance(each, str), value if isinstance(value, list) else [value]):
+            local_path(path)
     return options.command(options, fields)
 
 
@@ -167,6 +171,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument("--init", metavar="RUN", help=about)
     about = "with --init, also take its vocabularies, instead of learning new ones"
     train.add_argument("--init-assets", action="store_true", help=about)
+    about = "leave the test split alone, and score dev after training instead (evaluate.test False)"
+    train.add_argument("--no-test", action="store_true", help=about)
     joined = "run as one process of several, one on each host: see docs/pod.md"
     train.add_argument("--distributed", action="store_true", help=joined)
     about = "convert the text of an experiment to ids once, so that training only reads them"
@@ -178,7 +184,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     prepare.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help=about)
     about = "predict a split with the best checkpoint and print its metrics"
     evaluate = command("evaluate", commands.evaluate, about, "RUN", folder, ADJUST.format(name="evaluate"))
-    about = "(default: test, or dev if there is no test split)"
+    about = "(default: test, or dev if there is no test split or evaluate.test is False)"
     evaluate.add_argument("--split", choices=["train", "dev", "test"], help=about)
     also = "another run with the same vocabularies: decode with both as an ensemble; can be repeated"
     evaluate.add_argument("--also", metavar="RUN", action="append", default=[], help=also)

@@ -50,7 +50,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         if result.status == "interrupted":
             _leave(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
-        if run.default_split(trained.task):
+        if trained.task.default_split:
             written.append(run.evaluate(trained, report=_print_now).path)
         written += run.show(trained)
         print("wrote " + ", ".join(str(path) for path in written))
@@ -104,7 +104,10 @@ def results(options: argparse.Namespace, fields: list[str]) -> None:
     for folder in options.runs:
         if not evaluations.read_all(folder):
             print(f"{folder} has no evaluations yet: s2sjax evaluate {folder}", file=sys.stderr)
-    return print(evaluations.table(options.runs))
+    print(evaluations.table(options.runs))
+    for line in evaluations.remarks(options.runs):
+        print(line, file=sys.stderr)
+    return None
 
 
 def compare(options: argparse.Namespace, fields: list[str]) -> None:
@@ -353,7 +356,13 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
         # `override` checks the whole: a field set on the command line may make the model fit.
         object.__setattr__(experiment, "model", models.NAMED[name].config)
-    return config.resolve_paths(override(options, experiment, fields), Path.cwd())
+    experiment = override(options, experiment, fields)
+    if getattr(options, "no_test", False):
+        if not hasattr(experiment.evaluate, "test"):
+            kind = type(experiment.evaluate).__name__
+            raise UserError(f"{kind} has no field test for --no-test: make it a subclass of config.EvaluationSettings")
+        experiment = config.replace(experiment, evaluate=config.replace(experiment.evaluate, test=False))
+    return config.resolve_paths(experiment, Path.cwd())
 
 
 def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:

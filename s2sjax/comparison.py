@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax import evaluations
+from s2sjax import config, evaluations
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics import METRICS, Result
 from s2sjax.evaluate.significance import Difference, bootstrap, line_scores, sacrebleu_bootstrap
@@ -17,6 +17,7 @@ from s2sjax.evaluations import Evaluation
 
 LEVEL = 0.05
 """a difference with a smaller p is called significant"""
+DIFFERENT = "the settings of the evaluations differ, so the models are not the only difference"
 FEWEST_RESAMPLES = 100
 FEW = 30
 """examples, of which resamples are too much alike"""
@@ -52,6 +53,8 @@ class Comparison:
                     f"{first[name].label} of {first.path} has the signature {a}, that of {second.path} {b}: "
                     "they cannot be compared"
                 )
+        self.differing = evaluations.differences([first, second])
+        """settings that are not the same, so that the models are not all that differs"""
         can_test = lambda name: all(has_example_scores(one, name) for one in (first, second))
         tested = [name for name in self.metrics if can_test(name)] or self.metrics
         self.untested = [name for name in self.metrics if name not in tested]
@@ -113,6 +116,10 @@ class Comparison:
             *_table([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
+        if self.differing:
+            lines.append(f"{DIFFERENT}: {self.differing}")
+        if self.first.step != self.second.step:
+            lines.append(f"A is the checkpoint of step {self.first.step}, B that of step {self.second.step}")
         for a, b in ((self.first[name], self.second[name]) for name in self.untested):
             lines.append(f"not tested, because it is no sum over examples: {a} (A), {b} (B)")
         if count < FEW:
@@ -172,7 +179,8 @@ def has_example_scores(evaluation: Evaluation, name: str) -> bool:
 def compare(first: Any, second: Any, split: str | None = None, resamples: int = 1000) -> Comparison:
     """Each is an Evaluation, its folder RUN/evaluations/NAME, or a run or its folder: its newest evaluation then.
 
-    Without `split`, runs are compared on test, or else on dev, or else on train.
+    Without `split`, runs are compared on test, or else on dev, or else on train. Newest evaluations that were made with
+    other settings, such as another beam, are refused: name both evaluations to compare them all the same.
     """
     if resamples < FEWEST_RESAMPLES:
         raise UserError(f"{resamples} resamples are too few: give at least {FEWEST_RESAMPLES}")
@@ -185,14 +193,21 @@ def compare(first: Any, second: Any, split: str | None = None, resamples: int = 
     for name in wanted:
         found = [[one for one in each if one.split == name] for each in stored]
         if all(found):
-            return Comparison(found[0][-1], found[1][-1], resamples)
+            one, other = found[0][-1], found[1][-1]
+            differ = evaluations.differences([one, other])
+            if differ and not all(isinstance(item, Evaluation) for item in named):
+                raise UserError(
+                    f"{one.path} and {other.path} were made with different settings, {differ}: evaluate both alike, or "
+                    "name these two folders to compare them all the same"
+                )
+            return Comparison(one, other, resamples)
     raise UserError(_nothing_in_common(named, stored, split))
 
 
 def _open(item: Any) -> Evaluation | Path:
     if isinstance(item, Evaluation):
         return item
-    path = Path(getattr(item, "folder", item))
+    path = config.local_path(getattr(item, "folder", item))
     return evaluations.read(path) if (path / evaluations.RESULTS).is_file() else path
 
 

@@ -8,6 +8,7 @@ outputs.jsonl    one line an example: source, hypothesis, references, and the te
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -30,6 +31,8 @@ LONGEST = 100
 """characters of a name; the rest of a longer one is replaced by its hash"""
 STORED = ("value", "signature", "examples", "label", "format", "higher_is_better")
 """fields of a Result in results.json"""
+NEUTRAL = (*folder.FREE, "evaluate.metrics", "evaluate.drawn", "evaluate.figure")
+"""settings that change no output and no score"""
 
 
 class Evaluation:
@@ -38,8 +41,12 @@ class Evaluation:
     def __init__(self, path: Path, page: Mapping[str, Any]):
         self.path, self.page = path, page
         self.name: str = path.name
-        self.split: str = page["split"]
-        self.results = _results(page["metrics"])
+        self.split, self.step, self.average = page["split"], page["step"], page["average"]
+        self.ensemble = [f"{member['run']} at step {member['step']}" for member in page["ensemble"]]
+        self.search, self.results = page["settings"], _results(page["metrics"])
+        if not self.results:
+            raise ValueError("it has no metrics")
+        summary(self.results, page["noun"])  # what a damaged or foreign file lacks is missed here, not in the middle
 
     @property
     def run(self) -> Path:
@@ -50,9 +57,23 @@ class Evaluation:
         """One for each example: its source, hypothesis, references, and the terms of each metric."""
         file = self.path / OUTPUTS
         try:
-            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+            lines = file.read_text(encoding="utf-8").split("\n")
+            if rows := [_row(line, number) for number, line in enumerate(lines, start=1) if line]:
+                return rows
+            raise ValueError("it has no lines")
         except (OSError, ValueError) as error:
-            raise UserError(f"{file} cannot be read ({error}): evaluate {self.run} again") from None
+            raise UserError(f"{file} cannot be read ({error}): delete {self.path}, and evaluate again") from None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What outputs and scores depend on besides the checkpoint, by dotted name: search, averaging, ensemble."""
+        pages = {name: page for name, page in self.page.items() if isinstance(page, dict) and "kind" in page}
+        for name, page in pages.items():
+            with contextlib.suppress(UserError, TypeError):  # fields that did not exist then have their defaults
+                pages[name] = config.to_json(config.from_json(page))
+        found = folder.flat(pages) if "search" in pages else {"search": self.search, **folder.flat(pages)}
+        found = {name: value for name, value in found.items() if name not in NEUTRAL and not name.endswith(".kind")}
+        return {"average": self.average, "ensemble": self.ensemble} | found
 
     def __getitem__(self, metric: str) -> Result:
         if metric not in self.results:
@@ -61,12 +82,11 @@ class Evaluation:
 
     def describe(self) -> str:
         """What was evaluated, in words."""
-        page = self.page
-        which = f"checkpoint of step {page['step']}"
-        if page["average"]:
-            which = f"mean of {page['average']} checkpoints to step {page['step']}"
-        more = f"with {len(page['ensemble'])} more" if page["ensemble"] else ""
-        return ", ".join(filter(None, (self.split, which, page["settings"], more)))
+        which = f"checkpoint of step {self.step}"
+        if self.average:
+            which = f"mean of {self.average} checkpoints to step {self.step}"
+        more = f"with {len(self.ensemble)} more" if self.ensemble else ""
+        return ", ".join(filter(None, (self.split, which, self.search, more)))
 
     def __str__(self) -> str:
         parts = [f"{self.describe()}:", summary(self.results, self.page["noun"])]
@@ -75,6 +95,17 @@ class Evaluation:
         return "\n".join(parts)
 
     __repr__ = __str__
+
+
+def differences(several: Sequence[Evaluation]) -> str:
+    """The settings that are not the same in all evaluations, with the value of each: "search.beam 1 and 4"; or "".
+
+    Their scores then differ for other reasons than the models.
+    """
+    told = lambda value: ", ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
+    names = dict.fromkeys(name for one in several for name in one.settings)
+    values = {name: [told(one.settings.get(name)) or "none" for one in several] for name in names}
+    return "; ".join(f"{name} {' and '.join(each)}" for name, each in values.items() if len(set(each)) > 1)
 
 
 # -------------------------------------------------------------------------------------- evaluating
@@ -105,7 +136,7 @@ def evaluate(
     the scores before they are written: if they cannot be, they are not lost.
     """
     task, mesh = run.task, run.mesh()
-    split = split or default_split(task)
+    split = split or task.default_split
     if split is None:
         raise UserError("there are neither test nor dev examples: name another split")
     if split not in SPLITS:
@@ -141,11 +172,6 @@ def _changed(run: Any) -> dict[str, Any]:
     old, new = settings(run.trained), settings(run.experiment)
     named = (*folder.FREE, *run.task.settings_fields)
     return {name: value for name, value in new.items() if old.get(name) != value and name not in named}
-
-
-def default_split(task: Task) -> str | None:
-    """The split that is evaluated if none is named: test, or dev if there is no test."""
-    return next((split for split in ("test", "dev") if task.has(split)), None)
 
 
 # -------------------------------------------------------------------------- names and files of a run
@@ -190,6 +216,9 @@ def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results:
 
     The same evaluation again replaces itself: only its date changes.
     """
+    for record in records:
+        if missing := {"source", "hypothesis", "references"} - record.keys():
+            raise UserError(f"Task.record gives no {sorted(missing)[0]}: every example has one, see docs/extending.md")
     terms = [{name: list(r.terms[n]) for name, r in results.items() if r.terms} for n in range(len(records))]
     lines = [_dump({**record, "terms": each}) for record, each in zip(records, terms, strict=True)]
     outputs = "".join(line + "\n" for line in lines)
@@ -214,7 +243,7 @@ def read(path: Path) -> Evaluation:
 
 def read_all(run: str | Path) -> list[Evaluation]:
     """The evaluations of a run, the newest last."""
-    run = Path(run)
+    run = config.local_path(run)
     if not (run / folder.CONFIG).is_file():
         raise UserError(f"{run} is not a run folder (it has no {folder.CONFIG}): name another folder")
     pages = {path.parent: _page(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))}
@@ -262,6 +291,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
             found.append(
                 {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
                  "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
+                 "settings": evaluation.settings,
                  "metrics": {name: finite(result.value) for name, result in evaluation.results.items()},
                  "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
             )  # fmt: skip
@@ -285,7 +315,31 @@ def table(runs: Sequence[str | Path]) -> str:
     return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
+def remarks(runs: Sequence[str | Path]) -> list[str]:
+    """A line for each split whose newest evaluations, one a run, should not be compared."""
+    newest = [{evaluation.split: evaluation for evaluation in read_all(run)} for run in dict.fromkeys(map(Path, runs))]
+    each = {split: [found[split] for found in newest if split in found] for split in SPLITS}
+    told = {split: differences(found) for split, found in each.items()}
+    return [f"the settings of the newest evaluations of {split} differ: {told[split]}" for split in told if told[split]]
+
+
 # ------------------------------------------------------------------------------------------- files
+
+
+def _row(line: str, number: int) -> dict[str, Any]:
+    """A line of outputs.jsonl; a ValueError if it lacks something."""
+    try:
+        row = json.loads(line)
+        texts = (row["source"], row["hypothesis"], *row["references"])
+        pairs = [(above, below) for above, below in row["terms"].values()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"line {number}: {what}") from None
+    if not all(isinstance(text, str) for text in texts) or not isinstance(row["references"], list):
+        raise ValueError(f"line {number}: source, hypothesis or references are not text")
+    if not all(isinstance(value, int | float | None) for pair in pairs for value in pair):
+        raise ValueError(f"line {number}: terms are not numbers")
+    return row
 
 
 def _results(page: Mapping[str, Any]) -> dict[str, Result]:
@@ -308,13 +362,15 @@ def _page(path: Path) -> dict[str, Any] | None:
         return page
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path / RESULTS} cannot be read ({error}): delete {path}, and evaluate again") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path / RESULTS} cannot be read ({what}): delete {path}, and evaluate again") from None
 
 
 def _undated(page: Mapping[str, Any]) -> dict[str, Any]:
-    """As it reads back from JSON, without the date."""
-    return json.loads(_dump({name: value for name, value in page.items() if name != "date"}))
+    """As it reads back from JSON, without the date and settings that change nothing."""
+    flat = folder.flat(json.loads(_dump(page)))
+    return {name: value for name, value in flat.items() if name != "date" and name not in folder.FREE}
 
 
 def _text(path: Path) -> str | None:

@@ -44,7 +44,7 @@ def load_experiment(file: str | Path) -> config.Experiment:
 
 def load_file(file: str | Path) -> ModuleType:
     """Imports a file, again if it was imported before. A mistake in it is named with its line."""
-    path = Path(file)
+    path = config.local_path(file)
     if not path.is_file():
         raise UserError(f"there is no experiment file {file}: name a Python file such as experiments/g2p.py")
     name = PREFIX + path.stem

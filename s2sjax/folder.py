@@ -31,7 +31,7 @@ CONFIG, CODE, ASSETS, DATA = "config.json", "code", "assets", "data"
 # Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
         "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
-        "evaluate.samples", "evaluate.rows")  # fmt: skip
+        "evaluate.samples", "evaluate.rows", "evaluate.test")  # fmt: skip
 
 
 def open_task(folder: Path) -> Task:

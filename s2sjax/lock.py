@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.training import hosts
 
@@ -49,7 +50,7 @@ def exclusive(train: Train) -> Train:
 
     @functools.wraps(train)
     def locked(experiment: Any, path: str | Path, *arguments: Any, **options: Any) -> Any:
-        with held(Path(path)):
+        with held(config.local_path(path)):
             return train(experiment, path, *arguments, **options)
 
     return cast(Train, locked)

@@ -25,7 +25,7 @@ from s2sjax.errors import UserError
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.evaluate.notes import Notes
-from s2sjax.evaluations import Evaluation, default_split, evaluate
+from s2sjax.evaluations import Evaluation, evaluate
 from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.parameters import shapes_only
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # Matplotlib is slow to import
     from s2sjax.evaluate.figures import AttentionMap
     from s2sjax.evaluate.style import Drawing
 
-__all__ = ["Run", "default_split", "evaluate", "load", "load_experiment", "train"]
+__all__ = ["Run", "evaluate", "load", "load_experiment", "train"]
 
 
 class Score(NamedTuple):
@@ -243,7 +243,7 @@ class Run:
 
 def load(path: str | Path) -> Run:
     """A run that was trained before."""
-    return Run(Path(path), folder.open_task(Path(path)))
+    return Run(path := config.local_path(path), folder.open_task(path))
 
 
 # ------------------------------------------------------------------------------------ training
@@ -359,7 +359,7 @@ def _initial_run(path: Path, init: str | Path | None, init_assets: bool) -> Run 
         raise UserError("--init-assets takes the vocabularies of a run: name it with --init RUN")
     if folder.has_checkpoint(path):
         return None
-    source = Path(init).absolute() if init else folder.recorded_init(path)
+    source = config.local_path(init).absolute() if init else folder.recorded_init(path)
     if source is None:
         return None
     if Path(source) == path.absolute():

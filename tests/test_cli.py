@@ -402,6 +402,26 @@ def test_evaluate_scores_any_split_in_any_way(call, refused, copy):
     assert refused("evaluate", copy, "--train.steps", 5).startswith("there is no field --train.steps: did you mean --")
 
 
+def test_no_test_score_is_computed_that_nobody_asked_for(call, page, copy, monkeypatch):
+    """Neither after training, nor for a report, which tells what exists and what would make the rest."""
+    shutil.rmtree(copy / "evaluations")
+    code, out, err = call("report", copy, "--trees", 0, "--attention", 0)
+    assert (code, err) == (0, "") and f"not evaluated on test yet: s2sjax evaluate {copy} --split test\n" in out
+    assert not (copy / "evaluations").exists()
+    monkeypatch.setattr(run, "show", lambda run: [])
+    code, out, err = call("train", page, "--out", copy, "--no-test")
+    assert (code, err) == (0, "") and "\ndev, checkpoint of step " in out and "\ntest, " not in out
+    assert json.loads((copy / "config.json").read_text())["experiment"]["evaluate"]["test"] is False
+    code, out, _ = call("report", copy, "--trees", 0, "--attention", 0)
+    assert (code, out.count("\n")) == (0, 1)  # dev, which exists
+    (only,) = (copy / "evaluations").iterdir()
+    rows = (only / "outputs.jsonl").read_text().replace('"hypothesis"', '"hypo"')
+    (only / "outputs.jsonl").write_text(rows)
+    code, out, err = call("report", copy)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{only}/outputs.jsonl cannot be read (line 1: it has no 'hypothesis'): delete {only}, and ev" in err
+
+
 def test_scores_that_cannot_be_written_are_printed_first(call, copy, monkeypatch):
     def replace(*_):
         raise OSError(28, "No space left on device")

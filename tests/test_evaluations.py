@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from s2sjax import comparison, evaluations
+from s2sjax import comparison, config, evaluations
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics import Result, score
 
@@ -181,6 +181,106 @@ def test_the_newest_evaluations_of_two_runs_are_compared(run):
 def test_what_cannot_be_compared_is_named(run, other, message):
     first, second = store(run, A), store(run, **{"hypotheses": A, "step": 60, **other})
     assert message in refused(lambda: comparison.Comparison(first, second))
+
+
+SEARCH, JUDGE = config.Search(beam=4), config.Evaluate(("per", "exact"))
+
+
+@pytest.mark.parametrize(
+    "other, told",
+    [
+        ({"search": config.replace(SEARCH, beam=1)}, "search.beam 4 and 1"),
+        (
+            {"search": config.replace(SEARCH, beam=1, penalty="none")},
+            "search.beam 4 and 1; search.penalty mean and none",
+        ),
+        ({"search": config.replace(SEARCH, sampling=config.Sampling(count=2))}, "search.sampling.count 0 and 2"),
+        ({"evaluate": config.replace(JUDGE, line="word")}, "evaluate.line sentence and word"),
+        ({"average": 5}, "average 0 and 5"),
+        ({"ensemble": [("large", 9)]}, "ensemble none and large at step 9"),
+        ({"evaluate": config.Evaluate(("exact", "per"), rows=3, lines=7, test=False)}, ""),
+        ({"step": 60}, ""),
+    ],
+)
+def test_runs_that_were_searched_in_different_ways_are_not_compared_unless_both_evaluations_are_named(
+    run, tmp_path, call, other, told
+):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text("{}")
+    a, b = (
+        store(path, A, **{name: config.to_json(value) if name in ("search", "evaluate") else value
+                          for name, value in {"search": SEARCH, "evaluate": JUDGE, **options}.items()})
+        for path, options in ((run, {}), (tmp_path / "other", other))
+    )  # fmt: skip
+    pairs = (run, tmp_path / "other"), (a.path, tmp_path / "other"), (run, b.path)
+    if told:
+        for pair in pairs:
+            assert f"were made with different settings, {told}: evaluate both alike, or name these two" in refused(
+                lambda pair=pair: comparison.compare(*pair)
+            )
+        assert f"\n{comparison.DIFFERENT}: {told}\n" in call("compare", a.path, b.path)[1]
+        assert call("results", run, tmp_path / "other")[2] == (
+            f"the settings of the newest evaluations of test differ: {told}\n"
+        )
+    else:
+        for pair in (*pairs, (a, b)):
+            assert comparison.compare(*pair).differing == ""
+        assert call("results", run, tmp_path / "other")[2] == ""
+    if other == {"step": 60}:
+        assert "\nA is the checkpoint of step 30, B that of step 60\n" in call("compare", a.path, b.path)[1]
+
+
+def test_settings_that_change_nothing_make_no_other_evaluation(run):
+    """Nor those that an older version did not have."""
+    old = config.to_json(JUDGE)
+    del old["test"]
+    first = store(run, A, evaluate=old)
+    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, rows=9))).path == first.path
+    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, line="word"))).path != first.path
+
+
+ROW = {"source": "a", "hypothesis": "b", "references": ["c"], "terms": {"per": [1.0, 2]}}
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        *((json.dumps({key: value for key, value in ROW.items() if key != name}), f"line 2: it has no '{name}'")
+          for name in ROW),
+        *((json.dumps(ROW | {name: 5}), "line 2: ") for name in ROW),
+        (json.dumps(ROW | {"references": "c"}), "line 2: source, hypothesis or references are not text"),
+        (json.dumps(ROW | {"terms": {"per": [1.0]}}), "line 2: not enough values"),
+        (json.dumps(ROW | {"terms": {"per": ["1", 2]}}), "line 2: terms are not numbers"),
+        ("[]", "line 2: list indices"), ("7", "line 2: 'int' object"), ('{"source": "a', "line 2: Unterminated string"),
+        (None, "it has no lines"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_foreign_row_is_named(run, row, message):
+    path = store(run, A).path
+    (path / "outputs.jsonl").write_text("" if row is None else f"{json.dumps(ROW)}\n{row}\n")
+    said = refused(lambda: comparison.compare(run, run))
+    assert f"{path}/outputs.jsonl cannot be read ({message}" in said
+    assert said.endswith(f": delete {path}, and evaluate again")
+
+
+@pytest.mark.parametrize("name", ["split", "step", "average", "ensemble", "settings", "noun", "metrics"])
+def test_a_page_that_lacks_something_is_named(run, call, name):
+    path = store(run, A).path
+    page = json.loads((path / "results.json").read_text())
+    del page[name]
+    (path / "results.json").write_text(json.dumps(page))
+    for command in (("results", run), ("compare", run, run), ("results", run, "--json")):
+        assert call(*command)[2] == (
+            f"error: {path}/results.json cannot be read (it has no '{name}'): delete {path}, and evaluate again\n"
+        )
+
+
+def test_a_record_of_a_users_task_must_have_what_a_report_shows(run):
+    results = score(("per",), A, REFERENCES)
+    made = evaluations.make(run, "test", 1, results)
+    records = [{"source": "", "references": []}] * 3
+    assert refused(lambda: evaluations.write(made, records, results)).startswith("Task.record gives no hypothesis: ")
+    assert not made.path.exists()
 
 
 def test_other_mistakes_of_a_comparison(run, tmp_path, call):

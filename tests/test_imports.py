@@ -15,6 +15,7 @@ ROOT = Path(s2sjax.__file__).parent
 # From the bottom up; a package may import itself and those named before it.
 LAYERS = [
     "errors",
+    "addresses",
     "core",
     "config",
     "parameters",

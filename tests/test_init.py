@@ -1,18 +1,20 @@
 """A run that starts from another one, and a schedule that a longer run keeps."""
 
 import json
+import typing
 
 import jax
 import numpy as np
 import pytest
 
 from s2sjax import config, folder, run
-from s2sjax.config import Data, Luong, Synthetic, Train, Transformer
-from s2sjax.data import sources
+from s2sjax.config import Data, Luong, Synthetic, Train, Transformer, specs
+from s2sjax.data import sources, text
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression, Translation
 from s2sjax.training import mesh as meshes
-from s2sjax.training import schedules
+from s2sjax.training import schedules, transfer
+from s2sjax.training.fingerprints import named_leaves
 from s2sjax.training.progress import Log
 
 BASE = Translation(
@@ -116,6 +118,37 @@ def test_what_grows_with_a_vocabulary_belongs_to_its_words(base, tmp_path):
     mapped = {path: how.axis for path, how in rows.items() if how is not None}
     assert mapped["decoder/output/kernel"] == 1 and mapped["decoder/output/bias"] == 0
     assert any(path.startswith("encoder/") and axis == 0 for path, axis in mapped.items())
+
+
+@pytest.mark.parametrize("tie", typing.get_args(specs.Tie))
+def test_whatever_is_tied_can_be_started_from(tie):
+    """With the vocabulary of the other run all parameters are its own; else those of the words that both have."""
+
+    def task_of(e: Translation, assets=None):
+        model, data = Transformer(8, 2, 8, 1, 1, tie=tie), config.replace(e.data, shared=True)
+        task = config.replace(e, model=model, data=data).task()
+        read = task.read()
+        return task.replace(assets=task.adopt_assets(read, assets) if assets else task.learn_assets(read))
+
+    old = task_of(BASE)
+    theirs = jax.jit(old.init)(jax.random.key(1))
+    for new in (task_of(MORE, old.assets), task_of(MORE)):
+        mine, rows = jax.jit(new.init)(jax.random.key(2)), new.transfer_rows(old)
+        found = transfer.match(mine, theirs, rows)
+        assert not found.new and not found.left
+        known = text.rows_in(new.target, old.target)
+        assert sorted(rows) == ([] if (known >= 0).all() else sorted(WORDS[tie])) and (known >= 0).sum() == 7
+        for path, leaf in named_leaves(transfer.merge(found, mine, theirs)):
+            there = dict(named_leaves(theirs))[path]
+            if path in rows:
+                axis = int(path == "decoder/output/kernel")
+                leaf, there = np.moveaxis(leaf, axis, 0)[known >= 0], np.moveaxis(there, axis, 0)[known[known >= 0]]
+            np.testing.assert_array_equal(leaf, there, err_msg=path)
+
+
+WORDS = {"all": ["target_embedding/table"]}
+WORDS["output"] = [*WORDS["all"], "source_embedding/table"]
+WORDS["none"] = [*WORDS["output"], "decoder/output/kernel", "decoder/output/bias"]
 
 
 def test_spelling_is_numbered_by_the_vocabulary(base, tmp_path):

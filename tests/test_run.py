@@ -259,7 +259,7 @@ def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_
 
 
 def test_the_split_that_is_evaluated():
-    default = lambda corpus: run.default_split(Translation("x", Data(corpus)).task())
+    default = lambda corpus: Translation("x", Data(corpus)).task().default_split
     assert default(Synthetic(dev=1, test=1)) == "test"
     assert default(TextFiles(train=("a",), dev=("b",))) == "dev"
     assert default(TextFiles(train=("a",))) is None

@@ -21,14 +21,14 @@ from s2sjax.config.data import (
     TextFiles,
     Tfds,
 )
-from s2sjax.config.evaluation import Evaluate, Metric
+from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric
 from s2sjax.config.experiment import Experiment
 from s2sjax.config.labels import LabelData, LabelEvaluate, LabelledFrames, LabelledText, LabelModel
 from s2sjax.config.language import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, TransformerLM
 from s2sjax.config.memory import InMemory
 from s2sjax.config.models import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever, Transformer
 from s2sjax.config.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name
-from s2sjax.config.paths import FilePath, relative_path, resolve_paths, without_folders
+from s2sjax.config.paths import FilePath, local_path, relative_path, resolve_paths, without_folders
 from s2sjax.config.pretraining import BertEvaluate, BertModel, Paragraphs
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json

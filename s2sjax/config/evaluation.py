@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
 from s2sjax.config.settings import at_least, require, settings
@@ -10,7 +11,16 @@ Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_toke
 
 
 @settings
-class Evaluate:
+class EvaluationSettings:
+    """What the evaluation settings of every task have."""
+
+    test: bool = field(default=True, kw_only=True)
+    """score the test split after training; False leaves it alone, so that it cannot guide the choice of a model: dev is
+    scored instead"""
+
+
+@settings
+class Evaluate(EvaluationSettings):
     metrics: tuple[Metric, ...] = ("exact",)
     """metrics to compute; the first one selects the best checkpoint"""
     line: Literal["sentence", "word"] = "sentence"

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from s2sjax.config.data import Corpus, Text
+from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.memory import InMemory
 from s2sjax.config.models import RNNsearch
 from s2sjax.config.pair import Family
@@ -168,7 +169,7 @@ class LabelModel:
 
 
 @settings
-class LabelEvaluate:
+class LabelEvaluate(EvaluationSettings):
     metrics: tuple[Literal["accuracy", "macro_f1"], ...] = ("accuracy", "macro_f1")
     """share of correct labels, and mean F1 of the labels; the first one decides which checkpoint is best"""
     lines: int = 5000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.models import CellName, Transformer
 from s2sjax.config.paths import FilePath
 from s2sjax.config.settings import at_least, require, settings
@@ -163,7 +164,7 @@ class Continuation:
 
 
 @settings
-class PerplexityEvaluate:
+class PerplexityEvaluate(EvaluationSettings):
     """Every token of the text counts, line ends included."""
 
     streams: int = 1

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from s2sjax.addresses import local_path
+
 T = TypeVar("T")
 
 
@@ -26,13 +28,11 @@ FilePath = Annotated[str, IsPath()]
 
 
 def resolve_paths(settings: T, base: Path) -> T:
-    """`settings` with every relative path joined to `base`, nested settings included. URLs stay as they are."""
+    """`settings` with every relative path joined to `base`, nested settings included."""
     folder = base.absolute()
 
     def join(path: str) -> str:
-        if not path or "://" in path:
-            return path
-        return os.path.normpath(folder / Path(path).expanduser())
+        return os.path.normpath(folder / local_path(path).expanduser()) if path else path
 
     return _mapped(settings, join)
 

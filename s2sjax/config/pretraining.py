@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from s2sjax.config.data import Text
+from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.models import Transformer
 from s2sjax.config.pair import Family
 from s2sjax.config.paths import FilePath
@@ -69,7 +70,7 @@ class BertModel:
 
 
 @settings
-class BertEvaluate:
+class BertEvaluate(EvaluationSettings):
     """The same words are hidden, and the same texts are joined, at every evaluation."""
 
     lines: int = 1000

@@ -51,7 +51,8 @@ def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
 def settings(cls: type[T]) -> type[T]:
     """A frozen dataclass that checks its fields: see above."""
     build = dataclass(frozen=True)(cls).__init__
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names, positional = [field.name for field in fields], [field.name for field in fields if not field.kw_only]
 
     @functools.wraps(build)
     def __init__(self, *values, **named):
@@ -59,9 +60,9 @@ def settings(cls: type[T]) -> type[T]:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
             raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
         types = typing.get_type_hints(cls, include_extras=True)
-        first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(names, values)]
+        first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(positional, values)]
         rest = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
-        build(self, *first, *values[len(names) :], **rest)
+        build(self, *first, *values[len(positional) :], **rest)
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

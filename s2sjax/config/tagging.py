@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from s2sjax.config.data import Corpus, Spelling
+from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.labels import check_share
 from s2sjax.config.models import Luong
 from s2sjax.config.pair import Family
@@ -110,7 +111,7 @@ class TaggerModel:
 
 
 @settings
-class TagEvaluate:
+class TagEvaluate(EvaluationSettings):
     metrics: tuple[TagMetric, ...] = ("accuracy", "padded")
     """accuracy of the words, or `padded` to see what counting padding would make of it; f1, precision, recall of the
     entities of B- and I- tags; intent; sentence: intent and all tags right. The first selects the best checkpoint"""

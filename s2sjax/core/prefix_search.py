@@ -81,7 +81,7 @@ def prefix_search(
     log_prob = jnp.logaddexp(beam.blank, beam.label)
     score = log_prob + beam.prior
     if model is not None:
-        score = score + weight * model.log_probs[beam.state, blank].astype(dtype)
+        score = score + _weighted(weight, model.log_probs[beam.state, blank].astype(dtype))
     score, order = lax.top_k(score, width)
     return Found(beam.labels[order], beam.length[order], log_prob[order], score)
 
@@ -98,7 +98,7 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
     grown = jnp.where((symbols == blank) | (beam.length[:, None] == L), -jnp.inf, grown)
     extended = beam.prior[:, None] + jnp.zeros((K, V), now.dtype)
     if model is not None:
-        extended = extended + weight * model.log_probs[beam.state].astype(now.dtype)
+        extended = extended + _weighted(weight, model.log_probs[beam.state].astype(now.dtype))
     extended = extended + bonus
 
     # A prefix that another one of the beam grows into takes its sum.
@@ -127,6 +127,11 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
         state=state,
         prior=jnp.where(grows, extended[source, symbol], beam.prior[source]),
     )
+
+
+def _weighted(weight: float | Array, log_probs: Array) -> Array:
+    """weight * log_probs, and 0 for a weight of 0: 0 times the -inf of a forbidden symbol is not a number."""
+    return jnp.where(weight == 0, 0, weight * log_probs)
 
 
 def _is_child(beam: _Beam, alive: Array) -> Array:

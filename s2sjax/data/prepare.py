@@ -74,7 +74,7 @@ def prepare(
             raise UserError(
                 f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0"
             )
-    data, folder = records.without_spelling(data), Path(folder)
+    data, folder = records.without_spelling(data), config.local_path(folder)
     for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
         if isinstance(part, config.Tfds):
             tfds.download(part)

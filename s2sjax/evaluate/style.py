@@ -15,6 +15,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from s2sjax import config
 from s2sjax.errors import UserError
 
 DPI = 200
@@ -54,8 +55,9 @@ class Drawing:
         return buffer.getvalue()
 
 
-def check_format(path: PathLike, what: str = "") -> PathLike:
+def check_format(path: PathLike, what: str = "") -> Path:
     """The path, refused if no figure can be written in its format. `what`: the option that names it."""
+    path = config.local_path(path)
     if not str(path).lower().endswith(FORMATS):
         raise UserError(f"{what}{path} is not a supported image format: use .png, .svg or .pdf")
     return path

@@ -167,7 +167,8 @@ def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]
     except UserError as error:
         return {"why": str(error)}
     count = len(base.evaluation.outputs)
-    notes = [f"{found.first[name].label} is not tested: it is no sum over examples" for name in found.untested]
+    notes = [f"{comparison.DIFFERENT}: {found.differing}"] if found.differing else []
+    notes += [f"{found.first[name].label} is not tested: it is no sum over examples" for name in found.untested]
     if count < comparison.FEW:
         notes.append(f"p is not reliable on {count} examples: evaluate more")
     return {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
@@ -273,10 +274,12 @@ def _no_model(subject: Subject) -> str:
         return "the outputs are those of an ensemble"
     if not folder.has_checkpoint(run.folder):
         return "the run has no checkpoint"
+    if "search" not in one.page:
+        return f"{one.path} does not say how they were searched"
     try:
         config.from_json(one.page["search"])
         step = run.params(one.page["average"], run.mesh())[1]
-    except UserError as error:
+    except (UserError, TypeError) as error:
         return str(error)
     if step != one.page["step"]:
         return f"the outputs are those of step {one.page['step']}, and the best checkpoint is now that of step {step}"

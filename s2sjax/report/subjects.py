@@ -1,13 +1,14 @@
-"""Which evaluation of each run is reported. A run without one is evaluated, if it can be."""
+"""Which evaluation of each run is reported: one that exists. A report evaluates nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from s2sjax import evaluations, folder, run
+from s2sjax import config, evaluations, folder, run
 from s2sjax.errors import UserError
 from s2sjax.evaluations import Evaluation
 from s2sjax.run import Run
@@ -22,24 +23,31 @@ class Subject(NamedTuple):
     """why there is no evaluation"""
 
 
-def open_all(paths: Sequence[str | Path], split: str | None, say: Callable[[str], None]) -> list[Subject]:
-    """paths: run folders, or their evaluations, RUN/evaluations/NAME. say: gets a line before a run is evaluated."""
-    stored = [evaluations.read(Path(path)) if (Path(path) / evaluations.RESULTS).is_file() else None for path in paths]
+def open_all(paths: Sequence[str | Path], split: str | None) -> list[Subject]:
+    """paths: run folders, or their evaluations, RUN/evaluations/NAME. split: by default one that was evaluated."""
+    folders = [config.local_path(path) for path in paths]
+    stored = [evaluations.read(path) if (path / evaluations.RESULTS).is_file() else None for path in folders]
     splits = {one.split for one in stored if one} | ({split} if split else set())
     if len(splits) > 1:
         raise UserError(f"a report is about one split, and these are {' and '.join(sorted(splits))}: choose one")
     split = next(iter(splits), None)
-    found = []
     load = cache(run.load)  # two evaluations of one run share its parameters and programs
-    for path, label, one in zip(paths, labels(paths), stored):
-        opened = load(one.run if one else Path(path))
-        split = split or evaluations.default_split(opened.task)
-        found.append(Subject(label, opened, *((one, "") if one else newest(opened, split, say))))
-    return found
+    opened = [load(one.run if one else path) for path, one in zip(folders, stored)]
+    split = split or _common(opened) or opened[0].task.default_split
+    return [
+        Subject(label, each, *((one, "") if one else newest(each, split)))
+        for label, each, one in zip(labels(folders), opened, stored)
+    ]
 
 
-def newest(opened: Run, split: str | None, say: Callable[[str], None]) -> tuple[Evaluation | None, str]:
-    """(the newest evaluation of a split, "") or (None, why there is none)."""
+def _common(opened: Sequence[Run]) -> str | None:
+    """The split of which the most runs have an evaluation: of several, test before dev before train."""
+    counts = Counter(split for each in opened for split in {one.split for one in each.evaluations()})
+    return max(reversed(evaluations.SPLITS), key=lambda split: counts[split]) if counts else None
+
+
+def newest(opened: Run, split: str | None) -> tuple[Evaluation | None, str]:
+    """(the newest evaluation of a split, "") or (None, why there is none, and what makes one)."""
     if split is None:
         return None, "there are neither test nor dev examples"
     found = [one for one in opened.evaluations() if one.split == split]
@@ -49,8 +57,7 @@ def newest(opened: Run, split: str | None, say: Callable[[str], None]) -> tuple[
         return None, f"there are no {split} examples"
     if not folder.has_checkpoint(opened.folder):
         return None, "there is no checkpoint yet"
-    say(f"{opened.folder} has no evaluation of {split}: evaluating it")
-    return opened.evaluate(split), ""
+    return None, f"it is not evaluated on {split} yet: s2sjax evaluate {opened.folder} --split {split}"
 
 
 def labels(paths: Sequence[str | Path]) -> list[str]:

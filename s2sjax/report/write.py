@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from s2sjax import folder
-from s2sjax.comparison import FEWEST_RESAMPLES
+from s2sjax import config, evaluations, folder
+from s2sjax.comparison import DIFFERENT, FEWEST_RESAMPLES
 from s2sjax.errors import UserError
 from s2sjax.report import page
 from s2sjax.report.contents import Limits, contents, size
@@ -28,7 +28,12 @@ def write(
         raise UserError("there is nothing to report: name a run")
     if limits.resamples < FEWEST_RESAMPLES:
         raise UserError(f"{limits.resamples} resamples are too few: give at least {FEWEST_RESAMPLES}")
-    subjects = open_all(paths, split, say)
+    subjects = open_all(paths, split)
+    for subject in subjects:
+        if subject.missing:
+            say(f"{subject.label} has no scores: {subject.missing}")
+    if differ := evaluations.differences([subject.evaluation for subject in subjects if subject.evaluation]):
+        say(f"{DIFFERENT}: {differ}")
     file = check_out(out) if out else subjects[0].run.folder / NAME
     values = contents(subjects, limits)
     title = ", ".join(subject.label for subject in subjects)
@@ -38,7 +43,7 @@ def write(
 
 
 def check_out(out: str | Path) -> Path:
-    path = Path(out)
+    path = config.local_path(out)
     if path.suffix not in (".html", ".htm"):
         raise UserError(f"--out {path} is not an HTML file: name one that ends in .html")
     if path.is_dir():

@@ -114,7 +114,7 @@ class CaptionModel:
 
 
 @settings
-class CaptionEvaluate:
+class CaptionEvaluate(config.EvaluationSettings):
     metrics: tuple[Literal["bleu_1", "bleu_2", "bleu_3", "bleu_4", "chrf"], ...] = (
         "bleu_4", "bleu_3", "bleu_2", "bleu_1",
     )  # fmt: skip
@@ -127,7 +127,7 @@ class CaptionEvaluate:
     rows: int = 64
     """pictures captioned at once"""
     drawn: int = 4
-    """pictures drawn after training with the attention of each word: of test, or of dev if there is no test"""
+    """pictures drawn after training with the attention of each word, of the split that is scored then"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")

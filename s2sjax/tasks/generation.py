@@ -227,7 +227,7 @@ class GenerationTask(Task):
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Draws some examples that training has not seen, with the attention of their outputs."""
-        count, split = self.experiment.evaluate.drawn, next((s for s in ("test", "dev") if self.has(s)), None)
+        count, split = self.experiment.evaluate.drawn, self.default_split
         if not count or split is None:
             return []
         generator = self.generator(mesh)

@@ -165,7 +165,7 @@ class LabelSearch:
 
 
 @settings
-class LabelEvaluate:
+class LabelEvaluate(config.EvaluationSettings):
     metrics: tuple[Literal["ler", "ser"], ...] = ("ler", "ser")
     """label error rate (edit distance) and sequence error rate; the first one decides which checkpoint is best"""
     lines: int = 500
@@ -175,7 +175,7 @@ class LabelEvaluate:
     rows: int = 64
     """examples predicted at once"""
     drawn: int = 3
-    """examples drawn after training: of test, or of dev if there is no test"""
+    """examples drawn after training, of the split that is scored then"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")
@@ -457,7 +457,7 @@ class RecognitionTask(SignalTask):
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Draws some examples that training has not seen: frames, and the probability of each label over time."""
-        e, split = self.experiment, next((split for split in ("test", "dev") if self.has(split)), None)
+        e, split = self.experiment, self.default_split
         if not e.evaluate.drawn or split is None:
             return []
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module

@@ -135,7 +135,7 @@ class SeriesModel:
 
 
 @settings
-class SeriesEvaluate:
+class SeriesEvaluate(config.EvaluationSettings):
     metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse",)
     """mean squared or absolute error of scaled values; the first one decides which checkpoint is best. persistence: the
     mean squared error of the last value as forecast, for comparison"""

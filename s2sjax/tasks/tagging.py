@@ -345,9 +345,8 @@ class TaggingTask(Task):
         return {"source": " ".join(example.words), "hypothesis": str(output), "references": [str(correct)]}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """How each tag fares on test, or on dev if there is no test, as bars."""
-        split = next(filter(self.has, ("test", "dev")), None)
-        if split is None:
+        """Draws the scores of each tag as bars."""
+        if (split := self.default_split) is None:
             return []
         from s2sjax.evaluate.tag_figure import tag_bars  # imports Matplotlib, which is slow
 

@@ -84,6 +84,12 @@ class Task(ABC):
     def has(self, split: str) -> bool:
         """Whether there are examples of a split: train, dev or test."""
 
+    @property
+    def default_split(self) -> str | None:
+        """The split that is evaluated and drawn if none is named: test, unless evaluate.test is False, or else dev."""
+        splits = ("test", "dev") if getattr(self.experiment.evaluate, "test", True) else ("dev",)
+        return next(filter(self.has, splits), None)
+
     @abstractmethod
     def read(self) -> Any:
         """The training data."""

@@ -320,7 +320,10 @@ class TranslationTask(Task):
         """A parameter that grows with a vocabulary belongs to its words."""
         found: dict[str, Rows | None] = {}
         shapes = self._shapes()
-        for side, more in zip(SIDES, ((1, 0), (0, 1))):
+        grown = {"source": (1, 0), "target": (0, 1)}
+        if encoder_and_decoder(self.experiment.model)[1].tie == "all":
+            grown = {"target": (1, 1)}  # one table for both sides, which is called the target's
+        for side, more in grown.items():
             mine, theirs = self.assets[side], other.assets.get(side)
             found |= vocabulary_rows(mine, theirs, shapes, self._shapes(*more))
             if theirs is None or theirs.fingerprint != mine.fingerprint:  # which numbers the characters

@@ -20,9 +20,9 @@ experiment = Translation(
 """
 
 
-def test_every_path_is_joined_and_urls_and_empty_ones_are_not():
+def test_every_path_is_joined_and_empty_ones_are_not():
     files = TextFiles(train=("a.en", "/data/a.de"), dev=("../b.tsv",))
-    corpus = Mixture((files, Tfds(data_dir="gs://bucket/tfds"), Tfds()))
+    corpus = Mixture((files, Tfds(data_dir="/data/tfds"), Tfds()))
     found = resolve_paths(config.Data(corpus), Path("/home/me")).corpus.corpora
     assert found[0] == TextFiles(train=("/home/me/a.en", "/data/a.de"), dev=("/home/b.tsv",))
     assert found[1:] == corpus.corpora[1:]

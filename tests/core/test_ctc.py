@@ -242,6 +242,17 @@ def test_a_language_model_can_forbid():
     assert np.isfinite(found.score).sum() == 4
 
 
+def test_a_weight_of_zero_is_no_language_model():
+    """0 times -inf is not a number: a model that does not count forbids nothing."""
+    model = LanguageModel(np.full((1, V), -np.inf, np.float32), np.zeros((1, V), int))
+    search = partial(prefix_search, random_log_probs(9), T, width=6, room=T, bonus=0.25)
+    alone, constant = jax.jit(search)(), jax.jit(partial(search, model=model, weight=0.0))()
+    traced = jax.jit(partial(search, model=model))(weight=0.0)
+    for one, two, three in zip(alone, constant, traced):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
 def test_an_ngram_model_is_its_equation():
     """Sequences 1 2, 1 2 2, 2: of the four symbols behind a 2, three are ends."""
     assert BIGRAM.log_probs.shape == BIGRAM.following.shape == (3, 3)

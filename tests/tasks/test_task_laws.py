@@ -3,6 +3,7 @@
 One device equals eight; micro-batches equal one batch; a restart and a kill change no bit.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -164,6 +165,26 @@ def params(trained) -> list[np.ndarray]:
 
 def test_every_task_is_here():
     assert EXPERIMENTS.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_test_split_that_is_to_be_left_alone_is_not_predicted_after_training(name, tmp_path, monkeypatch):
+    """Neither scored nor drawn: dev takes its place."""
+    wanted = EXPERIMENTS[name]
+    for test in (True, False):
+        task = config.replace(wanted, evaluate=config.replace(wanted.evaluate, test=test)).task()
+        assert task.default_split == ("test" if test and task.has("test") else "dev")
+        task = task.replace(assets=task.learn_assets(task.read()))
+        asked: list[str] = []
+
+        def examples(split, asked=asked):
+            asked.append(split)
+            raise InterruptedError
+
+        monkeypatch.setattr(task, "examples", examples)
+        with contextlib.suppress(InterruptedError):
+            task.figures(tmp_path, None, dict)
+        assert set(asked) <= {task.default_split, "dev"}
 
 
 every_task = zoo.each(EXPERIMENTS, quick=())

@@ -1,0 +1,86 @@
+"""Wherever a file or a folder is named, an address such as gs://bucket/run is refused, and no folder `gs:` is made."""
+
+from pathlib import Path
+
+import pytest
+
+import s2sjax
+from s2sjax import config, evaluations, run
+from s2sjax.config import TextFiles, Tfds
+from s2sjax.data.prepare import prepare
+from s2sjax.errors import UserError
+from s2sjax.report import write as report
+from s2sjax.tasks import Translation
+
+BUCKET = "gs://bucket/run"
+PAGE = "from s2sjax.tasks import Translation\nexperiment = Translation('page')\n"
+COMMANDS = [
+    f"train {BUCKET}.py", f"train page.py --out {BUCKET}", f"train page.py --out={BUCKET}",
+    f"train page.py --init {BUCKET}", f"train page.py --data.corpus.folder {BUCKET}",
+    f"prepare {BUCKET}.py", f"prepare page.py --out {BUCKET}", f"plan {BUCKET}.py",
+    f"evaluate {BUCKET}", f"evaluate run --also {BUCKET}", f"results run {BUCKET}",
+    f"results run --curves {BUCKET}.png", f"compare run {BUCKET}", f"compare {BUCKET} run", f"report run {BUCKET}",
+    f"report run --out {BUCKET}.html",
+    f"decode {BUCKET}", f"decode run --also {BUCKET}", f"decode run --tree {BUCKET}.png", f"serve {BUCKET}",
+    f"score {BUCKET}", f"align {BUCKET} b.txt", f"align a.txt b.txt --out {BUCKET}",
+    f"align a.txt b.txt --run {BUCKET}",
+    f"bench layers --out {BUCKET}", f"launch -- train page.py --out {BUCKET}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The current directory, which stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.replace("'page'", "'page', data=Data(Prepared('ids'))")
+    (tmp_path / "page.py").write_text("from s2sjax.config import Data, Prepared\n" + page)
+    yield tmp_path
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["page.py"]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_every_command_refuses_an_address(call, here, arguments):
+    code, out, error = call(*arguments.split())
+    assert (code, out) == (2, "") and error.count("\n") == 1
+    assert error.startswith(f"error: {BUCKET}") and "mount it, for example with gcsfuse, and give the folder" in error
+
+
+DOORS = {
+    "load": s2sjax.load,
+    "train": lambda path: s2sjax.train(Translation("page"), path),
+    "file": lambda path: s2sjax.train(f"{path}.py"),
+    "init": lambda path: run._initial_run(Path("new"), path, False),
+    "compare": lambda path: s2sjax.compare(path, path),
+    "report": lambda path: report.write([path]),
+    "report file": lambda path: report.check_out(f"{path}.html"),
+    "results": lambda path: evaluations.read_all(path),
+    "prepare": lambda path: prepare(config.Data(), path),
+    "files": lambda path: s2sjax.train(Translation("page", config.Data(TextFiles((str(path),)))), "new"),
+    "tfds": lambda path: config.resolve_paths(config.Data(Tfds(data_dir=str(path))), Path()),
+}
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("door", DOORS)
+def test_every_function_refuses_an_address(here, door, kind):
+    with pytest.raises(UserError, match=f"{BUCKET}[.a-z]* is not a path of this machine"):
+        DOORS[door](kind(BUCKET))
+
+
+@pytest.mark.parametrize(
+    "path, remedy",
+    [
+        ("s3://bucket/run", "with mount-s3, and give"),
+        ("hf://datasets/me", "mount it and give the folder below the mount"),
+        ("https://example.org/a.tsv", "download it, and name the file"),
+        ("file:///data/run", "write /data/run"),
+    ],
+)
+def test_the_remedy_fits_the_address(path, remedy):
+    with pytest.raises(UserError, match=remedy):
+        config.local_path(path)
+
+
+@pytest.mark.parametrize("path", ["runs/a", "/data/a:b", "a:b", "C:/data", "~/a", "."])
+def test_paths_are_no_addresses(path):
+    assert config.local_path(path) == Path(path)
