@@ -11,7 +11,6 @@ import pytest
 
 import s2sjax
 from s2sjax import config, tasks
-from s2sjax.data import memory, sources
 from s2sjax.errors import UserError
 from s2sjax.evaluate.decoding import Translator
 from s2sjax.tasks.regression import Fibonacci, Windows
@@ -20,7 +19,7 @@ PAGE = (Path(s2sjax.__file__).parents[1] / "docs" / "python.md").read_text(encod
 PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-pytestmark = pytest.mark.slow  # all but the last need the run of the page
+pytestmark = pytest.mark.slow  # all need the run of the page
 
 
 @pytest.fixture(scope="module")
@@ -179,44 +178,3 @@ def test_a_damaged_copy_is_named(typed, tmp_path):
     assert "has other examples than this run: copy it again" in refused(lambda: s2sjax.load(copy))
     file.write_text(whole[:-5])
     assert "cannot be read" in refused(lambda: s2sjax.load(copy))
-
-
-def test_each_corpus_of_a_mixture_is_kept(tmp_path):
-    corpora = tuple(config.InMemory(train=[(word, word)], test=[("a", "b")]) for word in ("one", "two"))
-    mixture = config.Mixture((*corpora, config.Synthetic()), tags=("<1>", "<2>", "<3>"))
-    memory.save(mixture, tmp_path)
-    memory.save(mixture, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3  # equal splits share a file
-    opened = memory.load(config.from_json(config.to_json(mixture)), tmp_path)
-    assert opened == mixture
-    assert [example.source for example in sources.load(opened, "train")][:2] == ["<1> one", "<2> two"]
-
-
-def test_pairs_in_memory_may_have_any_shape_and_any_character():
-    rows = [("a", "b"), ["a", ["b", "c"]], sources.Example("tab\there", ("new\nline", "\u2028")), ("a", "b", "c")]
-    corpus = config.InMemory(train=iter(rows), dev=zip("ab", "cd"))
-    assert [(e.source, e.targets) for e in sources.load(corpus, "train")] == [
-        ("a", ("b",)), ("a", ("b", "c")), ("tab\there", ("new\nline", "\u2028")), ("a", ("b", "c")),
-    ]  # fmt: skip
-    assert [sources.has(corpus, split) for split in ("train", "dev", "test")] == [True, True, False]
-    assert config.from_json(config.to_json(corpus)) == corpus
-    assert config.replace(corpus, dev=[]) != corpus
-
-
-@pytest.mark.parametrize(
-    "train, message",
-    [
-        ("train.tsv", "InMemory.train is 'train.tsv': give (source, target) pairs of strings, or use config.TextFiles"),
-        (5, "InMemory.train is 5: give (source, target) pairs"),
-        (["ab"], "InMemory.train, example 1 is 'ab': give (source, target) pairs"),
-        ([("a", "b"), ("a",)], "InMemory.train, example 2 is ('a',): give (source, target) pairs"),
-        ([("a", 1)], "InMemory.train, example 1 is ('a', 1): give (source, target) pairs"),
-        ([("a", [])], "InMemory.train, example 1 is ('a', []): give (source, target) pairs"),
-        ([("a", "x" * 999, 3)], "InMemory.train, example 1 is ('a', 'xxx"),
-        ([("a", "\ud800")], "InMemory.train, example 1 is not text (surrogates not allowed): correct it"),
-    ],
-)
-def test_what_are_no_pairs_is_refused_in_few_words(train, message):
-    found = refused(lambda: config.InMemory(train=train))
-    assert found.startswith(message) and len(found) < 200
-    assert len(refused(lambda: config.Data(corpus=[("a", "b")] * 10_000))) < 400

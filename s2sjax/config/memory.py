@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any
 
 import tyro
@@ -26,8 +26,8 @@ class Rows(str):
     """(source, target, further targets ...) of each; None if only the string is known, as in a run that was opened"""
 
     @classmethod
-    def of(cls, name: str, value: Any) -> Rows:
-        """From pairs, data.Examples, or the string of another. `name` is for errors."""
+    def of(cls, name: str, value: Any, columns: Sequence[str] = ()) -> Rows:
+        """From pairs, data.Examples, mappings with these columns, or the string of another. `name` is for errors."""
         if isinstance(value, Rows):
             return value
         if isinstance(value, str):
@@ -35,7 +35,9 @@ class Rows(str):
             require(bool(known), f"{name} is {value!r:.60}: {PAIRS}, or use config.TextFiles for files")
             return cls(value)
         require(isinstance(value, Iterable), f"{name} is {value!r:.60}: {PAIRS}")
-        rows = tuple(_row(f"{name}, example {number}", row) for number, row in enumerate(value, start=1))
+        if isinstance(value, Mapping):
+            raise UserError(f"{name} is a mapping of {_listed(value)}: give a list of rows, one for each example")
+        rows = tuple(_row(f"{name}, example {number}", row, columns) for number, row in enumerate(value, start=1))
         digest = hashlib.sha256()
         for number, row in enumerate(rows, start=1):
             try:
@@ -56,28 +58,73 @@ def encode(row: tuple[str, ...]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
-def _row(where: str, row: Any) -> tuple[str, ...]:
-    """("a", "b"), ("a", "b", "c"), ("a", ["b", "c"]) and Example("a", ("b", "c")), each as ("a", "b", "c")."""
-    wrong = f"{where} is {row!r:.60}: {PAIRS}"
-    require(not isinstance(row, str | bytes) and isinstance(row, Iterable), wrong)
-    source, *targets = row
-    if targets and isinstance(targets[0], list | tuple):
-        targets = list(targets[0])
-    require(len(targets) > 0 and all(isinstance(text, str) for text in (source, *targets)), wrong)
-    return (source, *targets)
+def _row(where: str, row: Any, columns: Sequence[str]) -> tuple[str, ...]:
+    """(source, target, further targets ...) of a row.
+
+    ("a", "b", "c"), ("a", ["b", "c"]) and Example("a", ("b", "c")) -> ("a", "b", "c"): a list has several targets
+    (["a", "b"], ["X", "Y"]) -> ("a b", "X Y"): of a list of words, lists are words or tags, too
+    """
+    if isinstance(row, Mapping):
+        source, *targets = _values(where, row, columns)
+    else:
+        wrong = f"{where} is {row!r:.60}: {PAIRS}"
+        require(isinstance(row, Iterable) and not isinstance(row, str | bytes | Set), wrong)
+        source, *targets = (row.source, row.targets) if hasattr(row, "targets") else list(row) or [None]
+        require(len(targets) > 0 and all(map(_is_text, (source, *targets))), wrong)
+    if not isinstance(source, str):
+        return tuple(each if isinstance(each, str) else " ".join(each) for each in (source, *targets))
+    return (source, *(text for each in targets for text in ([each] if isinstance(each, str) else each)))
 
 
-class _Convert:
-    convert = staticmethod(Rows.of)
+def _is_text(value: Any) -> bool:
+    """Whether it is a string, or a list of strings."""
+    many = isinstance(value, list | tuple) and len(value) > 0
+    return isinstance(value, str) or (many and all(isinstance(each, str) for each in value))
 
 
-Split = Annotated[str, _Convert(), tyro.conf.Fixed]
+def _values(where: str, row: Mapping, columns: Sequence[str]) -> list[Any]:
+    """The values of the columns of a mapping; "translation.en" is row["translation"]["en"]."""
+    there = dict(_flat(row))
+    require(len(there) > 0, f"{where} has no columns: {PAIRS}")
+    if not columns:
+        source, target = (*there, "...")[:2]
+        remedy = f"name them, as in source={source!r}, target={target!r}"
+        raise UserError(f"{where} has the columns {_listed(there)}: {remedy}")
+    for name in columns:
+        remedy = f"it has {_listed(there)}: correct source= and target="
+        require(name in there, f"{where} has no column {name!r}, {remedy}")
+        wrong = f"{where}: the column {name!r} is {there[name]!r:.60}: it must be a text, or a list of texts"
+        require(_is_text(there[name]), wrong)
+    return [there[name] for name in columns]
+
+
+def _flat(row: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _listed(names: Iterable[Any]) -> str:
+    found = [str(name) for name in names]
+    return f"{', '.join(found[:6])}{', ...' if len(found) > 6 else ''}"
+
+
+class _Later:
+    """What `settings` leaves to `InMemory`: how rows are read depends on two fields."""
+
+    convert = staticmethod(lambda name, value: value)
+
+
+Split = Annotated[str, _Later(), tyro.conf.Fixed]
 
 
 @settings
 class InMemory(Corpus):
     """Examples in memory: InMemory(train=[("source", "target"), ...]). Several targets of a source are all correct.
 
+    Rows may be mappings, as those of Hugging Face datasets are: InMemory(train=rows, source="en", target="de").
     A run keeps them in its folder, in data/, so that it can be evaluated when it is opened again.
     """
 
@@ -87,3 +134,18 @@ class InMemory(Corpus):
     """examples evaluated during training"""
     test: Split = Rows()
     """examples evaluated at the end"""
+    source: Annotated[str, tyro.conf.Fixed] = ""
+    """column of the source, the text or the words, if rows are mappings; "a.b" is column b of the mapping a"""
+    target: Annotated[str | tuple[str, ...], tyro.conf.Fixed] = ""
+    """column of the target, the label or the tags; several: more correct targets, or tags and intent"""
+
+    def __post_init__(self):
+        for name, other in (("source", "target"), ("target", "source")):
+            value = getattr(self, other)
+            wrong = f"InMemory.{name} is empty and {other} is {value!r:.60}: name both columns, or none"
+            require(bool(getattr(self, name)) or not value, wrong)
+        targets = (self.target,) if isinstance(self.target, str) else self.target
+        columns = (self.source, *targets) if self.source else ()
+        for split in ("train", "dev", "test"):
+            rows = Rows.of(f"InMemory.{split}", getattr(self, split), columns)
+            object.__setattr__(self, split, rows)  # a frozen dataclass

@@ -43,7 +43,8 @@ def load(corpus: Any, folder: Path) -> Any:
         return config.replace(corpus, corpora=tuple(load(part, folder) for part in corpus.corpora))
     if not isinstance(corpus, config.InMemory):
         return corpus
-    return config.InMemory(**{split: _read(_path(folder, split, rows), rows) for split, rows in _splits(corpus)})
+    found = {split: _read(_path(folder, split, rows), rows) for split, rows in _splits(corpus)}
+    return config.replace(corpus, **found)
 
 
 def _splits(corpus: Any) -> Iterator[tuple[Split, Rows]]:

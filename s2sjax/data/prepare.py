@@ -4,7 +4,8 @@
 
 The main process reads the text, `workers` processes encode chunks of it, and the main process writes the ids in the
 order of the text. Only a few chunks are in memory at a time. prepared.json is written last: a folder without it is
-incomplete. If a preparation is interrupted and run again on the same text, it keeps the sections that are complete.
+incomplete. If a preparation is interrupted and run again on the same text, it keeps the sections that are complete; on
+another text it removes the files that unfinished.json lists, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import json
 import multiprocessing
 import os
-import shutil
+import re
 import sys
 import threading
 from collections import deque
@@ -38,7 +39,12 @@ CHUNK = 4096
 SECTION = 256 * CHUNK
 """examples that are written at once: an interrupted preparation continues after the last complete section"""
 UNFINISHED = "unfinished.json"
-"""the settings of a preparation that is not complete"""
+"""the settings of a preparation that is not complete, and the files that it has begun to write"""
+WRITTEN = re.compile(
+    r"vocabulary/(source|target)\.(json|model)(\.partial)?|train\.ids|section-\d{5,}\.(npz|partial)"
+    r"|(lengths|example|starts)\.(npy|partial)|(dev|test)\.(jsonl|partial)|\.?prepared\.json(\.partial)?"
+)
+"""the names of all files that a preparation writes, besides unfinished.json"""
 
 Vocabularies = tuple[text.AnyVocabulary, text.AnyVocabulary]
 Progress = Callable[[str, int], None]
@@ -88,12 +94,13 @@ def prepare(
         if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):
             raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
         return _summary(folder, new=False)
-    vocabularies = _start(folder, settings, train)
-    sections = _write_sections(folder, train.with_stage("writing"), vocabularies, workers, section)
-    _join(folder, sections)
+    journal = Journal.open(folder, settings)
+    vocabularies = _start(journal, train)
+    sections = _write_sections(journal, train.with_stage("writing"), vocabularies, workers, section)
+    _join(journal, sections)
     for split in ("dev", "test"):
         if sources.has(data.corpus, split):  # type: ignore[arg-type]
-            _write_text(folder, split, sources.stream(data.corpus, split))  # type: ignore[arg-type]
+            _write_text(journal, split, sources.stream(data.corpus, split))  # type: ignore[arg-type]
     manifest = {
         **settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
@@ -101,7 +108,8 @@ def prepare(
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
         "remarks": remarks.lines(),
     }
-    _write(folder / records.MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    manifest_file, _ = journal.claim(records.MANIFEST, f".{records.MANIFEST}.partial")
+    _write(manifest_file, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
     return _summary(folder, new=True)
 
@@ -158,19 +166,68 @@ def _summary(folder: Path, new: bool) -> Summary:
     return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, remarks)
 
 
-def _start(folder: Path, settings: dict, train: TrainExamples) -> Vocabularies:
-    """The vocabularies: those of an unfinished preparation of the same text, or new ones in an empty folder."""
-    if (folder / UNFINISHED).is_file():
-        if _read_json(folder / UNFINISHED) == settings:
-            return text.load(folder / "vocabulary", "source"), text.load(folder / "vocabulary", "target")
-        shutil.rmtree(folder)
-    if folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {"vocabulary", f".{UNFINISHED}.partial"}):
-        raise UserError(f"{folder} contains other files: choose another --out")
+class Journal:
+    """The unfinished.json of a folder. A file is listed in it before it is written, and nothing else is ever replaced
+    or removed.
+    """
+
+    def __init__(self, folder: Path, settings: dict, files: Sequence[str]):
+        self.folder, self.settings, self.files = folder, settings, list(files)
+
+    @classmethod
+    def open(cls, folder: Path, settings: dict) -> Journal:
+        """That of an unfinished preparation of the same text, or a new one in a folder without other files."""
+        if os.path.lexists(folder / UNFINISHED):
+            files = _read_files(folder / UNFINISHED)
+            if files is None:
+                raise UserError(
+                    f"{folder / UNFINISHED} does not list what a preparation wrote: choose another --out, or move it"
+                )
+            found = cls(folder, settings, files)
+            if _read_json(folder / UNFINISHED)["settings"] != settings:
+                found._remove()
+            return found
+        if folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {f".{UNFINISHED}.partial"}):
+            raise UserError(f"{folder} contains other files: choose another --out")
+        return cls(folder, settings, ())
+
+    def claim(self, *names: str) -> list[Path]:
+        """The paths of files to write, which are listed first. Refuses one that is there and was not listed."""
+        new = [name for name in names if name not in self.files]
+        for name in new:
+            if os.path.lexists(self.folder / name):
+                raise UserError(f"{self.folder / name} was not written by this preparation: choose another --out")
+        if new:
+            self.files += new
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "files": self.files}))
+        return [self.folder / name for name in names]
+
+    def _remove(self) -> None:
+        for path in (self.folder / name for name in self.files):
+            if path.is_file() or path.is_symlink():
+                path.unlink()
+
+
+def _read_files(path: Path) -> list[str] | None:
+    """The files that an unfinished.json lists; None if no preparation wrote it."""
+    page = _read_json(path)
+    files = page.get("files") if isinstance(page, dict) and "settings" in page else None
+    known = isinstance(files, list) and all(isinstance(name, str) and WRITTEN.fullmatch(name) for name in files)
+    return files if known else None
+
+
+def _start(journal: Journal, train: TrainExamples) -> Vocabularies:
+    """The vocabularies: those that an unfinished preparation has saved, or new ones."""
+    folder = journal.folder / "vocabulary"
+    if records.IDS in journal.files and (journal.folder / records.IDS).is_file():  # written after both
+        return text.load(folder, "source"), text.load(folder, "target")
+    kinds = [f"{kind}{draft}" for kind in (".json", ".model") for draft in ("", ".partial")]
+    journal.claim(*(f"vocabulary/{side}{kind}" for side in ("source", "target") for kind in kinds))
     tags = train.corpus.tags if isinstance(train.corpus, config.Mixture) else ()
-    source, target = text.build_both(config.from_json(settings["made_with"]), train, tags)
-    source.save(folder / "vocabulary", "source")
-    target.save(folder / "vocabulary", "target")
-    _write(folder / UNFINISHED, json.dumps(settings))
+    source, target = text.build_both(config.from_json(journal.settings["made_with"]), train, tags)
+    source.save(folder, "source")
+    target.save(folder, "target")
     return source, target
 
 
@@ -195,15 +252,16 @@ class Encoded(NamedTuple):
 
 
 def _write_sections(
-    folder: Path, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
+    journal: Journal, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
 ) -> list[Section]:
     """Appends the ids of `size` examples after the other to train.ids."""
     width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
     examples = iter(train)
     sections: list[Section] = []
-    with open(folder / records.IDS, "ab") as file, _Encoders(folder, vocabularies, workers) as encoders:
+    (ids,) = journal.claim(records.IDS)
+    with open(ids, "ab") as file, _Encoders(journal.folder, vocabularies, workers) as encoders:
         for number in count():
-            table = folder / f"section-{number:05}.npz"
+            table, _ = journal.claim(f"section-{number:05}.npz", f"section-{number:05}.partial")
             if kept := _kept(table, file.tell()):
                 sections.append(kept)
                 read = sum(1 for _ in islice(examples, size))
@@ -256,10 +314,12 @@ def _write_section(
     return len(counts), section
 
 
-def _join(folder: Path, sections: Sequence[Section]) -> None:
+def _join(journal: Journal, sections: Sequence[Section]) -> None:
     """Joins the tables of all sections, using memory maps."""
     total = sum(sum(section.sizes) for section in sections)
     shapes = {"lengths": (np.int32, (total, 2)), "example": (np.int32, (total,)), "starts": (np.int64, (total,))}
+    journal.claim(*(f"{name}.{kind}" for name in shapes for kind in ("npy", "partial")))
+    folder = journal.folder
     tables: dict[str, Any] = {
         name: np.lib.format.open_memmap(folder / f"{name}.partial", mode="w+", dtype=dtype, shape=shape)
         for name, (dtype, shape) in shapes.items()
@@ -280,12 +340,12 @@ def _join(folder: Path, sections: Sequence[Section]) -> None:
         section.table.unlink()
 
 
-def _write_text(folder: Path, split: str, examples: Iterator[Example]) -> None:
-    draft = folder / f"{split}.partial"
+def _write_text(journal: Journal, split: str, examples: Iterator[Example]) -> None:
+    path, draft = journal.claim(f"{split}.jsonl", f"{split}.partial")
     with open(draft, "w", encoding="utf-8") as file:
         for example in examples:
             file.write(json.dumps([example.source, example.targets, example.corpus], ensure_ascii=False) + "\n")
-    os.replace(draft, folder / f"{split}.jsonl")
+    os.replace(draft, path)
 
 
 def _write(path: Path, content: str) -> None:
@@ -298,7 +358,7 @@ def _write(path: Path, content: str) -> None:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
         return None
 
 

@@ -161,14 +161,59 @@ def test_something_else_is_never_overwritten(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+FOREIGN = {"thesis.txt": "chapter 1", "photos/cat.jpg": "\x89", "vocabulary/mine.txt": "words", "section-1.npz": "mine"}
+
+
+def put(folder, **files):
+    for name, content in {**FOREIGN, **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    return contents(folder)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        "", "my plans", "{}", "[1, 2]", '{"files": ["thesis.txt"], "settings": {}}', '{"files": {}, "settings": {}}',
+        '{"files": ["../thesis.txt"], "settings": {}}', '{"version": 2, "data": "", "section": 64, "made_with": {}}',
+    ],
+)  # fmt: skip
+def test_an_unfinished_json_of_others_is_refused_and_every_file_stays(tmp_path, unfinished):
+    before = put(tmp_path, **{"unfinished.json": unfinished})
+    assert "unfinished.json does not list what a preparation wrote" in refused(lambda: prepare.prepare(DATA, tmp_path))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("other", [DATA, config.replace(DATA, corpus=SORT)], ids=["same text", "other text"])
+@pytest.mark.parametrize("moment", [2, 4, 9, 14, 18])
+def test_files_beside_an_unfinished_preparation_stay(tmp_path, monkeypatch, moment, other):
+    ended_at_rename(monkeypatch, moment, DATA, tmp_path)
+    foreign = {name: put(tmp_path)[name] for name in FOREIGN}
+    assert prepare.prepare(other, tmp_path, section=64).new
+    assert equal(all_batches(other), all_batches(read_from(other, tmp_path)))
+    assert foreign.items() <= contents(tmp_path).items()
+    assert not list(tmp_path.rglob("*partial*")) and not list(tmp_path.glob("unfinished*"))
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.partial", "lengths.npy", "section-00002.npz"])
+def test_a_file_of_others_with_a_name_of_ours_is_not_replaced(tmp_path, monkeypatch, name):
+    ended_at_rename(monkeypatch, 6, DATA, tmp_path)
+    put(tmp_path, **{name: "mine"})
+    words = refused(lambda: prepare.prepare(DATA, tmp_path, section=64))
+    assert words == f"{tmp_path / name} was not written by this preparation: choose another --out"
+    assert contents(tmp_path)[name] == b"mine"
+
+
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", range(1, 12))
-def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monkeypatch, moment):
-    """Every file appears by a rename: ending before any of them is all that a kill can do."""
-    monkeypatch.setattr(prepare, "CHUNK", 16)
+def ended_at_rename(monkeypatch, moment, data, folder):
+    """A preparation that is killed before one of its renames."""
     rename, calls = os.replace, []
 
     def ends(*arguments):
@@ -177,15 +222,23 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
             raise Killed
         return rename(*arguments)
 
-    monkeypatch.setattr(os, "replace", ends)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", ends)
+        patch.setattr(prepare, "CHUNK", 16)
+        with pytest.raises(Killed):
+            prepare.prepare(data, folder, section=64)
+
+
+@pytest.mark.parametrize("moment", range(1, 19))
+def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monkeypatch, moment):
+    """Every file appears by a rename: ending before any of them is all that a kill can do."""
     folder = tmp_path / "made"
-    with pytest.raises(Killed):
-        prepare.prepare(DATA, folder, section=64)
+    ended_at_rename(monkeypatch, moment, DATA, folder)
+    monkeypatch.setattr(prepare, "CHUNK", 16)
     assert "is not prepared: run `s2sjax prepare FILE` first" in refused(
         lambda: textpairs.read(read_from(DATA, folder))
     )
     whole = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
-    monkeypatch.setattr(os, "replace", rename)
     kept = []
     written = prepare._write_section
     monkeypatch.setattr(
