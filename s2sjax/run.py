@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from s2sjax import config, evaluations, folder, lock
-from s2sjax.core.device import compiler_options
+from s2sjax.core.device import compiler_options, use_compilation_cache
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
@@ -243,6 +243,7 @@ class Run:
 
 def load(path: str | Path) -> Run:
     """A run that was trained before."""
+    use_compilation_cache()
     return Run(Path(path), folder.open_task(Path(path)))
 
 
@@ -265,6 +266,7 @@ def train(
     """
     from s2sjax.training.schedules import describe_change, optimizer  # imports Optax, which is slow
 
+    use_compilation_cache()
     experiment = config.resolve_paths(experiment, Path.cwd())
     e, task = experiment, task_of(experiment)
     optimizer(e.train)  # a wrong name or argument is refused before the data is read
