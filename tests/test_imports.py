@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+import tomllib
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,14 @@ def test_a_command_starts_with_what_it_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("\n\n", 0), done
+
+
+def test_an_editable_installation_is_found_from_the_folder_of_the_clone():
+    """setuptools then writes a path, not an import hook. PathFinder prefers a package on the path to the folder of the
+    clone, which has no __init__.py, but asks no hook behind it.
+    """
+    setuptools = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert setuptools["package-dir"] == {"": "."} and not (ROOT.parent / "__init__.py").exists()
+    with_clone = [str(ROOT.parent.parent), str(ROOT.parent)]
+    spec = PathFinder.find_spec("s2sjax", with_clone)
+    assert spec is not None and spec.origin == str(ROOT / "__init__.py")
