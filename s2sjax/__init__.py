@@ -7,19 +7,33 @@ s2sjax.compare("runs/g2p", "runs/mine")          tests whether one is better tha
 See docs/python.md.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importing s2sjax does not import JAX
+    from s2sjax.comparison import Comparison
+    from s2sjax.config import Experiment
+    from s2sjax.evaluations import Evaluation
+    from s2sjax.run import Run
 
 __version__ = "0.1.0"
 
 
-def load(folder: Any) -> Any:
+def load(folder: str | Path) -> Run:
     """The run in a folder: see s2sjax/run.py."""
-    from s2sjax import run  # imports JAX
+    from s2sjax import run
 
     return run.load(folder)
 
 
-def train(experiment: Any, folder: Any = None, init: Any = None, init_assets: bool = False) -> Any:
+def train(
+    experiment: Experiment | str | Path,
+    folder: str | Path | None = None,
+    init: str | Path | None = None,
+    init_assets: bool = False,
+) -> Run:
     """Trains an experiment in a folder (default: runs/NAME), from its newest checkpoint if there is one: the run.
 
     `experiment` may be the path of an experiment file. init: a run folder whose parameters a new run starts from; with
@@ -27,14 +41,19 @@ def train(experiment: Any, folder: Any = None, init: Any = None, init_assets: bo
     """
     from s2sjax import run
 
-    file = None if hasattr(experiment, "task") else experiment
-    if file is not None:
-        experiment = run.load_experiment(file)
+    file = None
+    if isinstance(experiment, str | Path):
+        file, experiment = experiment, run.load_experiment(experiment)
     trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets)
     return trained
 
 
-def compare(first: Any, second: Any, split: str | None = None, resamples: int = 1000) -> Any:
+def compare(
+    first: Run | Evaluation | str | Path,
+    second: Run | Evaluation | str | Path,
+    split: str | None = None,
+    resamples: int = 1000,
+) -> Comparison:
     """Two evaluations, or the newest ones of two runs: their scores and whether the difference is significant."""
     from s2sjax import comparison
 

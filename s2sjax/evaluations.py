@@ -22,9 +22,11 @@ from typing import Any
 
 from s2sjax import config, folder
 from s2sjax.errors import UserError
+from s2sjax.evaluate.counter import counting
 from s2sjax.evaluate.metrics import Result, summary
 from s2sjax.tasks.task import Task
 from s2sjax.training import hosts
+from s2sjax.training.heartbeat import working
 
 FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
 LONGEST = 100
@@ -146,7 +148,8 @@ def evaluate(
     params, step = run.params(average, mesh)
     further = [other.params(average, mesh) for other in others]
     predict = task.predictor(mesh, [other.task for other in others]) if others else run.predictor
-    outputs = predict([params, *(each for each, _ in further)] if others else params, examples)
+    with working(f"evaluating {split}") as work, counting(work.count):
+        outputs = predict([params, *(each for each, _ in further)] if others else params, examples)
     results, groups = score(task, examples, outputs)
     fields = {name: getattr(run.experiment, name) for name in run.experiment.evaluate_fields}
     found = make(

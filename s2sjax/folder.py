@@ -103,6 +103,30 @@ def schedule_steps(folder: Path) -> int | None:
     return page.get("train.schedule_steps") or page.get("train.steps")
 
 
+def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
+    """The experiment with the numbers of the run in a folder, if there is one, where it leaves them open (0)."""
+    if not (folder / CONFIG).is_file():
+        return experiment
+    page = flat(_read(folder)["experiment"])
+    train: Any = experiment.train
+    if train.steps == 0:
+        plain: Any = config.Train()
+        names = [name for name in config.CHOSEN if getattr(train, name) == getattr(plain, name)]
+        found = {name: page[f"train.{name}"] for name in names if f"train.{name}" in page}
+        experiment = config.replace(experiment, train=config.replace(train, **found))  # type: ignore[type-var]
+    sizes = {
+        name: page.get(f"model.{name}", 0) for name in experiment.suited_sizes if not getattr(experiment.model, name, 1)
+    }
+    return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment  # type: ignore[type-var]
+
+
+def describe_choice(experiment: config.Experiment, chosen: config.Experiment) -> list[str]:
+    """The numbers that an experiment leaves open, as they were chosen for the size of its data."""
+    given, found = (flat(config.to_json(each)) for each in (experiment, chosen))
+    names = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
+    return ["for data of this size: " + ", ".join(f"{name} {found[name]}" for name in names)] if names else []
+
+
 def recorded_init(folder: Path) -> str | None:
     """The run that the run in a folder was initialised from."""
     return _read(folder)["init"] if (folder / CONFIG).is_file() else None

@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from s2sjax import config, evaluations, folder, lock
-from s2sjax.core.device import compiler_options
+from s2sjax.core.device import compiler_options, use_compilation_cache
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
 from s2sjax.errors import UserError
+from s2sjax.evaluate.counter import counting
 from s2sjax.evaluate.decoding import Output, Translator
 from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.evaluate.notes import Notes
@@ -33,6 +34,7 @@ from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
 from s2sjax.training import hosts, settings, transfer
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.heartbeat import working
 from s2sjax.training.loop import Result, Scores, fit
 from s2sjax.training.progress import METRICS, Log
 from s2sjax.training.state import TrainState, create, evaluation_params, make_train_step
@@ -243,6 +245,7 @@ class Run:
 
 def load(path: str | Path) -> Run:
     """A run that was trained before."""
+    use_compilation_cache()
     return Run(path := config.local_path(path), folder.open_task(path))
 
 
@@ -266,6 +269,7 @@ def train(
     from s2sjax.training.schedules import describe_change, optimizer  # imports Optax, which is slow
 
     settings.check()
+    use_compilation_cache()
     experiment = config.resolve_paths(experiment, Path.cwd())
     e, task = experiment, task_of(experiment)
     optimizer(e.train)  # a wrong name or argument is refused before the data is read
@@ -273,14 +277,15 @@ def train(
     schedule_before = folder.schedule_steps(Path(path))
     mesh = meshes.make_mesh(e.train.mesh)
     task.check_mesh(mesh.shape)
-    with hosts.leader_first("data"):  # which it may have to fetch
+    with hosts.leader_first("data"), working("reading the data"):  # which it may have to fetch
         data = task.read()
         if task.has("test"):
             task.examples("test")  # what is wrong with it is said now, not after hours of training
+    e = task.replace(folder.with_recorded(e, Path(path))).suited(data)
     if e.train.evaluate_every and not task.has("dev"):
-        raise UserError("there are no dev examples to evaluate: give some, or set train.evaluate_every 0")
+        raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
     dev = task.examples("dev") if e.train.evaluate_every else []
-    with hosts.leader_first("run folder"):
+    with hosts.leader_first("run folder"), working("learning the vocabularies"):
         source, assets = (None, None) if other is None else (str(other.folder), other.task.assets)
         task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None)
     e = task.experiment
@@ -288,7 +293,8 @@ def train(
     task.check_predictor()  # predictions that cannot be made are refused now, not after hours of training
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
-    columns = task.columns(data)
+    with working("converting the data"):
+        columns = task.columns(data)
     multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
     plan = task.plan(columns, multiple)
     stream = partial(
@@ -298,7 +304,8 @@ def train(
 
     rows = plan.rows[0]
     template = abstract_state(run, mesh, rows)
-    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
+    chosen = folder.describe_choice(experiment, e)
+    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *chosen, *task.remarks(data)]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
     for line in describe_change(schedule_before, experiment.train, e.train, step):
@@ -431,7 +438,8 @@ class DevEvaluation:
 
     def __call__(self, state: TrainState, step: int) -> Scores:
         params = evaluation_params(state)
-        outputs = self.predict(params, self.dev)
+        with counting(self.log.count):
+            outputs = self.predict(params, self.dev)
         results, groups = _score(self.task, self.dev, outputs)
         some = zip(self.dev[: self.task.experiment.evaluate.samples], outputs)
         self.log.samples(step, [f"  {self.task.show(example, output)}" for example, output in some])

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from s2sjax.core.device import ATTENTION, UNROLL
+    from s2sjax.core.device import ATTENTION, UNROLL, use_compilation_cache
 
     for name, one, other in ((ATTENTION, "xla", "cudnn"), (UNROLL, "1", "all")):
         if (forced := os.environ.get(name)) not in (None, "", one, other):
@@ -92,10 +91,4 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     find_devices_quietly()
-    if options.jax_compilation_cache_dir is None:  # JAX_COMPILATION_CACHE_DIR goes first
-        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        options.update("jax_compilation_cache_dir", str(home / "s2sjax"))
-        options.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-    return Path(options.jax_compilation_cache_dir)
+    return use_compilation_cache()

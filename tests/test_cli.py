@@ -146,7 +146,7 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["train", "PAGE", "--uot", "x"], "there is no field --uot: did you mean --out?"),
         (["train", "PAGE", "--train.steps", "many"], "--train.steps: 'many' is not a whole number"),
         (["train", "PAGE", "--train.steps"], "Missing value for argument '--train.steps'. Expected 1 values."),
-        (["train", "PAGE", "--train.steps", "0"], "train.steps is 0: it must be at least 1"),
+        (["train", "PAGE", "--train.steps", "-1"], "train.steps is -1: it must be at least 0"),
         (
             ["train", "PAGE", "--model.cell", "x"],
             "invalid choice 'x' for argument '--model.cell'. Expected one of ('rnn', ",

@@ -154,7 +154,7 @@ def subset(**data) -> Translation:
         ),
         (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
         (lambda: Luong(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
-        (lambda: Train(steps=0), "train.steps is 0: it must be at least 1"),
+        (lambda: Train(steps=-1), "train.steps is -1: it must be at least 0"),
         (lambda: Train(warmup=-1), "train.warmup is -1: it must be at least 0"),
         (lambda: Train(learning_rate=0.0), "train.learning_rate is 0.0: it must be above 0"),
         (lambda: Train(learning_rate=float("nan")), "Train.learning_rate is nan: it must be a number"),

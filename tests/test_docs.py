@@ -105,7 +105,9 @@ def test_every_file_that_a_page_names_exists(page):
 def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
     text = file.read_text(encoding="utf-8")
     if text.startswith('"""') and "\nexperiment = " in text:
-        load_experiment(str(file))
+        experiment = load_experiment(str(file))
+        assert experiment.train.steps > 0, "its scores must not change with the defaults"
+        assert all(getattr(experiment.model, name, 1) for name in experiment.suited_sizes)
         assert f"s2sjax train {file.relative_to(ROOT)}" in text or "make run" in text
 
 

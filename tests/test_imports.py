@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+import tomllib
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -71,8 +73,8 @@ def packages_imported(file: Path) -> set[str]:
 def test_a_package_imports_only_packages_below(file):
     package = file.relative_to(ROOT).parts[0].removesuffix(".py")
     if package == "__init__":
-        # Inside its functions: importing s2sjax does not import JAX.
-        assert packages_imported(file) == {"comparison", "run"}
+        # Inside its functions, or for type checkers alone: importing s2sjax does not import JAX.
+        assert packages_imported(file) == {"comparison", "config", "evaluations", "run"}
         return
     allowed = ALLOWED.get(package, set(LAYERS[: LAYERS.index(package) + 1]))
     assert packages_imported(file) <= allowed
@@ -103,3 +105,14 @@ def test_a_command_starts_with_what_it_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("\n\n", 0), done
+
+
+def test_an_editable_installation_is_found_from_the_folder_of_the_clone():
+    """setuptools then writes a path, not an import hook. PathFinder prefers a package on the path to the folder of the
+    clone, which has no __init__.py, but asks no hook behind it.
+    """
+    setuptools = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert setuptools["package-dir"] == {"": "."} and not (ROOT.parent / "__init__.py").exists()
+    with_clone = [str(ROOT.parent.parent), str(ROOT.parent)]
+    spec = PathFinder.find_spec("s2sjax", with_clone)
+    assert spec is not None and spec.origin == str(ROOT / "__init__.py")

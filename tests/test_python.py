@@ -1,13 +1,18 @@
 """docs/python.md, typed by a user; and what it says of mistakes, of what is kept, and of corpora in memory."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from conftest import child_environment
 
 import s2sjax
 from s2sjax import config, tasks
@@ -16,6 +21,7 @@ from s2sjax.evaluate.decoding import Translator
 from s2sjax.tasks.regression import Fibonacci, Windows
 
 PAGE = (Path(s2sjax.__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+PYPROJECT = Path(s2sjax.__file__).parents[1] / "pyproject.toml"
 PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -178,3 +184,25 @@ def test_a_damaged_copy_is_named(typed, tmp_path):
     assert "has other examples than this run: copy it again" in refused(lambda: s2sjax.load(copy))
     file.write_text(whole[:-5])
     assert "cannot be read" in refused(lambda: s2sjax.load(copy))
+
+
+def test_a_type_checker_knows_what_the_doors_return(tmp_path):
+    (tmp_path / "user.py").write_text(
+        "import s2sjax\n"
+        "reveal_type(s2sjax.load('x'))\n"
+        "reveal_type(s2sjax.train('x.py'))\n"
+        "reveal_type(s2sjax.compare('a', 'b'))\n"
+        "s2sjax.load(3)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--cache-dir", os.devnull, "user.py"]
+    found = subprocess.run(command, cwd=tmp_path, env=child_environment(), text=True, capture_output=True).stdout
+    assert re.findall(r'type is "(.*)"', found) == [
+        "s2sjax.run.Run",
+        "s2sjax.run.Run",
+        "s2sjax.comparison.Comparison",
+    ], found
+    assert 'user.py:5: error: Argument 1 to "load" has incompatible type "int"' in found
+    assert (
+        "py.typed"
+        in tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]["s2sjax"]
+    )

@@ -40,6 +40,9 @@ class Experiment:
     free_fields: ClassVar[tuple[str, ...]] = ()
     """dotted names that may change between two starts of one run, besides those of `train`"""
 
+    suited_sizes: ClassVar[tuple[str, ...]] = ()
+    """fields of `model` that follow the size of the data where they are 0 (`Task.suited`)"""
+
     def task(self) -> Any:
         """The `tasks.Task` of this experiment, before it has any assets."""
         raise UserError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")

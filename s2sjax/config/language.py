@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from s2sjax.config.evaluation import EvaluationSettings
@@ -59,12 +60,13 @@ class RecurrentLM:
     The options of Merity et al. 2017 (AWD-LSTM) are off by default; the names of their program are in parentheses.
     """
 
-    embedding: int = 400
-    """width of the word vectors"""
-    width: int = 1150
-    """of the states of every layer; if the weights are tied, the last one is as wide as the embedding"""
-    layers: int = 3
-    """recurrent layers"""
+    embedding: int = 0
+    """width of the word vectors; 0 for half of `width`, from 32 to 400"""
+    width: int = 0
+    """width of the states of every layer; if the weights are tied, the last one is as wide as the embedding; 0 for half
+    the square root of the number of training tokens, from 64 to 1150"""
+    layers: int = 0
+    """recurrent layers; 0 for one with states narrower than 256, two below 650, else three"""
     cell: CellName = "lstm"
     """how a state moves: see s2sjax/core/cells.py"""
     tie: bool = True
@@ -86,14 +88,21 @@ class RecurrentLM:
     temporal_penalty: float = 0.0
     """strength of the temporal activation regularisation (beta)"""
 
+    def suited(self, tokens: int) -> RecurrentLM:
+        """With sizes for a training text of that many tokens, where they are 0."""
+        width = self.width or min(max(round(tokens**0.5 / 2 / 16) * 16, 64), 1150)
+        embedding = self.embedding or min(max(width // 2, 32), 400)
+        return replace(
+            self, embedding=embedding, width=width, layers=self.layers or 1 + (width >= 256) + (width >= 650)
+        )
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Of the states of each layer."""
         return (self.width,) * (self.layers - 1) + (self.embedding if self.tie else self.width,)
 
     def __post_init__(self):
-        at_least(1, self, "model", "embedding", "width", "layers")
-        at_least(0, self, "model", "activation_penalty", "temporal_penalty")
+        at_least(0, self, "model", "embedding", "width", "layers", "activation_penalty", "temporal_penalty")
         for name in ("dropout", "input_dropout", "output_dropout", "word_dropout", "weight_drop"):
             require(0 <= getattr(self, name) < 1, f"model.{name} is {getattr(self, name)}: it must be in [0, 1)")
         require(

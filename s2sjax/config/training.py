@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from s2sjax.config.settings import at_least, require, settings
@@ -14,6 +15,12 @@ OPTIMIZERS = {
 SCHEDULES = {
     name: f"s2sjax.training.schedules.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")
 }
+
+
+EPOCHS, FEWEST, MOST = 20, 500, 10_000
+"""times that all examples are read, and limits of the updates, where train.steps is not set"""
+CHOSEN = ("steps", "evaluate_every", "save_every")
+"""fields that follow the size of the data where train.steps is not set"""
 
 
 @settings
@@ -74,8 +81,9 @@ class Softmax:
 
 @settings
 class Train:
-    steps: int = 10_000
-    """total number of updates; to train longer, raise it and run again"""
+    steps: int = 0
+    """total number of updates; to train longer, raise it and run again; 0 for 20 epochs, but 500 updates at least and
+    10,000 at most, with ten evaluations and checkpoints unless their numbers are set"""
     micro_batches: int = 1
     """number of parts of a batch that are computed one after the other, to save memory; the result is the same"""
     remat: Literal["none", "products", "layers"] = "none"
@@ -139,7 +147,8 @@ class Train:
     """stop after this many consecutive non-finite steps"""
 
     def __post_init__(self):
-        at_least(1, self, "train", "steps", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
+        at_least(0, self, "train", "steps")
+        at_least(1, self, "train", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
         at_least(0, self, "train", "warmup", "schedule_steps", "weight_decay", "clip", "evaluate_every", "patience")
         at_least(0, self, "train", "average_from", "r_drop")
         require(
@@ -176,6 +185,14 @@ class Train:
             self.r_drop == 0 or self.scheduled_sampling.schedule == "none",
             "train has both r_drop and scheduled_sampling: turn one off",
         )
+
+    def suited(self, epoch: int) -> Train:
+        """With numbers for data of which an epoch takes that many updates, if `steps` is not set."""
+        if self.steps:
+            return self
+        steps = min(max(EPOCHS * epoch, FEWEST), MOST)
+        often = {name: steps // 10 for name in CHOSEN[1:] if getattr(self, name) == getattr(Train, name)}
+        return replace(self, steps=steps, **often)
 
     @property
     def averages(self) -> bool:

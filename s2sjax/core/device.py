@@ -9,8 +9,10 @@ import os
 import platform
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -220,6 +222,22 @@ def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[s
             for name in sorted(refused - _dropped):
                 note(f"JAX {jax.__version__} does not accept the compiler option {name}: compiling without it")
             _dropped.update(refused)
+
+
+def use_compilation_cache() -> Path:
+    """Keeps compiled programs between processes, unless the user has named another folder or wants none; the folder.
+
+    JAX reads the folder of JAX_COMPILATION_CACHE_DIR and jax.config, where an empty one is none.
+    """
+    options: Any = jax.config
+    if options.jax_compilation_cache_dir is None:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        options.update("jax_compilation_cache_dir", str(home / "s2sjax"))
+        if options.jax_persistent_cache_min_compile_time_secs == 1.0:  # JAX's own default
+            options.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+    return Path(options.jax_compilation_cache_dir)
 
 
 @contextlib.contextmanager

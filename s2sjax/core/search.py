@@ -96,6 +96,28 @@ def advance_some(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return advance if tokens == 1 else lambda loop: lax.fori_loop(0, tokens, lambda _, now: advance(now), loop)
 
 
+def limit_of_each(limit: Array | int, state: State) -> Array:
+    """[B]: the limit of each sentence, if one number is given for all."""
+    limits = jnp.asarray(limit)
+    if limits.ndim > 1:
+        raise ValueError(f"limit has shape {limits.shape}: give one number, or one for each sentence")
+    if limits.ndim == 1:
+        return limits
+    rows = [leaf.shape[0] for leaf in jax.tree.leaves(state)]
+    if not rows:
+        raise ValueError("limit is one number, and the state has no arrays that tell how many sentences there are")
+    return jnp.full(rows[0], limits)
+
+
+def check_beam(width: int, nbest: int, groups: int) -> None:
+    if width < 1:
+        raise ValueError(f"width {width} is below 1: it is the number of prefixes of the beam")
+    if not 1 <= nbest <= width:
+        raise ValueError(f"nbest {nbest} is not from 1 to width {width}: raise the width or lower nbest")
+    if groups < 1 or width % groups:
+        raise ValueError(f"groups {groups} does not divide width {width}: change one of them")
+
+
 def written_at(t: Array, table: Array, token: Array) -> Array:
     """table[b, k, t[b]] = token[b, k]: [B], [B, K, L], [B, K]; beyond L nothing is written."""
     here = jnp.arange(table.shape[2]) == t[:, None, None]
@@ -120,7 +142,7 @@ class DecodeState(NamedTuple):
 def decode_loop(
     step: Step | Beams,
     state: State,
-    limit: Array,
+    limit: Array | int,
     length: int,
     choose: Callable[[Array, Array], Array],
     *,
@@ -131,8 +153,9 @@ def decode_loop(
 ) -> Search:
     """Writes `copies` independent outputs per sentence, token by token.
 
-    choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit [B] <= length.
+    choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit, of all sentences or [B], is at most length.
     """
+    limit = limit_of_each(limit, state)
     shape = (len(limit), copies)
     every = jnp.broadcast_to(jnp.arange(copies), shape)
     beams = as_beams(step)
@@ -176,7 +199,7 @@ def argmax_token(log_probs: Array, t: Array) -> Array:
     return jnp.argmax(log_probs, axis=-1)
 
 
-def greedy(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
+def greedy(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> Hypotheses:
     """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `decode_loop`."""
     return run_loop(decode_loop(step, state, limit, length, argmax_token, **options))[0]
 
@@ -202,22 +225,46 @@ class BeamState(NamedTuple):
     tree: Tree | None
 
 
-def beam_search(step: Step | Beams, state: State, limit: Array, length: int, **options) -> Hypotheses:
-    """Beam search as specified above: the n best of each sentence. Options are those of `beam_loop`."""
-    return beam_search_with_tree(step, state, limit, length, **options)[0]
+def beam_search(
+    step: Step | Beams,
+    state: State,
+    limit: Array | int,
+    length: int,
+    *,
+    width: int,
+    nbest: int = 1,
+    penalty: Penalty = "none",
+    alpha: float = 0.6,
+    stop: Stop = "bound",
+    coverage: float = 0.0,
+    source_mask: Array | None = None,
+    constraint: Constraint = UNCONSTRAINED,
+    groups: int = 1,
+    diversity: float = 0.0,
+) -> Hypotheses:
+    """Beam search as specified above: the `nbest` best of each sentence, best first.
+
+    state: every leaf [B, ...]. limit: of all sentences, or [B], at most `length`, the places of a hypothesis.
+    width: the beam K, at least nbest. penalty, alpha and coverage (beta): of the score; coverage requires `source_mask`
+    [B, S] and a model with attention. groups, which divide the width, and diversity: of diverse beam search.
+    """
+    return beam_search_with_tree(
+        step, state, limit, length, width=width, nbest=nbest, penalty=penalty, alpha=alpha, stop=stop,
+        coverage=coverage, source_mask=source_mask, constraint=constraint, groups=groups, diversity=diversity,
+    )[0]  # fmt: skip
 
 
 def beam_search_with_tree(
-    step: Step | Beams, state: State, limit: Array, length: int, **options
+    step: Step | Beams, state: State, limit: Array | int, length: int, *, width: int, record: bool = False, **options
 ) -> tuple[Hypotheses, Tree | None]:
-    """The n best of each sentence and, with `record`, the tree of all continuations that were ranked."""
-    return run_loop(beam_loop(step, state, limit, length, **options))
+    """`beam_search`, whose other options it takes; with `record`, also the tree of all continuations it has ranked."""
+    return run_loop(beam_loop(step, state, limit, length, width=width, record=record, **options))
 
 
 def beam_loop(
     step: Step | Beams,
     state: State,
-    limit: Array,
+    limit: Array | int,
     length: int,
     *,
     width: int,
@@ -232,10 +279,9 @@ def beam_loop(
     diversity: float = 0.0,
     record: bool = False,
 ) -> Search:
-    """Beam search: every leaf of state [B, ...], limit [B] <= length -> n hypotheses per sentence, and the tree.
-
-    `coverage` is beta, and requires `source_mask` [B, S] and a model with attention.
-    """
+    """The loop of `beam_search`: its result has n hypotheses per sentence and, with `record`, the tree."""
+    check_beam(width, nbest, groups)
+    limit = limit_of_each(limit, state)
     sentences, W = len(limit), width // groups
     beams = as_beams(step)
     by_row = lambda x: x.reshape(sentences * groups, W, *x.shape[2:])

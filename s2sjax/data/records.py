@@ -42,6 +42,10 @@ class Records:
         self.starts, self.lengths, self.example = map(self._table, ("starts.npy", "lengths.npy", "example.npy"))
         self._ids = self._memory_map()
 
+    def __len__(self) -> int:
+        """Pairs."""
+        return len(self.lengths)
+
     def _table(self, name: str) -> np.ndarray:
         try:
             table = np.load(self.folder / name, mmap_mode="r")

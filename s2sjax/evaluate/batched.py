@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from s2sjax.config import require
 from s2sjax.data.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
+from s2sjax.evaluate.counter import count
 
 Tree = Any
 ROWS = PartitionSpec(("data", "fsdp"))
@@ -52,6 +53,7 @@ class Batched:
         buckets = self._buckets(columns.lengths)
         bucket = first_bucket(columns.lengths, buckets)
         found: list[Tree] = [None] * len(bucket)
+        done = 0
         for number, widths in enumerate(buckets):
             members = np.flatnonzero(bucket == number)
             doubled = max(0, number + 1 - len(self.buckets))  # how often the last bucket was
@@ -64,6 +66,8 @@ class Batched:
                 results = jax.device_get(self._compiled(params, batch))
                 for place, row in enumerate(chosen):
                     found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
+                done += len(chosen)
+                count(done, len(bucket))
         return found
 
     def lower(self, params: Tree, batch: Tree) -> Any:

@@ -25,6 +25,7 @@ from s2sjax.data.text import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate import mbr
 from s2sjax.evaluate.batched import spare_tokens
+from s2sjax.evaluate.counter import count
 from s2sjax.evaluate.notes import Notes
 from s2sjax.evaluate.search_words import WordConstraints, check_beam, word_constraints
 
@@ -126,11 +127,14 @@ class Translator:
             arguments = (self._place(array) for array in (source, begin, numbers))
             slots = rows_that_fit(source.shape[1], max(self.buckets), self.rows, self._multiple)
             batches.append((indices, _dispatch(self._search(params, *arguments, slots=slots)[0])))
+        done = 0
         for indices, found in batches:
             found = jax.device_get(found)
             for row, index in enumerate(indices):
                 if index >= 0:
                     outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
+                    done += 1
+            count(done, len(nonblank))
         return outputs
 
     def lower(self, params: Any) -> dict[str, Any]:

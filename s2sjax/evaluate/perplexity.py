@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from s2sjax.core.tokens import EOS, PAD
+from s2sjax.evaluate.counter import count
 from s2sjax.evaluate.metrics import Result
 
 Tree = Any
@@ -43,7 +44,6 @@ def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: 
     length = -(-len(ids) // streams)
     begin = np.arange(streams)[:, None] * length  # [R, 1]
     steps = max(1, min(TOKENS // streams, length + context))
-    found = np.zeros(len(ids))
     parts = []
     for first in range(-context, length, steps):
         within = first + np.arange(steps)
@@ -51,9 +51,7 @@ def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: 
         real = (place >= 0) & (place < len(ids)) & (within < length)
         each, carry = nats(params, *_batch(ids, place, real), carry)
         parts.append((place, real & (within >= 0), each))
-    for place, counts, each in parts:  # fetched last: the device does not wait for the host
-        found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
-    return found
+    return _fetched(parts, len(ids))
 
 
 def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: int) -> np.ndarray:
@@ -61,12 +59,12 @@ def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: i
     count; in the first all count.
     """
     stride = steps - context
-    count = 1 + -(-max(len(ids) - steps, 0) // stride)
-    ends = np.minimum(steps + stride * np.arange(count), len(ids))
+    windows = 1 + -(-max(len(ids) - steps, 0) // stride)
+    ends = np.minimum(steps + stride * np.arange(windows), len(ids))
     begins = np.maximum(ends - steps, 0)
     counted = np.concatenate([[0], ends[:-1]])  # the first that counts
     rows = max(1, TOKENS // steps)
-    found, parts = np.zeros(len(ids)), []
+    parts = []
     for first in range(0, len(ends), rows):
         chosen = np.arange(first, first + rows)
         there, chosen = chosen < len(ends), np.minimum(chosen, len(ends) - 1)
@@ -74,8 +72,16 @@ def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: i
         real = there[:, None] & (place < ends[chosen][:, None])
         each, _ = nats(params, *_batch(ids, place, real), ())
         parts.append((place, real & (place >= counted[chosen][:, None]), each))
+    return _fetched(parts, len(ids))
+
+
+def _fetched(parts: Sequence[tuple[np.ndarray, np.ndarray, Any]], total: int) -> np.ndarray:
+    """The nats of all tokens from (places, which of them count, nats); read last, so that no device waits."""
+    found, done = np.zeros(total), 0
     for place, counts, each in parts:
         found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
+        done += int(counts.sum())
+        count(done, total)
     return found
 
 

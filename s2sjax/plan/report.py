@@ -67,7 +67,8 @@ def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | Non
     if sizes is not None:
         return task.replace(assets=task.assumed_assets(sizes))
     try:
-        return task.replace(assets=task.learn_assets(task.read()))
+        data = task.read()
+        return task.replace(task.suited(data), task.learn_assets(data))
     except UserError as error:
         raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 

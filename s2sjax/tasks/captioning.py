@@ -197,6 +197,9 @@ class CaptioningTask(GenerationTask):
     def read(self) -> list[Picture]:
         return self.examples("train")
 
+    def row_count(self, data: Sequence[Picture]) -> int:
+        return sum(len(picture.captions) for picture in data)
+
     def examples(self, split: str) -> list[Picture]:
         found = self.corpus.examples(split)
         require(len(found) > 0, f"data.corpus has no {split} pictures: give some, or name another split")

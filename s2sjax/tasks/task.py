@@ -98,6 +98,15 @@ class Task(ABC):
     def examples(self, split: str) -> list[Any]:
         """The examples of a split, to predict and to score; never an empty list."""
 
+    @property
+    def dev_remedy(self) -> str:
+        """How to get dev examples, if there are none."""
+        data = self.experiment.data
+        for where, owner in (("data.corpus", getattr(data, "corpus", None)), ("data", data)):
+            if hasattr(owner, "dev_percent"):
+                return f"give some, or hold out a part of the training data with {where}.dev_percent"
+        return "give some"
+
     def example_of(self, line: str, where: str) -> Any:
         """The example that a line of standard input stands for, for `s2sjax decode`. `where` is for errors."""
         raise UserError(f"{type(self.experiment).__name__} cannot read its input from lines: use s2sjax evaluate")
@@ -105,6 +114,20 @@ class Task(ABC):
     @abstractmethod
     def fingerprint(self, data: Any) -> str:
         """SHA-256 of the training data: a run refuses to continue on other data."""
+
+    def suited(self, data: Any) -> Any:
+        """The experiment, with numbers that suit the size of its training data where it leaves them open."""
+        train = self.experiment.train
+        return self.experiment if train.steps else replace(self.experiment, train=train.suited(self.epoch(data)))
+
+    def epoch(self, data: Any) -> int:
+        """About how many updates an epoch takes, as far as is known before there are columns."""
+        batch = self.experiment.data
+        return -(-self.row_count(data) * sum(batch.buckets[0]) // batch.tokens)
+
+    def row_count(self, data: Any) -> int:
+        """How many rows the columns of the training data will have."""
+        return len(data)
 
     def remarks(self, data: Any) -> list[str]:
         """What is odd about the training data but no error, printed before training."""

@@ -24,7 +24,7 @@ from s2sjax.config import (
     settings,
 )
 from s2sjax.core import sampled
-from s2sjax.data import Example, pairs, sources, text
+from s2sjax.data import Example, pairs, records, sources, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
 from s2sjax.evaluate import metrics
@@ -52,7 +52,9 @@ class Translation(config.Experiment):
     """the run goes to runs/NAME"""
     data: config.Data = config.Data()
     """what to learn from"""
-    model: config.ModelConfig = field(default_factory=Transformer)
+    model: config.ModelConfig = field(
+        default_factory=lambda: Transformer(128, 4, 512, encoder_layers=2, decoder_layers=2, norm="pre")
+    )
     """what learns"""
     train: config.Train = config.Train()
     """how it learns"""
@@ -215,6 +217,9 @@ class TranslationTask(Task):
 
     def examples(self, split: str) -> list[Example]:
         return sources.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+
+    def row_count(self, data: pairs.Training) -> int:
+        return len(data) if isinstance(data, records.Records) else sum(len(example.targets) for example in data)
 
     def fingerprint(self, data: pairs.Training) -> str:
         return pairs.fingerprint(data)

@@ -19,6 +19,7 @@ from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.training import hosts
 from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.heartbeat import working
 from s2sjax.training.mesh import global_batch
 from s2sjax.training.preemption import Interrupted, Preemption
 from s2sjax.training.programs import Programs
@@ -81,8 +82,11 @@ def fit(
     A Ctrl-C saves, then raises Interrupted, a KeyboardInterrupt.
     `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
     """
+    if train.steps < 1:
+        raise ValueError("train.steps is 0, which s2sjax.train replaces by a number that suits the data: set it")
     log = log or Log(None, train.steps, train.log_every)
-    state, step, best = _restore_or_init(template, init, checkpoints)
+    with working("making or restoring the parameters"):
+        state, step, best = _restore_or_init(template, init, checkpoints)
     saved = step
     programs = Programs(train_step, template, mesh, compiler_options)
     stream: Iterator[tuple[int, Batch]] | None = None

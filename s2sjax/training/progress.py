@@ -1,7 +1,8 @@
 """The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
 samples.txt, and nonfinite.jsonl with the skipped steps.
 
-Only process 0 prints and writes.
+Lines come every `train.log_every` steps, and after ten seconds without one (heartbeat.py). Only process 0 prints and
+writes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from s2sjax.training import hosts
+from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
+WORK = {"compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving"}
+"""what `Log.timed` is called with, as it is shown"""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -37,6 +41,10 @@ class Log:
         self._events: Any = None
         self._live: Progress | None = None
         self._task: Any = None
+        self._heartbeat: Heartbeat | None = None
+        self._work: Work | None = None
+        self._at = self._counted_from = 0
+        self._text = ""
         self._clear()
 
     # ------------------------------------------------------------------------------ life cycle
@@ -60,9 +68,15 @@ class Log:
             )
             self._task = self._live.add_task("", total=self._steps, completed=step)
             self._live.start()
+        self._at = step
         self._clear()
+        if self._is_leader:
+            self._heartbeat = Heartbeat(self._show, self._status).__enter__()
 
     def close(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.__exit__()
+            self._heartbeat = None
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -77,7 +91,9 @@ class Log:
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
         elif self._is_leader:
-            print(text, flush=True)
+            say(text)
+            if self._heartbeat is not None:
+                self._heartbeat.heard()
 
     def step(self, step: int, numbers: dict[str, Any]) -> None:
         """The metrics of one step: (sum, weight) pairs, which are averaged, and scalars, which are not."""
@@ -87,6 +103,7 @@ class Log:
                 self._sums[name] = (old[0] + float(value[0]), old[1] + float(value[1]))
             else:
                 self._scalars[name] = float(value)
+        self._at = step
         if step % self._every == 0 or step == self._steps:
             self._write_means(step)
         if self._live is not None:
@@ -121,10 +138,24 @@ class Log:
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Time not spent on steps (compiling, evaluating, saving): written as NAME_seconds with the next metrics."""
-        begin = time.perf_counter()
-        yield
+        begin, self._work = time.perf_counter(), Work(WORK.get(name, name))
+        if self._live is not None:
+            self._show(self._work.name)
+        try:
+            yield
+        finally:
+            self._work = None
+            if self._live is not None:
+                self._show(self._text)
         seconds = time.perf_counter() - begin
         self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
+
+    def count(self, done: int, total: int) -> None:
+        """How much of what is `timed` is done: shown, not written."""
+        if self._work is not None:
+            self._work.count(done, total)
+            if self._live is not None:
+                self._show(str(self._work))
 
     def once(self, **numbers: float) -> None:
         """Numbers that are known and do not change: written with the next metrics."""
@@ -137,14 +168,32 @@ class Log:
         line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
         line |= self._facts
         self._write(line)
-        text = f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
+        self._text = _means_text(means, rate)
+        self._show(self._text)
+        self._clear()
+
+    def _show(self, text: str) -> None:
+        """What is going on at this step: in the bar, or as a line."""
         if self._live is not None:
             self._live.update(self._task, description=text)
         else:
-            self.print(f"step {step}/{self._steps}  {text}")
-        self._clear()
+            self.print(f"step {self._at}/{self._steps}  {text}")
+
+    def _status(self) -> str:
+        """What is going on, for the heartbeat: the work that is timed, or the steps since the last line."""
+        if (work := self._work) is not None:
+            return str(work)
+        steps, sums = self._at - self._counted_from, dict(self._sums)
+        # Copies: the heartbeat reads them in its own thread.
+        seconds = time.perf_counter() - self._begin - sum(list(self._timed.values()))
+        if not steps or "loss" not in sums:
+            return f"running: {duration(seconds)} so far"
+        total, weight = sums["loss"]
+        left = "" if self._live else f"  {duration(seconds / steps * (self._steps - self._at))} left"
+        return _means_text({"loss": total / weight if weight else math.nan}, weight / max(seconds, 1e-9)) + left
 
     def _clear(self) -> None:
+        self._counted_from = self._at
         self._sums: dict[str, tuple[float, float]] = {}
         self._scalars: dict[str, float] = {}
         self._timed: dict[str, float] = {}
@@ -160,6 +209,10 @@ class Log:
             for key, value in line.items():
                 if key != "step" and _is_number(value):
                     self._events.add_scalar(key, value, line["step"])
+
+
+def _means_text(means: Mapping[str, float], rate: float) -> str:
+    return f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
 
 
 def remove_after(path: Path, step: int) -> None:

@@ -1,5 +1,6 @@
 """Search, tried on the models of tests/tables.py."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -308,3 +309,40 @@ def test_forced_attention_is_what_each_step_returned():
     read = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
     for t in range(LENGTH):
         np.testing.assert_array_equal(attention[:, t], np.where(np.arange(LENGTH) <= t, read, 0))
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+def test_one_limit_for_all_sentences_is_a_limit_of_each():
+    models = natural_models(0)
+    for decode in (partial(search.beam_search, width=2), search.greedy):
+        one, each = (decode(partial(step, models), start(ROWS), limit, LENGTH) for limit in (3, np.full(ROWS, 3)))
+        jax.tree.map(np.testing.assert_array_equal, one, each)
+    with pytest.raises(ValueError, match="the state has no arrays"):
+        search.greedy(partial(step, models), (), 3, LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "message"),
+    [
+        (3, {"width": 2, "nbest": 3}, "nbest 3 is not from 1 to width 2"),
+        (3, {"width": 2, "nbest": 0}, "nbest 0 is not from 1 to width 2"),
+        (3, {"width": 3, "groups": 2}, "groups 2 does not divide width 3"),
+        (3, {"width": 0}, "width 0 is below 1"),
+        (np.full((1, 1), 3), {"width": 2}, r"limit has shape \(1, 1\): give one number, or one for each"),
+    ],
+)
+def test_a_beam_that_cannot_be_is_refused_by_name(limit, options, message):
+    with pytest.raises(ValueError, match=message):
+        search.beam_search(partial(step, chain()), start(1), limit, LENGTH, **options)
+
+
+def test_the_options_of_beam_search_are_in_its_signature():
+    loop, whole, tree = (
+        dict(inspect.signature(function).parameters)
+        for function in (search.beam_loop, search.beam_search, search.beam_search_with_tree)
+    )
+    assert loop.keys() - whole.keys() == {"record"} and whole.keys() <= loop.keys()
+    assert all(option == loop[name] for name, option in whole.items())
+    assert tree["width"] == loop["width"] and tree["record"] == loop["record"]

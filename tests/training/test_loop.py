@@ -337,6 +337,7 @@ def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
     log = progress.Log(lab.folder, 10, 1, tensorboard=False)
     log.start(0)
     loop._flush((3, {"example": np.array([4, 5, -1])}, metrics), TRAIN, log)
+    log.close()
     (line,) = lab.lines("nonfinite.jsonl")
     assert line == {"step": 3, "loss": "inf", "grad_norm": 2.0, "examples": [4, 5, 104, 105]}
 

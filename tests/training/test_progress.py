@@ -1,10 +1,15 @@
 """What is written can be read back: a mean over tokens, not over batches; a step at most once."""
 
+import itertools
 import json
 import sys
+import threading
 
 import pytest
 
+from s2sjax.evaluate.counter import count, counting
+from s2sjax.training import heartbeat
+from s2sjax.training.heartbeat import Heartbeat
 from s2sjax.training.progress import Log, remove_after, remove_samples_after
 
 
@@ -105,3 +110,127 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
     assert log.nonfinite(1, float("nan"), 1.0, [3]) == tmp_path / "nonfinite.jsonl"  # process 0 writes it
     log.close()
     assert capsys.readouterr().out == "" and not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------- by time, not by steps
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so."""
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def let(seconds: float) -> None:
+        now[0] += seconds
+
+    return let
+
+
+@pytest.fixture
+def beats(monkeypatch):
+    """Heartbeats without their threads: `beat()` is called by the test."""
+    made: list[Heartbeat] = []
+    monkeypatch.setattr(Heartbeat, "__enter__", lambda self: made.append(self) or self)
+    monkeypatch.setattr(Heartbeat, "__exit__", lambda *_: None)
+    return made
+
+
+def test_after_ten_seconds_of_silence_a_line_says_what_is_going_on(tmp_path, clock, beats, capsys):
+    log = Log(tmp_path, steps=200, every=50, tensorboard=False)
+    log.start(0)
+    told = lambda: beats[0].beat() and capsys.readouterr().out
+    with log.timed("compile"):
+        clock(9)
+        assert told() == ""
+        clock(1)
+        assert told() == "step 0/200  compiling the train step: 10 s so far\n"
+        clock(9)
+        assert told() == "", "it has just spoken"
+    clock(6)
+    assert told() == "step 0/200  running: 6 s so far\n", "a step may take longer than ten seconds"
+    clock(6)
+    log.step(1, numbers(30.0, 10.0))
+    log.step(2, numbers(10.0, 30.0))
+    clock(4)
+    assert told() == "step 2/200  loss 1  2 tokens/s  26 min left\n"
+    with log.timed("evaluate"):
+        clock(10)
+        log.count(40, 100)
+        assert told() == "step 2/200  evaluating dev: 40 of 100, 15 s left\n"
+    clock(7)
+    log.print("a line")
+    clock(7)
+    assert told() == "a line\n", "a line of any kind ends the silence"
+    log.close()
+    assert not list(tmp_path.iterdir()), "they are printed, and nothing else"
+
+
+def test_metrics_do_not_depend_on_heartbeats(tmp_path, clock, beats, capsys):
+    written = []
+    for folder, beating in (("quiet", False), ("loud", True)):
+        log = Log(tmp_path / folder, steps=4, every=2, tensorboard=False)
+        log.start(0)
+        for step in range(1, 5):
+            clock(20)
+            if beating:
+                beats[-1].beat()
+            log.step(step, numbers(step, 3.0))
+        log.close()
+        written.append((tmp_path / folder / "metrics.jsonl").read_text())
+    assert written[0] == written[1] and capsys.readouterr().out.count("left\n") == 2
+
+
+def test_the_heartbeat_has_a_thread_that_ends(monkeypatch):
+    said, ticks = threading.Event(), itertools.count(step=heartbeat.SILENCE)
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
+    with Heartbeat(lambda text: said.set(), lambda: "at work") as beating:
+        assert said.wait(60)
+    assert not beating._thread.is_alive()
+
+
+def test_work_outside_of_the_loop_is_told_too(clock, beats, capsys):
+    with heartbeat.working("evaluating test") as work, counting(work.count):
+        clock(20)
+        beats[0].beat()
+        count(1000, 5000)
+        clock(20)
+        beats[0].beat()
+    told = ["evaluating test: 20 s so far", "evaluating test: 1,000 of 5,000, 3 min left"]
+    assert capsys.readouterr().out.splitlines() == told
+    count(1, 2)  # nobody listens
+
+
+def test_on_a_terminal_the_bar_says_what_is_going_on(clock, beats, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    log = Log(None, steps=4, every=2)
+    log.start(0)
+    shown = lambda: log._live.tasks[0].description
+    with log.timed("compile"):
+        assert shown() == "compiling the train step"
+        clock(12)
+        beats[0].beat()
+        assert shown() == "compiling the train step: 12 s so far"
+    assert shown() == ""
+    clock(10)
+    log.step(1, numbers(6.0, 2.0))
+    beats[0].beat()
+    assert shown() == "loss 3  0 tokens/s", "before the first line of log_every"
+    with log.timed("evaluate"):
+        clock(3)
+        log.count(30, 60)
+        assert shown() == "evaluating dev: 30 of 60, 3 s left"
+    log.close()
+    with heartbeat.working("evaluating test") as work:
+        work.count(3, 5)
+    assert "evaluating test" in capsys.readouterr().out
+
+
+def test_another_process_has_no_heartbeat(monkeypatch, beats):
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    log = Log(None, steps=1, every=1)
+    log.start(0)
+    with log.timed("compile"), heartbeat.working("reading the data"):
+        log.count(1, 2)
+    log.close()
+    assert beats == []
