@@ -26,6 +26,7 @@ LAYERS = [
     "align",
     "tasks",
     "experiment_file",
+    "code",
     "lock",
     "folder",
     "evaluations",
