@@ -117,8 +117,14 @@ def _difference(name: str, old: bytes | None, new: bytes | None) -> str:
     lines = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
     for number, (before, after) in enumerate(zip_longest(*lines, fillvalue=""), start=1):
         if before != after:
-            return f"{name}, line {number} was {before.strip()!r:.80} and is {after.strip()!r:.80}"
+            first = max(0, len(os.path.commonprefix([before, after])) - 30)
+            return f"{name}, line {number} was {_short(before[first:])} and is {_short(after[first:])}"
     return f"{name} has other line ends"
+
+
+def _short(line: str) -> str:
+    text = line.strip()
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step: int | None = None) -> list[str]:
