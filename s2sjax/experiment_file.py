@@ -66,7 +66,7 @@ class Space(tables.Space):
         name, where = f"{PREFIX}{path.stem}{self._suffix}", _absolute(path)
         if self.copied:
             path = where = self._paths.get(path.name, path)
-        if not (path.name in self.files or path.is_file()):
+        if path.name not in self.files and (self.copied or not path.is_file()):
             raise UserError(f"there is no experiment file {path}: name a Python file such as experiments/g2p.py")
         if (other := self._paths.get(path.name, where)) != where:
             raise _one_name(where, other)

@@ -297,6 +297,18 @@ def test_a_field_that_is_unknown_executes_nothing(tmp_path, monkeypatch):
     assert "has code that this user has not trained with" in refused(lambda: run.load(path))
 
 
+def test_a_record_does_not_name_code_that_was_not_checked(tmp_path, monkeypatch):
+    """code.json of somebody else: no file is executed but those whose bytes were compared with what is trusted."""
+    path = start(tmp_path, WAYS["cell"])
+    (tmp_path / "run/evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    record = json.loads((path / "code/code.json").read_text())
+    for name in ("../evil.py", str(path / "evil.py")):
+        for kept in (record["sha256"], {}):
+            (path / "code/code.json").write_text(json.dumps(record | {"loaded": [name], "sha256": kept}))
+            assert "there is no experiment file" in refused(lambda: run.load(path))
+    assert not (tmp_path / "executed").exists()
+
+
 FROM_JSON = """
 import os, sys
 sys.path.append({root!r})
@@ -323,3 +335,55 @@ def test_a_kind_is_not_imported_from_the_current_directory(tmp_path, named):
     if not named:
         answer = said(str(tmp_path))
         assert "has no attribute 'Model'" in answer and answer.endswith(" True\n")
+
+
+# ---------------------------------------------------------------------------------- the whole way
+
+
+@pytest.mark.slow
+def test_scores_do_not_depend_on_other_runs_of_the_process(tmp_path, call):
+    """Two versions of one cell, trained: alone, after each other, and as an ensemble in both orders."""
+    few = ("--train.steps", "2", "--train.evaluate_every", "0", "--search.max_length", "8")
+    runs = {}
+    for scale in ("1.75", "-2.25"):
+        file, out = write(tmp_path / scale, WAYS["cell"], scale), tmp_path / scale / "run"
+        assert call("train", file, "--out", out, *few)[::2] == (0, "")
+        runs[scale] = str(out)
+    pairs = [("abc", "abc"), ("dd", "d")]
+    asked = f"import sys, s2sjax; print(s2sjax.load(sys.argv[1]).score({pairs}))"
+    for first, second in (runs.values(), reversed(runs.values())):
+        s2sjax.load(first)
+        command = [sys.executable, "-c", asked, second]
+        alone = subprocess.run(command, env=child_environment(), capture_output=True, text=True).stdout
+        numbers = lambda text: [float(number) for number in re.findall(r"log_prob=(\S+),", text)]
+        assert numbers(alone) == pytest.approx(numbers(str(s2sjax.load(second).score(pairs))), abs=1e-5)
+    assert numbers(str(s2sjax.load(first).score(pairs))) != pytest.approx(numbers(alone), abs=1e-3)
+    both = [s2sjax.load(one).evaluate("test", also=[other]) for one, other in (runs.values(), reversed(runs.values()))]
+    outputs = [[row["hypothesis"] for row in one.outputs] for one in both]
+    assert outputs[0] == outputs[1]
+    hashes = [[one.page["code"], one.page["ensemble"][0]["code"]] for one in both]
+    assert hashes[0] == hashes[1][::-1] and hashes[0][0] != hashes[0][1]
+
+
+@pytest.mark.slow
+def test_the_command_asks_before_it_continues_with_other_code(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = ("--train.evaluate_every", "0", "--train.save_every", "2", "--train.steps")
+    write(tmp_path, WAYS["cell"])
+    assert call("train", "mine.py", *few, "2")[::2] == (0, "")
+    assert "another" not in call("train", "mine.py", *few, "3")[1]
+    write(tmp_path, WAYS["cell"], "2.25")
+    code_, out, err = call("train", "mine.py", *few, "4")
+    assert (code_, out, err.count("\n")) == (2, "", 1)
+    was, now = (f'return (jnp.tanh({scale} * projected + weights["own"] * h),)' for scale in ("1.75", "2.25"))
+    assert err.startswith(
+        f"error: runs/cell was trained with other code: mine.py, line 10 was {was!r} and is {now!r}: "
+    )
+    code_, out, err = call("train", "mine.py", *few, "4", "--accept-code")
+    assert (code_, err) == (0, "")
+    assert "from step 3 on the code is another: mine.py\n" in out
+    assert "2.25" in (tmp_path / "runs/cell/code/mine.py").read_text()
+    evaluations = [
+        json.loads(path.read_text()) for path in tmp_path.glob("runs/cell/evaluations/*step[24]*/results.json")
+    ]
+    assert len({page["code"]["mine.py"] for page in evaluations}) == len(evaluations) == 2
