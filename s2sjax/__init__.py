@@ -21,11 +21,14 @@ if TYPE_CHECKING:  # importing s2sjax does not import JAX
 __version__ = "0.1.0"
 
 
-def load(folder: str | Path) -> Run:
-    """The run in a folder: see s2sjax/run.py."""
+def load(folder: str | Path, trust: bool = False) -> Run:
+    """The run in a folder: see s2sjax/run.py.
+
+    trust: executes the code of a run that this user has not trained, now and from now on.
+    """
     from s2sjax import run
 
-    return run.load(folder)
+    return run.load(folder, trust)
 
 
 def train(
@@ -33,18 +36,20 @@ def train(
     folder: str | Path | None = None,
     init: str | Path | None = None,
     init_assets: bool = False,
+    accept_code: bool = False,
 ) -> Run:
     """Trains an experiment in a folder (default: runs/NAME), from its newest checkpoint if there is one: the run.
 
     `experiment` may be the path of an experiment file. init: a run folder whose parameters a new run starts from; with
-    `init_assets` also from its vocabularies. `s2sjax.run.train` also returns the last state.
+    `init_assets` also from its vocabularies. accept_code: continue a run with other code than it was trained with.
+    `s2sjax.run.train` also returns the last state.
     """
     from s2sjax import run
 
     file = None
     if isinstance(experiment, str | Path):
         file, experiment = experiment, run.load_experiment(experiment)
-    trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets)
+    trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets, accept_code)
     return trained
 
 

@@ -68,6 +68,8 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
     for value in vars(options).values():  # before anything is read or made
         for path in filter(lambda each: isinstance(each, str), value if isinstance(value, list) else [value]):
             local_path(path)
+    if getattr(options, "trust", False):
+        commands.trust(options)
     return options.command(options, fields)
 
 
@@ -173,6 +175,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     train.add_argument("--init-assets", action="store_true", help=about)
     about = "leave the test split alone, and score dev after training instead (evaluate.test False)"
     train.add_argument("--no-test", action="store_true", help=about)
+    about = "continue a run whose code has changed since it was trained, and store the new code"
+    train.add_argument("--accept-code", action="store_true", help=about)
     joined = "run as one process of several, one on each host: see docs/pod.md"
     train.add_argument("--distributed", action="store_true", help=joined)
     about = "convert the text of an experiment to ids once, so that training only reads them"
@@ -205,9 +209,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     compare.add_argument("--split", choices=["train", "dev", "test"], help=about)
     about = "resamples of the paired bootstrap (default: 1000)"
     compare.add_argument("--resamples", metavar="N", type=_count, default=1000, help=about)
-    _add_report_options(
-        command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention"), help
-    )
+    report = command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention")
+    _add_report_options(report, help)
     about = "print one line for each line of standard input, n-best outputs separated by tabs"
     decode = command("decode", commands.decode, about, "RUN", folder, ADJUST.format(name="decode"))
     decode.add_argument("--scores", action="store_true", help="print the score and a tab before each output")
@@ -233,7 +236,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))
     score.add_argument("--tag", metavar="TAG", help=tag)
     score.add_argument("--average", metavar="K", type=_count, default=0, help=average)
-    _add_align_options(command("align", commands.align, ALIGN), help)
+    align = command("align", commands.align, ALIGN)
+    _add_align_options(align, help)
+    about = "execute the code of runs that you have not trained yourself; asked for once"
+    for each in (train, evaluate, report, decode, serve, score, align):
+        each.add_argument("--trust", action="store_true", help=about)
     models = command("models", commands.models, "list the named models: paper, family, number of weights, description")
     for side in ("source", "target"):
         about = f"entries of the {side} vocabulary, for the number of weights (default: 32000)"

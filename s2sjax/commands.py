@@ -43,7 +43,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         try:
             trained, result = run.train(
                 experiment, options.out or Path("runs") / experiment.name, options.subject, options.init,
-                options.init_assets,
+                options.init_assets, options.accept_code,
             )  # fmt: skip
         except Interrupted:
             _leave(130)
@@ -345,6 +345,7 @@ def _leave(code: int) -> NoReturn:
 def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     """The experiment of a file, with the model that --model names and the fields set on the command line."""
     from s2sjax import config, experiment_file, models
+    from s2sjax.core import tables
 
     experiment = experiment_file.load_experiment(options.subject)
     name = getattr(options, "model", None)
@@ -356,13 +357,25 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
         # `override` checks the whole: a field set on the command line may make the model fit.
         object.__setattr__(experiment, "model", models.NAMED[name].config)
-    experiment = override(options, experiment, fields)
+    with tables.within(experiment_file.space_of_file(options.subject)):  # names mean rows that the file has added
+        experiment = override(options, experiment, fields)
     if getattr(options, "no_test", False):
         if not hasattr(experiment.evaluate, "test"):
             kind = type(experiment.evaluate).__name__
             raise UserError(f"{kind} has no field test for --no-test: make it a subclass of config.EvaluationSettings")
         experiment = config.replace(experiment, evaluate=config.replace(experiment.evaluate, test=False))
     return config.resolve_paths(experiment, Path.cwd())
+
+
+def trust(options: argparse.Namespace) -> None:
+    """Trusts the code of all runs that a command names."""
+    from s2sjax import code, evaluations
+
+    single = [getattr(options, name, None) for name in ("init", "run", "reverse_run")]
+    named = [*single, *getattr(options, "also", ()), *getattr(options, "runs", ())]
+    for path in map(Path, filter(None, [*named, None if options.name == "train" else options.subject])):
+        is_evaluation = (path / evaluations.RESULTS).is_file()
+        code.trust(code.read(path.parents[1] if is_evaluation else path).files)
 
 
 def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:

@@ -2,7 +2,7 @@
 
 NAME says what was evaluated and how: test-step3000-beam4, or test-step3000-average5-with-large-step900-beam8-alpha0.8.
 
-results.json     the metrics, the split, the checkpoint, the settings, the date
+results.json     the metrics, the split, the checkpoint, the settings, the SHA-256 of own code, the date
 outputs.jsonl    one line an example: source, hypothesis, references, and the terms of each metric
 """
 
@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from s2sjax import config, folder
+from s2sjax import code, config, folder
 from s2sjax.errors import UserError
 from s2sjax.evaluate.counter import counting
 from s2sjax.evaluate.metrics import Result, summary
@@ -40,7 +40,7 @@ NEUTRAL = (*folder.FREE, "evaluate.metrics", "evaluate.drawn", "evaluate.figure"
 class Evaluation:
     """The results of one evaluation. evaluation["per"].value is a score; print(evaluation) prints all of them."""
 
-    def __init__(self, path: Path, page: Mapping[str, Any]):
+    def __init__(self, path: Path, page: dict[str, Any]):
         self.path, self.page = path, page
         self.name: str = path.name
         self.split, self.step, self.average = page["split"], page["step"], page["average"]
@@ -158,6 +158,9 @@ def evaluate(
         settings=task.settings_text(), changed=_changed(run), noun=task.noun, groups=groups,
         **{name: config.to_json(value) for name, value in fields.items()},
     )  # fmt: skip
+    for page, one in zip([found.page, *found.page["ensemble"]], [run, *others]):
+        if used := code.code_of(one.trained).files:  # what was executed, whatever the folders keep
+            page["code"] = code.hashes(used)
     report(found)
     if hosts.is_leader():
         records = [task.record(example, output) for example, output in zip(examples, outputs, strict=True)]

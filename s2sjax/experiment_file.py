@@ -1,35 +1,229 @@
 """Python files that define an experiment, and whatever they add to s2sjax: models, cells, scores, corpora, tasks.
 
-A file is imported as the module `s2sjax_file_STEM`, so that a class it defines can be found again by its name. It may
-import files beside it. A run keeps copies of all of them (folder.py), which are imported when the run is opened and
-needs them.
+Each time a file is loaded, its code gets a space of its own: the file is imported as `s2sjax_file_STEM@N`, a file or
+package beside it that it imports as `NAME@N`, N being the number of the space. So the code of two runs never meets, and
+a class can be found by its name. A space reads each file once: what a run keeps (code.py) is what was executed.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
+import dataclasses
+import hashlib
+import importlib.abc
 import importlib.util
+import itertools
+import os
 import sys
 import traceback
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from s2sjax import config
+from s2sjax.config.serialize import PREFIX, without_current_directory
+from s2sjax.core import tables
 from s2sjax.errors import UserError
 
-PREFIX = "s2sjax_file_"
+_numbers = itertools.count(1)
+_newest: dict[Path, Space] = {}
+"""by the file that was loaded"""
 
 
-class Loaded(NamedTuple):
-    """A file that was imported, and the files beside it that it imported or loaded."""
+class Space(tables.Space):
+    """The code of one experiment file: its modules, and the bytes of their files by name, as in RUN/code.
 
-    path: Path
-    loads: list[Path]
+    copies: the files of a run, which it has nothing else of; else files are read where they are.
+    """
+
+    def __init__(self, folder: Path, copies: Mapping[str, bytes] | None = None):
+        super().__init__()
+        self.folders, self.copied = [folder], copies is not None
+        self.files: dict[str, bytes] = dict(copies or {})
+        self._paths = {name: folder / name for name in self.files}
+        self.loaded: list[str] = []
+        """files that were loaded, the first one from outside; the others were imported"""
+        self.after_reading: Callable[[], None] = lambda: None
+        """called when a file was read that was not read before"""
+        self._suffix = f"@{next(_numbers)}"
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, _FINDER)
+        _FINDER.spaces[self._suffix] = self
+        tables.SPACES.append(self)
+
+    @property
+    def path(self) -> Path:
+        """The file that was loaded first."""
+        return self.folders[0].joinpath(*self.loaded[:1])
+
+    # ------------------------------------------------------------------------------------- files
+
+    def load(self, path: Path) -> ModuleType:
+        """Imports an experiment file, once."""
+        name, where = f"{PREFIX}{path.stem}{self._suffix}", _absolute(path)
+        if self.copied:
+            path = where = self._paths.get(path.name, path)
+        if path.name not in self.files and (self.copied or not path.is_file()):
+            raise UserError(f"there is no experiment file {path}: name a Python file such as experiments/g2p.py")
+        if (other := self._paths.get(path.name, where)) != where:
+            raise _one_name(where, other)
+        if name in sys.modules:
+            return sys.modules[name]
+        if where.parent not in self.folders:
+            self.folders.append(where.parent)
+        self.loaded.append(path.name)
+        spec: Any = importlib.util.spec_from_loader(name, None, origin=str(path))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module there
+        try:
+            self.execute(module, path.name, path)
+        except Exception as error:
+            self.loaded.remove(path.name)
+            del sys.modules[name]
+            if isinstance(error, UserError):
+                raise UserError(f"{_place(path, error)}: {error}") from error
+            reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+            what = f"{type(error).__name__}: {reason}".replace(self._suffix, "")
+            raise UserError(f"{_place(path, error)}: {what}: correct it") from error
+        return module
+
+    def execute(self, module: ModuleType, name: str, path: Path) -> None:
+        module.__file__ = str(path)
+        vars(module).update({tables.MARK: self, "__builtins__": self._builtins})
+        exec(compile(self._read(name, path), str(path), "exec"), vars(module))
+
+    def forget(self) -> None:
+        """Removes its modules and rows: it could not be loaded."""
+        tables.SPACES.remove(self)
+        del _FINDER.spaces[self._suffix]
+        for name in [name for name in sys.modules if self._suffix in name.partition(".")[0]]:
+            del sys.modules[name]
+
+    def _read(self, name: str, path: Path) -> bytes:
+        """A file, which is read once, with those that it imports: they are executed as they were then."""
+        if name not in self.files:
+            self._paths[name], self.files[name] = _absolute(path), path.read_bytes()
+            for imported in _imports(self.files[name], PurePosixPath(name).parent):
+                if found := self._find(imported):
+                    self._read(*found)
+            self.after_reading()
+        return self.files[name]
+
+    def read_too(self, name: str) -> None:
+        """Reads a file that the run has a copy of, if it is still there: code may import it later."""
+        for folder in self.folders:
+            if not self.copied and (folder / name).is_file():
+                self._read(name, folder / name)
+
+    def _find(self, module: str) -> tuple[str, Path] | None:
+        """The file of a module `name` or `package/name`: its name in RUN/code, and where it is."""
+        for name in (f"{module}/__init__.py", f"{module}.py"):
+            found = [self._paths[name]] if name in self.files else []
+            if not self.copied:
+                found += [path for folder in self.folders if (path := folder / name).is_file() and path not in found]
+            for other in found[1:]:
+                if other.read_bytes() != self.files.get(name, found[0].read_bytes()):
+                    raise _one_name(found[0], other)
+            if found:
+                return name, found[0]
+        return None
+
+    # ----------------------------------------------------------------------------------- modules
+
+    def spec(self, name: str) -> Any:
+        """How importlib finds a module NAME@N, or a part of a package, PACKAGE@N.NAME."""
+        found = self._find(name.replace(self._suffix, "", 1).replace(".", "/"))
+        if found is None:
+            return None
+        package = found[0].endswith("/__init__.py")
+        spec: Any = importlib.util.spec_from_loader(name, _Loader(self, *found), is_package=package)
+        if package:
+            spec.submodule_search_locations = [str(found[1].parent)]
+        return spec
+
+    def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        """The `import` statement of its modules: files beside them belong to this space."""
+        top, dot, rest = name.partition(".")
+        if level == 0 and self._has(top):
+            name = f"{top}{self._suffix}{dot}{rest}"
+        return builtins.__import__(name, globals, locals, fromlist, level)
+
+    def _has(self, top: str) -> bool:
+        """Whether it has a module. The standard library and s2sjax come first, as does a package that is installed."""
+        found = None if top in sys.stdlib_module_names or top == "s2sjax" else self._find(top)
+        if found is None or self.copied or not found[0].endswith("/__init__.py"):
+            return found is not None
+        with without_current_directory():
+            specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+            installed = next((spec.origin for spec in specs if spec and spec.origin), None)
+        return installed is None or Path(installed).resolve() != found[1].resolve()
+
+    def module(self, name: str) -> ModuleType | None:
+        if name.startswith(PREFIX):
+            file = f"{name.removeprefix(PREFIX)}.py"
+            return self.load(self.folders[0] / file) if file in self.files else None
+        top, dot, rest = name.partition(".")
+        has = f"{top}.py" in self.files or f"{top}/__init__.py" in self.files
+        return importlib.import_module(f"{top}{self._suffix}{dot}{rest}") if has else None
+
+    # -------------------------------------------------------------------------------- other spaces
+
+    def replaces(self, older: tables.Space) -> bool:
+        return isinstance(older, Space) and (self.path == older.path or self.files == older.files)
+
+    def clash(self, other: tables.Space, name: Any) -> Exception:
+        where = " and ".join(str(space.path) for space in (other, self) if isinstance(space, Space))
+        return UserError(f"{name!r} is defined by {where}: rename one, or use them in two processes")
 
 
-_loaded: dict[str, Loaded] = {}
-_open: list[Loaded] = []
-"""files that are being imported, the innermost last"""
+def _one_name(path: Path, other: Path) -> UserError:
+    return UserError(f"{path} and {other} have the same name, and a run keeps its files in one folder: rename one")
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, space: Space, name: str, path: Path):
+        self.space, self.name, self.path = space, name, path
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.space.execute(module, self.name, self.path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds modules of spaces, which have the suffix of their space in their names."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[str, Space] = {}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        space = self.spaces.get("@" + name.partition(".")[0].partition("@")[2])
+        return None if space is None else space.spec(name)
+
+
+_FINDER = _Finder()
+
+
+def _imports(content: bytes, folder: PurePosixPath) -> Iterator[str]:
+    """The modules that a file imports, also inside functions: "name" or "package/name"."""
+    try:
+        nodes = list(ast.walk(ast.parse(content)))
+    except (SyntaxError, ValueError):  # it is named when the file is executed
+        return
+    for node in nodes:
+        paths: list[list[str]] = []
+        if isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = [folder, *folder.parents][node.level - 1].parts if node.level else ()
+            module = [*package, *(node.module.split(".") if node.module else ())]
+            paths = [[*module, alias.name] for alias in node.names]
+        for path in paths:
+            if path[0] not in sys.stdlib_module_names and path[0] != "s2sjax":
+                yield from ("/".join(path[:end]) for end in range(1, len(path) + 1))
+
+
+# ----------------------------------------------------------------------------------------- loading
 
 
 def load_experiment(file: str | Path) -> config.Experiment:
@@ -39,68 +233,29 @@ def load_experiment(file: str | Path) -> config.Experiment:
         raise UserError(
             f"{file} defines no `experiment`: it must build one of that name, such as an s2sjax.tasks.Translation"
         )
-    return config.resolve_paths(experiment, Path(file).absolute().parent)
+    return config.resolve_paths(experiment, _absolute(file).parent)
 
 
 def load_file(file: str | Path) -> ModuleType:
-    """Imports a file, again if it was imported before. A mistake in it is named with its line."""
-    path = config.local_path(file)
-    if not path.is_file():
-        raise UserError(f"there is no experiment file {file}: name a Python file such as experiments/g2p.py")
-    name = PREFIX + path.stem
-    spec: Any = importlib.util.spec_from_loader(name, None, origin=str(path))
-    module = importlib.util.module_from_spec(spec)
-    module.__file__ = str(path)
-    former, entry = sys.modules.get(name), Loaded(path.absolute(), [])
-    if _open:
-        _open[-1].loads.append(entry.path)
-    sys.modules[name] = module  # before it runs: dataclasses look up their module there
-    sys.path.insert(0, str(entry.path.parent))
-    _open.append(entry)
+    """Imports a file, again if it was imported before. A mistake in it is named with its line.
+
+    A file that loads another one has it in its own space, where it is imported once.
+    """
+    path, within = config.local_path(file), tables.current()
+    if isinstance(within, Space):
+        return within.load(path)
+    space = Space(_absolute(path).parent)
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-        entry.loads.extend(_siblings(entry.path))
-    except Exception as error:
-        sys.modules.pop(name)
-        if former is not None:
-            sys.modules[name] = former
-        if isinstance(error, UserError):
-            raise UserError(f"{_place(path, error)}: {error}") from error
-        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        raise UserError(f"{_place(path, error)}: {type(error).__name__}: {reason}: correct it") from error
-    finally:
-        _open.pop()
-        sys.path.remove(str(entry.path.parent))
-    _loaded[name] = entry
+        module = space.load(path)
+    except BaseException:
+        space.forget()
+        raise
+    _newest[_absolute(path)] = space
     return module
 
 
-def _siblings(path: Path) -> list[Path]:
-    """The files beside an experiment file that are imported as modules."""
-    files = {getattr(module, "__file__", None) for name, module in sys.modules.items() if not name.startswith(PREFIX)}
-    return sorted(Path(file) for file in files if file and Path(file).parent == path.parent and file.endswith(".py"))
-
-
-def files_of(experiment: config.Experiment, file: str | Path | None = None) -> list[Path]:
-    """The files that an experiment needs to be opened again: its own, those of its classes, and those they load."""
-    wanted = [Path(file).absolute()] if file else []
-    wanted += [_loaded[name].path for name in sorted(modules_of(config.to_json(experiment))) if name in _loaded]
-    loads = {entry.path: entry.loads for entry in _loaded.values()}
-    found: list[Path] = []
-    while wanted:
-        path = wanted.pop(0)
-        if path not in found:
-            found.append(path)
-            wanted += loads.get(path, [])
-    return found
-
-
-def modules_of(page: Any) -> set[str]:
-    """The modules that the kinds of a configuration come from."""
-    if isinstance(page, dict):
-        own = {page["kind"].partition(":")[0]} if ":" in page.get("kind", "") else set()
-        return own.union(*map(modules_of, page.values()))
-    return set().union(*map(modules_of, page)) if isinstance(page, list) else set()
+def _absolute(path: str | Path) -> Path:
+    return Path(os.path.abspath(path))
 
 
 def _place(path: Path, error: Exception) -> str:
@@ -109,3 +264,31 @@ def _place(path: Path, error: Exception) -> str:
         return f"{path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+# ------------------------------------------------------------------------- the code of an experiment
+
+
+def space_of_file(file: str | Path) -> Space | None:
+    """The space of a file, as it was last loaded."""
+    return _newest.get(_absolute(file))
+
+
+def spaces_of(settings: Any) -> list[Space]:
+    """The spaces that an experiment cannot do without: of its classes, rows of tables, and functions that it names."""
+    found: list[Any] = []
+    if isinstance(settings, tables.Name):
+        found = [settings.space]
+    elif isinstance(settings, str):
+        found = [tables.of_module(settings.rpartition(".")[0])]
+    elif isinstance(settings, tuple | list):
+        found = [space for value in settings for space in spaces_of(value)]
+    elif dataclasses.is_dataclass(settings):
+        values = [getattr(settings, field.name) for field in dataclasses.fields(settings)]
+        found = [tables.of_module(type(settings).__module__), *spaces_of(values)]
+    return list(dict.fromkeys(space for space in found if isinstance(space, Space)))
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The SHA-256 of each file."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}

@@ -1,7 +1,7 @@
 """The folder of a run: everything that is needed to continue it, to decode with it and to evaluate it.
 
 config.json         the experiment, fingerprints of its data and assets, and the run it was initialised from, if any
-code/               the experiment file, and the files it loads
+code/               the experiment file, and the files it imports: see code.py
 assets/             what was learned from the data before training: vocabularies, statistics
 data/               training, dev and test examples that were given in memory (config.InMemory)
 checkpoints/        see training/checkpoints.py
@@ -17,27 +17,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from s2sjax import __version__, config, lock
+from s2sjax import __version__, code, config, lock
+from s2sjax.core import tables
 from s2sjax.errors import UserError
-from s2sjax.experiment_file import PREFIX, files_of, load_file, modules_of
+from s2sjax.experiment_file import spaces_of
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import hosts
 
-CONFIG, CODE, ASSETS, DATA = "config.json", "code", "assets", "data"
+CONFIG, ASSETS, DATA = "config.json", "assets", "data"
 # Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
         "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
         "evaluate.samples", "evaluate.rows", "evaluate.test")  # fmt: skip
 
 
-def open_task(folder: Path) -> Task:
-    """The task of a run that was started before, with its assets."""
+def open_task(folder: Path, trust: bool = False) -> Task:
+    """The task of a run that was started before, with its assets. trust: its code, whoever wrote it."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
+    if trust:
+        code.trust(code.read(folder).files)
     page = _read(folder)
     return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
 
@@ -49,12 +51,13 @@ def start_task(
     file: str | Path | None = None,
     init: str | None = None,
     assets: Assets | None = None,
+    accept_code: bool = False,
 ) -> Task:
     """The task of a new run in `folder`, or of the run that is there, if it is the same experiment on the same data.
 
     Its experiment has the length of the schedule that the run began with, unless it names another.
     file: the experiment file, of which the run keeps a copy. init: the run whose parameters it starts from.
-    assets: those of that run, to be used instead of learning new ones.
+    assets: those of that run, to be used instead of learning new ones. accept_code: a run may continue with other code.
     """
     started = (folder / CONFIG).is_file()
     page = _read(folder) if started else {}
@@ -68,17 +71,19 @@ def start_task(
         task = _with_assets(folder, page, task)
         if assets is not None and _fingerprints(task.assets) != _fingerprints(task.adopt_assets(data, assets)):
             raise UserError(f"{folder} was started with other assets than those of {init}: give another --out")
+        if not accept_code:
+            code.check_same(folder, experiment, file)
     else:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, not a folder: give another --out")
         # A start that was killed before it wrote config.json may have left some of these.
-        left = {CODE, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
+        left = {code.FOLDER, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
         if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
             raise UserError(f"{folder} contains something that is not a run: give another --out")
         task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
-        keep_code(experiment, folder, file)
+        code.keep(folder, experiment, file)
     if not hosts.is_leader():
         return task
     task.save_data(folder / DATA)
@@ -146,18 +151,6 @@ def _fingerprints(assets: Assets) -> dict[str, str]:
     return {name: asset.fingerprint for name, asset in assets.items()}
 
 
-def keep_code(experiment: config.Experiment, folder: Path, file: str | Path | None = None) -> None:
-    """Copies the files that the experiment needs to be opened again.
-
-    Called when a run starts, and again when it has been trained: code that does not fit the run is never copied.
-    """
-    if hosts.is_leader():
-        for path in files_of(experiment, file):
-            (folder / CODE).mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(shutil.SameFileError):
-                shutil.copyfile(path, folder / CODE / path.name)
-
-
 def write(path: Path, content: str) -> None:
     """Writes the whole file or nothing."""
     draft = path.with_name(f".{path.name}.partial")
@@ -175,23 +168,24 @@ def flat(page: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _experiment(folder: Path, page: dict) -> config.Experiment:
-    """The experiment of config.json. What s2sjax does not know by itself, the copied files define."""
-    for name in sorted(modules_of(page["experiment"])):
-        path = folder / CODE / f"{name.removeprefix(PREFIX)}.py"
-        if name.startswith(PREFIX) and not path.is_file():
-            raise UserError(f"{path} is missing: copy it back, or copy the run again from where it was made")
-    try:
-        experiment = config.from_json(page["experiment"])
-    except (UserError, TypeError) as error:
-        copies = sorted((folder / CODE).glob("*.py"))
-        if not copies:
-            raise _unreadable(folder, error) from None
-        for path in copies:
-            load_file(path)
+    """The experiment of config.json. What s2sjax does not know by itself, the code of the run defines."""
+    stored = code.read(folder)
+    needed = code.is_needed(folder, stored, page["experiment"])
+    if not needed:
         try:
+            return _parsed(folder, page, code.NOTHING)
+        except UserError:
+            if needed is False or not stored.files:
+                raise
+    return _parsed(folder, page, code.execute(folder, stored))
+
+
+def _parsed(folder: Path, page: dict, space: tables.Space) -> config.Experiment:
+    try:
+        with tables.within(space):
             experiment = config.from_json(page["experiment"])
-        except (UserError, TypeError) as error:
-            raise _unreadable(folder, error) from None
+    except (UserError, TypeError) as error:
+        raise _unreadable(folder, error) from None
     if not isinstance(experiment, config.Experiment):
         raise _unreadable(folder, "it holds no experiment")
     return experiment
@@ -229,7 +223,9 @@ def _unreadable(folder: Path, reason: object) -> UserError:
 
 
 def _check_same(folder: Path, page: dict, experiment: config.Experiment) -> None:
-    with contextlib.suppress(UserError, TypeError):  # fields that did not exist then have their defaults
+    space = next(iter(spaces_of(experiment)), code.NOTHING)
+    with contextlib.suppress(UserError, TypeError), tables.within(space):
+        # fields that did not exist then have their defaults
         page = config.to_json(config.without_folders(config.from_json(page)))
     old, new = flat(page), flat(config.to_json(config.without_folders(experiment)))
     for name in sorted(old.keys() | new.keys()):

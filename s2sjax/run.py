@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import jax
 import numpy as np
 
-from s2sjax import config, evaluations, folder, lock
+from s2sjax import code, config, evaluations, folder, lock
 from s2sjax.core.device import compiler_options, use_compilation_cache
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
@@ -229,7 +229,7 @@ class Run:
         if others and not (self.task.generates_text or self.task.has_ensembles):
             raise UserError(f"{self.folder} does not translate text, so it cannot be part of an ensemble: drop --also")
         for other in others:
-            if type(other.task) is not type(self.task):
+            if config.kind_of(type(other.task)) != config.kind_of(type(self.task)):
                 mine, theirs = (type(run.task.experiment).__name__ for run in (self, other))
                 raise UserError(
                     f"{self.folder} is {mine} and {other.folder} is {theirs}: an ensemble requires runs of one task"
@@ -243,10 +243,13 @@ class Run:
                     )
 
 
-def load(path: str | Path) -> Run:
-    """A run that was trained before."""
+def load(path: str | Path, trust: bool = False) -> Run:
+    """A run that was trained before.
+
+    trust: executes the code of a run that this user has not trained (see code.py), now and from now on.
+    """
     use_compilation_cache()
-    return Run(path := config.local_path(path), folder.open_task(path))
+    return Run(path := config.local_path(path), folder.open_task(path, trust))
 
 
 # ------------------------------------------------------------------------------------ training
@@ -259,12 +262,14 @@ def train(
     file: str | Path | None = None,
     init: str | Path | None = None,
     init_assets: bool = False,
+    accept_code: bool = False,
 ) -> tuple[Run, Result]:
     """Trains, from the newest checkpoint if there is one; the returned state lets a notebook continue from it.
 
     One process, or pod, at a time trains in a folder. A Ctrl-C saves, then raises KeyboardInterrupt.
     file: the experiment file, of which the run folder keeps a copy. init: a run whose parameters a new run starts from;
-    with `init_assets` it also takes the vocabularies, instead of learning new ones.
+    with `init_assets` it also takes the vocabularies, instead of learning new ones. accept_code: continue a run with
+    other code than it was trained with, which is refused otherwise.
     """
     from s2sjax.training.schedules import describe_change, optimizer  # imports Optax, which is slow
 
@@ -287,7 +292,7 @@ def train(
     dev = task.examples("dev") if e.train.evaluate_every else []
     with hosts.leader_first("run folder"), working("learning the vocabularies"):
         source, assets = (None, None) if other is None else (str(other.folder), other.task.assets)
-        task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None)
+        task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None, accept_code)
     e = task.experiment
     run = Run(Path(path), task)
     task.check_predictor()  # predictions that cannot be made are refused now, not after hours of training
@@ -297,10 +302,19 @@ def train(
         columns = task.columns(data)
     multiple = meshes.data_parallel_size(mesh) * e.train.micro_batches
     plan = task.plan(columns, multiple)
-    stream = partial(
+    read = partial(
         batches.stream, columns, plan, stop=e.train.steps, prefetch=e.data.prefetch,
         shards=meshes.row_shards(mesh, jax.process_index()), shard_count=meshes.data_parallel_size(mesh),
     )  # fmt: skip
+
+    def keep_code(step: int) -> None:
+        """Called when the checkpoint has been restored: code that does not fit it is not stored."""
+        if changed := code.keep(run.folder, e, file, step):
+            log.print(f"from step {step} on the code is another: {', '.join(changed)}")
+
+    def stream(step: int) -> Any:
+        keep_code(step)
+        return read(step)
 
     rows = plan.rows[0]
     template = abstract_state(run, mesh, rows)
@@ -328,7 +342,7 @@ def train(
         compiler_options=compiler_options(),
         shapes=[_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
     )
-    folder.keep_code(e, run.folder, file)
+    keep_code(int(result.state.step))  # of a run that had no step left
     return run, result
 
 

@@ -27,6 +27,9 @@ os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli
 # In the environment, so that the processes that tests start use the same cache.
 CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+# Which code may be executed is remembered here, not in the home of who runs the tests.
+os.environ["XDG_STATE_HOME"] = os.environ.get("S2SJAX_TEST_STATE") or tempfile.mkdtemp(prefix="s2sjax-test-state-")
+os.environ["S2SJAX_TEST_STATE"] = os.environ["XDG_STATE_HOME"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 import hypothesis

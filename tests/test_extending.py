@@ -91,11 +91,9 @@ def test_files_beside_an_experiment_are_kept_too(tmp_path, call, monkeypatch):
     (tmp_path / "my_cell.py").write_text(cell, encoding="utf-8")
     page = "from my_cell import *\n\nexperiment = " + rest
     (tmp_path / "page.py").write_text(page, encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "my_cell", None)
-    monkeypatch.delitem(sys.modules, "my_cell")
     code, _, err = call("train", "page.py", "--train.steps", "1", "--train.evaluate_every", "0")
     assert (code, err) == (0, "")
-    assert sorted(path.name for path in (tmp_path / "runs/cell/code").iterdir()) == ["my_cell.py", "page.py"]
+    assert sorted(path.name for path in (tmp_path / "runs/cell/code").iterdir()) == ["code.json", "my_cell.py", "page.py"]
     for name in ("my_cell.py", "page.py"):
         (tmp_path / name).unlink()
     opened = in_another_process("import s2sjax; print(s2sjax.load('runs/cell').experiment.model.cell)", tmp_path)
@@ -114,6 +112,8 @@ def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypa
     assert changed != FILES["model"]
     (tmp_path / "model.py").write_text(changed, encoding="utf-8")
     code, _, err = call("train", "model.py", *few)
+    assert code == 2 and "runs/model was trained with other code: model.py, line 21 was" in err
+    code, _, err = call("train", "model.py", *few, "--accept-code")
     assert code == 2 and "use the model and data it was trained with" in err
     assert (tmp_path / "runs/model/code/model.py").read_text(encoding="utf-8") == FILES["model"]
 

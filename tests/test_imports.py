@@ -29,6 +29,7 @@ LAYERS = [
     "align",
     "tasks",
     "experiment_file",
+    "code",
     "lock",
     "folder",
     "evaluations",

@@ -286,4 +286,5 @@ def test_the_command_passes_the_run_to_start_from(call, tmp_path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             call("train", tmp_path / "own.py", "--out", "x", *options)
     file = str(tmp_path / "own.py")
-    assert seen == [("x", file, "runs/base", True), ("x", file, "runs/base", False), ("x", file, None, False)]
+    other = [(*rest, False) for rest in (("runs/base", True), ("runs/base", False), (None, False))]
+    assert seen == [("x", file, *rest) for rest in other]

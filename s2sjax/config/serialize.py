@@ -1,18 +1,28 @@
 """Settings to plain JSON and back.
 
 Each dataclass carries its class as `kind`: the name alone for those of `s2sjax.config`, else `module:Class`, which is
-imported when the JSON is read. So a model, a corpus or a task of a user's own package needs no registration.
+imported when the JSON is read. So a model, a corpus or a task of a user's own package needs no registration. A module
+of an experiment file has a name that is unique in its process, `s2sjax_file_STEM@3` (see experiment_file.py); the JSON
+has it without the number, and it is looked for in the space of the run that is being opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
+from s2sjax.core import tables
 from s2sjax.errors import UserError
 
 PACKAGE = "s2sjax.config"
+PREFIX = "s2sjax_file_"
 
 
 def to_json(settings: Any) -> Any:
@@ -22,6 +32,8 @@ def to_json(settings: Any) -> Any:
         return {"kind": kind_of(type(settings)), **fields}
     if isinstance(settings, tuple):
         return [to_json(value) for value in settings]
+    if isinstance(settings, str) and tables.of_module(settings.rpartition(".")[0]):  # a function of an experiment file
+        return without_number(settings)
     return settings
 
 
@@ -36,18 +48,25 @@ def from_json(value: Any) -> Any:
         return kind(**{name: from_json(value[name]) for name in known & set(value)})
     if isinstance(value, list):
         return tuple(from_json(item) for item in value)
+    if isinstance(value, str) and value.startswith(PREFIX) and (module := _own(value.rpartition(".")[0])):
+        return f"{module.__name__}.{value.rpartition('.')[2]}"
     return value
 
 
 def kind_of(kind: type) -> str:
     own = kind.__module__ == PACKAGE or kind.__module__.startswith(f"{PACKAGE}.")
-    return kind.__name__ if own else f"{kind.__module__}:{kind.__qualname__}"
+    return kind.__name__ if own else f"{without_number(kind.__module__)}:{kind.__qualname__}"
+
+
+def without_number(name: str) -> str:
+    """s2sjax_file_mine@3.rate -> s2sjax_file_mine.rate"""
+    return re.sub(r"@\d+", "", name, count=1)
 
 
 def _find(name: str) -> Any:
     module, colon, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module if colon else PACKAGE)
+        found: Any = (_own(module) or installed(module)) if colon else importlib.import_module(PACKAGE)
         for part in (path if colon else name).split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
@@ -59,3 +78,35 @@ def _find(name: str) -> Any:
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise UserError(f"{name!r} is not a settings class: it was written by another version of s2sjax")
     return found
+
+
+def _own(name: str) -> ModuleType | None:
+    """A module of an experiment file, or of a file beside one."""
+    return next(filter(None, (space.module(name) for space in tables.visible())), None)
+
+
+def installed(name: str) -> ModuleType:
+    """A module that was imported before, or is installed. The current directory may be a folder of somebody else."""
+    if name in sys.modules:
+        return sys.modules[name]
+    with without_current_directory():
+        return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def without_current_directory() -> Iterator[None]:
+    """Inside, modules are not imported from the current directory, unless PYTHONPATH or an installed package names it.
+
+    Python itself adds it as "" or as the first path, and for an empty or relative part of PYTHONPATH.
+    """
+    former, named = sys.path, os.environ.get("PYTHONPATH") or os.sep
+    ours = 1 if all(map(os.path.isabs, named.split(os.pathsep))) else len(former)
+    sys.path = [path for n, path in enumerate(former) if path and not (n < ours and _is_current(path))]
+    try:
+        yield
+    finally:
+        sys.path = former
+
+
+def _is_current(path: str) -> bool:
+    return os.path.realpath(path) == os.path.realpath(os.curdir)

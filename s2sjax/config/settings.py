@@ -21,6 +21,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
 from s2sjax.config.choices import OneOf
+from s2sjax.core import tables
 from s2sjax.errors import UserError
 
 T = TypeVar("T")
@@ -62,6 +63,10 @@ def settings(cls: type[T]) -> type[T]:
         types = typing.get_type_hints(cls, include_extras=True)
         first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(positional, values)]
         rest = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
+        with tables.within(tables.of_module(cls.__module__)):  # defaults mean rows that the file of the class has added
+            for field in fields:
+                if field.default is not dataclasses.MISSING and field.name not in positional[: len(first)]:
+                    rest.setdefault(field.name, _bound(field.default, types[field.name]))
         build(self, *first, *values[len(positional) :], **rest)
 
     cls.__init__ = __init__  # type: ignore[method-assign]
@@ -75,6 +80,19 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     value = _tuples(value)
     remedy = f", write ({_short(value)},)" if _fits((value,), kind) else ""  # a tuple of one without its comma
     require(_fits(value, kind), f"{name} is {_short(value)}: it must be {_describe(kind)}{remedy}")
+    return _bound(value, kind)
+
+
+def _bound(value: Any, kind: Any) -> Any:
+    """The value, its names of rows bound to the rows that they mean here: see core/tables.py."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Annotated:
+        owners = [part.table for part in parts[1:] if isinstance(part, OneOf) and isinstance(part.table, tables.Table)]
+        return owners[0].bind(value) if owners else _bound(value, parts[0])
+    if isinstance(kind, UnionType):
+        return next((_bound(value, part) for part in parts if _fits(value, part)), value)
+    if isinstance(value, tuple) and parts:
+        return tuple(map(_bound, value, parts[:1] * len(value) if parts[-1] is ... else parts))
     return value
 
 

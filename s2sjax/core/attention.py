@@ -17,6 +17,7 @@ from jax import Array
 
 from s2sjax.core import device, fused, short
 from s2sjax.core.products import at_least_float32, product
+from s2sjax.core.tables import Table
 
 Weights = Mapping[str, Array]
 
@@ -78,7 +79,7 @@ def _matmul(name: str) -> Callable[[Weights, Array], Array]:
     return lambda weights, x: product(x, weights[name])
 
 
-SCORES = {
+SCORES = Table({
     "dot": Score(lambda q, m, a: {}, _identity, _identity, _dot, True),
     "scaled_dot": Score(lambda q, m, a: {}, _identity, _identity, _scaled_dot, True),
     # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
@@ -89,7 +90,7 @@ SCORES = {
     ),
     # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
     "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot, True),
-}  # fmt: skip
+})  # fmt: skip
 
 
 def add_coverage(weights: Weights, keys: Array, coverage: Array) -> Array:

@@ -24,6 +24,7 @@ from jax import Array
 
 from s2sjax.core.norms import norm_by_gate
 from s2sjax.core.products import product
+from s2sjax.core.tables import Table
 
 Carry = tuple[Array, ...]
 Weights = Mapping[str, Array]
@@ -217,7 +218,7 @@ def _normed(shapes, **vectors: int):
 _LSTM = ("forget", "input", "output", "candidate")
 _GRU = ("update", "reset", "candidate")
 
-CELLS = {
+CELLS = Table({
     "rnn": Cell(("candidate",), 1, _gated(1), _rnn),
     "lstm": Cell(_LSTM, 2, _gated(4), _lstm),
     "gru": _blended(_GRU, _gru_shapes, _gru),
@@ -229,4 +230,4 @@ CELLS = {
     "gru_norm": _blended(_GRU, _normed(_gated(3), state_bias=1), _gru_after),
     "mingru": _blended(("update", "candidate"), _from_inputs(2), _mingru, parallel=True),
     "minlstm": _blended(("forget", "input", "candidate"), _from_inputs(3), _minlstm, parallel=True),
-}
+})  # fmt: skip

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -99,8 +100,13 @@ class Records:
                     "change the setting, or prepare the folder again"
                 )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
-        if wanted is not None and config.without_folders(wanted) != config.without_folders(made.corpus):
+        if wanted is not None and _described(wanted) != _described(made.corpus):
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
+
+
+def _described(corpus: config.Corpus) -> Any:
+    """As JSON: its class may have been imported again since."""
+    return config.to_json(config.without_folders(corpus))
 
 
 def without_spelling(data: config.Data) -> config.Data:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sjax import config
+from s2sjax.core.tables import Table
 from s2sjax.data import Example, Split, memory, records, split_of, synthetic, tables, tfds
 from s2sjax.errors import UserError
 
@@ -153,7 +154,7 @@ def _from_tsv(line: str, path: str, number: int) -> Example:
     return Example(source, (targets[0], *filter(None, targets[1:])))
 
 
-READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
+READERS: Table[type, Callable[[Any, Split], Iterable[Example]]] = Table({
     config.Mixture: _mixture,
     config.Prepared: lambda corpus, split: records.examples(corpus.folder, split),
     config.TextFiles: _text_files,
@@ -161,5 +162,5 @@ READERS: dict[type, Callable[[Any, Split], Iterable[Example]]] = {
     config.Tfds: tfds.stream,
     config.Cmudict: _cmudict,
     config.Synthetic: synthetic.make,
-}
+})  # fmt: skip
 """how the built-in corpora are read; any other corpus defines `examples`"""

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from s2sjax import config
 from s2sjax.config.settings import require
+from s2sjax.core.tables import Table
 from s2sjax.layers import Spelling
 from s2sjax.models.cho import ChoDecoder
 from s2sjax.models.contract import EncoderDecoder
@@ -36,7 +37,7 @@ from s2sjax.models.rnn import BidirectionalEncoder, LuongDecoder, RecurrentEncod
 from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
-FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
+FAMILIES: Table[type, tuple[type[nn.Module], type[nn.Module]]] = Table({
     config.Cho: (RecurrentEncoder, ChoDecoder),
     config.Sutskever: (RecurrentEncoder, SutskeverDecoder),
     config.RNNsearch: (BidirectionalEncoder, RNNsearchDecoder),
@@ -47,7 +48,7 @@ FAMILIES: dict[type, tuple[type[nn.Module], type[nn.Module]]] = {
     config.ConvS2S: (ConvEncoder, ConvDecoder),
     config.LSTMDense: (RecurrentEncoder, DenseDecoder),
     config.DenseDense: (WindowEncoder, DenseDecoder),
-}
+})  # fmt: skip
 
 
 class Named(NamedTuple):
@@ -160,7 +161,7 @@ _CONVOLUTION_RULES = (
     (r"encoder/stack/convolution_\d+/kernel$", (None, "tensor")),
     (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
 )
-TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
+TENSOR_RULES: Table[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = Table({
     config.Cho: _RECURRENT_RULES,
     config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # the decoder may have none
     config.RNNsearch: _RECURRENT_RULES,
@@ -182,7 +183,7 @@ TENSOR_RULES: dict[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = {
     ),
     config.LSTMDense: _RECURRENT_RULES[:1],
     config.DenseDense: _CONVOLUTION_RULES,
-}
+})  # fmt: skip
 
 
 def build_encoder(family: config.Family, inputs: int, dtype=jnp.float32, remat_policy: str = "none") -> nn.Module:

@@ -1,0 +1,248 @@
+"""The code of a run: RUN/code, copies of the experiment file and of the files beside it that it imports.
+
+NAME.py               as it was executed; stored before the first step, or when it was imported later
+until-step-N/         the code of the steps before N, if it was replaced by `--accept-code`
+code.json             the SHA-256 of each file and of those before; which files are loaded to open the run, and whether
+                      it needs them: a file that only sets fields of s2sjax is kept, and never executed again
+
+To open a run that needs its code is to execute that code. It is executed if this user has trained with these files, or
+has said that they are to be trusted. Which files these are is kept for each user, by their SHA-256, in TRUSTED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s2sjax import config
+from s2sjax.config.serialize import PREFIX
+from s2sjax.core import tables
+from s2sjax.errors import UserError
+from s2sjax.experiment_file import Space, hashes, space_of_file, spaces_of
+from s2sjax.training import hosts
+
+FOLDER, RECORD = "code", "code.json"
+TRUSTED = "s2sjax/trusted"
+"""in $XDG_STATE_HOME, which is ~/.local/state by default: one empty file, named by its SHA-256, for each file"""
+NOTHING = tables.Space()
+"""the space of a run that needs no code"""
+
+
+class Code(NamedTuple):
+    files: dict[str, bytes]
+    """by their names in RUN/code"""
+    loaded: list[str]
+    """those that are loaded to open the run; they import the others"""
+    needed: bool | None
+    """whether it cannot be opened without them; None: not known, for it was stored by an earlier version"""
+    former: list[dict[str, Any]]
+    """[{"until_step": 60, "sha256": {"mine.py": ...}}, ...] for code that was replaced"""
+
+
+def code_of(experiment: config.Experiment, file: str | Path | None = None, names: Iterable[str] = ()) -> Code:
+    """The code of an experiment, and of the file that defines it. names: files that it may import later."""
+    spaces = needed = spaces_of(experiment)
+    loose: dict[str, bytes] = {}
+    if file and not any(space.path == Path(os.path.abspath(file)) for space in spaces):
+        own = space_of_file(file)
+        spaces = [*spaces, *([own] if own else [])]
+        loose = {} if own else {Path(file).name: Path(file).read_bytes()}
+    found = Code(dict(loose), [*loose], bool(needed), [])
+    for space in spaces:
+        for name in names:
+            space.read_too(name)
+        for name, content in space.files.items():
+            if found.files.setdefault(name, content) != content:
+                raise UserError(f"the experiment needs two different files {name}: rename one")
+        found.loaded.extend(space.loaded)
+    return found
+
+
+# --------------------------------------------------------------------------------------- in a run
+
+
+def read(run: Path) -> Code:
+    """The code that a run keeps, refused if it is not that of its record."""
+    folder = run / FOLDER
+    if not (folder / RECORD).is_file():  # of an earlier version, or none
+        files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+        return Code(files, list(files), None, [])
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        expected, loaded, needed = dict(record["sha256"]), list(record["loaded"]), bool(record["needed"])
+        former = list(record["former"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        remedy = "copy it again from where the run was made"
+        raise UserError(f"{folder / RECORD} cannot be read ({error!r}): {remedy}") from None
+    files = {}
+    for name in expected:
+        path = folder / name
+        if ".." in path.parts or not path.is_file():
+            raise _missing(path)
+        files[name] = path.read_bytes()
+        if hashes({name: files[name]})[name] != expected[name]:
+            raise UserError(
+                f"{path} is not the code that this run was trained with: copy it again from where the run was made"
+            )
+    return Code(files, loaded, needed, former)
+
+
+def check_same(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
+    """Refuses to continue a run with other code than it was trained with."""
+    old = read(run)
+    new = code_of(experiment, file, old.files)
+    if not (new.needed or old.needed) or not old.files:
+        return
+    names = sorted(old.files.keys() | new.files.keys())
+    if old.needed is None:  # earlier versions kept other files, too
+        names = [name for name in names if name in old.files and name in new.files]
+    for name in names:
+        if old.files.get(name) != new.files.get(name):
+            raise UserError(
+                f"{run} was trained with other code: {_difference(name, old.files.get(name), new.files.get(name))}: "
+                "give another --out, or add --accept-code to continue with the new code"
+            )
+
+
+def _difference(name: str, old: bytes | None, new: bytes | None) -> str:
+    """The first line that differs."""
+    if old is None or new is None:
+        return f"{name} is {'new' if old is None else 'missing'}"
+    lines = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
+    for number, (before, after) in enumerate(zip_longest(*lines, fillvalue=""), start=1):
+        if before != after:
+            first = max(0, len(os.path.commonprefix([before, after])) - 30)
+            return f"{name}, line {number} was {_short(before[first:])} and is {_short(after[first:])}"
+    return f"{name} has other line ends"
+
+
+def _short(line: str) -> str:
+    text = line.strip()
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step: int | None = None) -> list[str]:
+    """Stores the code of a new run, or that of the steps from `step` on: the names of the files that have changed.
+
+    What its files import later is stored then.
+    """
+    new = code_of(experiment, file)
+    for space in spaces_of(experiment):
+        space.after_reading = partial(_store_added, run, experiment, file)
+    trust(new.files)
+    if not hosts.is_leader() or not new.files:
+        return []
+    old = Code({}, [], None, []) if step is None else read(run)
+    changed = [name for name in sorted(old.files.keys() | new.files) if old.files.get(name) != new.files.get(name)]
+    if not changed and old.needed == new.needed:
+        return []
+    former = old.former
+    archive = run / FOLDER / f"until-step-{step}"
+    if old.files and changed and step and not archive.exists():
+        for name, content in old.files.items():
+            _write(archive / name, content)
+        former = [*former, {"until_step": step, "sha256": hashes(old.files)}]
+    for path in (run / FOLDER).glob("*.py"):
+        if path.name not in new.files:
+            path.unlink()
+    _store(run, new._replace(former=former))
+    return changed if old.files else []
+
+
+def _store_added(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
+    new = code_of(experiment, file)
+    trust(new.files)
+    if hosts.is_leader():
+        _store(run, new._replace(former=read(run).former))
+
+
+def _store(run: Path, code: Code) -> None:
+    for name, content in code.files.items():
+        _write(run / FOLDER / name, content)
+    record = {"loaded": code.loaded, "needed": code.needed, "sha256": hashes(code.files), "former": code.former}
+    _write(run / FOLDER / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+
+
+def _write(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_bytes(content)
+    os.replace(draft, path)
+
+
+# ----------------------------------------------------------------------------------------- opening
+
+
+def is_needed(run: Path, code: Code, page: Any) -> bool | None:
+    """Whether the experiment of a config.json needs the code of its run; None: not known, try without."""
+    modules = set(_modules(page))
+    for name in sorted(modules):
+        file = f"{name.removeprefix(PREFIX)}.py"
+        if name.startswith(PREFIX) and file not in code.files:
+            raise _missing(run / FOLDER / file)
+    tops = {name.partition(".")[0] for name in modules}
+    files = {name.removesuffix(".py").removesuffix("/__init__") for name in code.files}
+    return True if tops & files or any(name.startswith(PREFIX) for name in modules) else code.needed
+
+
+def _modules(page: Any) -> Iterable[str]:
+    """The modules that the kinds of a configuration come from."""
+    if isinstance(page, dict):
+        kind = page.get("kind")
+        if isinstance(kind, str) and ":" in kind:
+            yield kind.partition(":")[0]
+    for value in page.values() if isinstance(page, dict) else page if isinstance(page, list) else ():
+        yield from _modules(value)
+
+
+def execute(run: Path, code: Code) -> Space:
+    """The space of a run, with its code: executed if it is trusted."""
+    known = _trusted()
+    if any(digest not in known for digest in hashes(code.files).values()):
+        raise UserError(
+            f"{run} has code that this user has not trained with, and opening it executes {run / FOLDER}: read it, and "
+            "add --trust if you trust it (from Python: s2sjax.load(run, trust=True))"
+        )
+    space = Space((run / FOLDER).absolute(), code.files)
+    try:
+        with tables.within(space):
+            for name in code.loaded:
+                space.load(run / FOLDER / name)
+    except BaseException:
+        space.forget()
+        raise
+    return space
+
+
+_here: set[str] = set()
+"""trusted in this process, should the folder not be writable"""
+
+
+def trust(files: Mapping[str, bytes]) -> None:
+    """Lets this user open runs that have these files from now on."""
+    digests = set(hashes(files).values())
+    _here.update(digests)
+    with contextlib.suppress(OSError, RuntimeError):  # then --trust is asked for again
+        _folder().mkdir(parents=True, exist_ok=True)
+        for digest in digests:
+            (_folder() / digest).touch()
+
+
+def _trusted() -> set[str]:
+    with contextlib.suppress(OSError, RuntimeError):
+        return _here | set(os.listdir(_folder()))
+    return _here
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / TRUSTED
+
+
+def _missing(path: Path) -> UserError:
+    return UserError(f"{path} is missing: copy it back, or copy the run again from where it was made")
