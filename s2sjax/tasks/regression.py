@@ -306,6 +306,9 @@ class RegressionTask(Task):
         require(len(values) == steps, f"{where} has {len(values)} numbers: write {steps}, separated by blanks")
         return Window(values, np.nan)
 
+    def blank_example(self) -> Window:
+        return Window(np.zeros(self.experiment.data.steps), np.nan)
+
     def fingerprint(self, data: Sequence[Window]) -> str:
         digest = hashlib.sha256()
         for window in data:
