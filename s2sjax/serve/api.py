@@ -272,7 +272,7 @@ class Service:
         return {(number, n): [list(pair) for pair in pairs] for (number, n, _, _), pairs in zip(wanted, links)}
 
     def _explain(self, line: str) -> dict[str, Any]:
-        outputs = self.translator.decode(self.params, [line])[0]
+        outputs = self.translator.decode(self.params, [line], notes=Notes())[0]
         maps: list[Any] = [None] * len(outputs)
         if self.translator.attends and line.strip():
             ids = [output.ids[:-1] for output in outputs]

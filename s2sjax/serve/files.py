@@ -8,7 +8,6 @@ Whatever else a name leads to gets the same answer as nothing at all: an answer 
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import stat
 from pathlib import Path
@@ -62,5 +61,5 @@ def sent(text: str, where: str) -> bytes:
     """The content of a file that a request holds, in base64."""
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (TypeError, ValueError):
         raise UserError(f"{where} is not base64: send the bytes of a file in base64, without line breaks") from None
