@@ -231,6 +231,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     about = "the address to listen on (default: 127.0.0.1, which only this machine can reach)"
     serve.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=about)
     serve.add_argument("--port", metavar="N", type=_amount, default=8000, help="(default: 8000; 0: any free one)")
+    about = "for a run that reads recordings or pictures: the folder whose files requests may name, and no others"
+    serve.add_argument("--files", metavar="FOLDER", help=about)
     serve.add_argument("--average", metavar="K", type=_count, default=0, help=average)
     about = "print log-probability<tab>number of tokens for each line source<tab>target of standard input"
     score = command("score", commands.score, about, "RUN", folder, ADJUST.format(name="score"))

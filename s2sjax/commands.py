@@ -135,17 +135,17 @@ def serve(options: argparse.Namespace, fields: list[str]) -> None:
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
     start_jax()
-    service = Service(opened, options.average)
+    service = Service(opened, options.average, options.files)
     try:
         server = Server(service, options.host, options.port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         where = f"{options.host}:{options.port}"
         raise UserError(f"cannot listen on {where} ({reason}): choose another --port or --host") from None
-    service.engine.start()
     with ends_by_signal(server.shutdown):
         print(f"serving {opened.folder} at {server.url} until Ctrl-C", flush=True)
-        server.serve_forever(poll_interval=0.2)
+        service.start(_print_now)
+        server.serve_forever()
     server.server_close()
     service.engine.close()
     done = service.engine

@@ -82,10 +82,14 @@ class LogMel:
 # -------------------------------------------------------------------------------------- reading
 
 
-def read(path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None) -> np.ndarray:
+def read(
+    path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None,
+    content: bytes | None = None, most: int | None = None,
+) -> np.ndarray:  # fmt: skip
     """The samples of a recording: float32 [N] in [-1, 1]. `where` is put before errors: a list and its line.
 
-    With `archive`, `path` is the name of a member.
+    With `archive`, `path` is the name of a member; with `content`, the name of what is given. Nothing is decoded of a
+    recording that has more than `most` samples: a few bytes may stand for hours of silence.
     """
     try:
         import soundfile
@@ -98,15 +102,20 @@ def read(path: str | Path, settings: LogMel, where: str = "", archive: zipfile.Z
 
     name = f"{where}: {path}" if where else str(path)
     try:
-        source = io.BytesIO(archive.read(str(path))) if archive else os.path.expanduser(path)
-        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+        content = archive.read(str(path)) if archive else content
+        with soundfile.SoundFile(os.path.expanduser(path) if content is None else io.BytesIO(content)) as file:
+            count = file.frames * file.channels
+            require(
+                most is None or count <= most, f"{name} has {count:,} samples, at most {most:,} are read: shorten it"
+            )
+            samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except KeyError:
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
     except (RuntimeError, TypeError, zlib.error, zipfile.BadZipFile) as error:
         # soundfile's own error is a RuntimeError; a .raw file is a TypeError, an encrypted archive a RuntimeError
-        if not archive and not os.path.exists(os.path.expanduser(path)):
+        if content is None and not os.path.exists(os.path.expanduser(path)):
             raise UserError(f"{name} does not exist: correct the path") from None
         reason = str(getattr(error, "error_string", error)).rstrip(".")
         raise UserError(f"{name} cannot be read ({reason}): give a WAV, FLAC or OGG file") from None
@@ -165,6 +174,14 @@ ROUND = 4096
 """samples: lengths are padded to a multiple of it, so that few shapes are compiled"""
 
 
+def widths(most: int) -> list[int]:
+    """Lengths that recordings of up to `most` samples are padded to if they come one by one: few shapes, too."""
+    found = [ROUND]
+    while found[-1] < most:
+        found.append(2 * found[-1])
+    return found
+
+
 def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndarray]:
     """Samples [N] of each -> float32 [T, F] of each, in order. Computed in JAX, on the first device."""
     compute = _compiled(settings)
@@ -174,7 +191,8 @@ def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndar
     for first in range(0, len(order), CHUNK):
         rows = order[first : first + CHUNK]
         height = CHUNK if len(recordings) > CHUNK else len(rows)
-        padded = np.zeros((height, rounded[rows[-1]]), np.float32)
+        width = rounded[rows[-1]] if len(recordings) > 1 else widths(rounded[0])[-1]
+        padded = np.zeros((height, width), np.float32)
         for place, row in enumerate(rows):
             padded[place, : len(recordings[row])] = _scaled(recordings[row], settings.loudness)
         computed = np.asarray(compute(padded))

@@ -236,7 +236,7 @@ def rows_that_fit(width: int, longest: int, rows: int, multiple: int = 1) -> int
     return max(rows * longest // max(width, longest) // multiple, 1) * multiple
 
 
-def _round_rows(count: int, most: int, multiple: int) -> int:
+def round_rows(count: int, most: int, multiple: int) -> int:
     """The next power of four, times `multiple`, so that few lines are cheap and few shapes are compiled."""
     size = multiple
     while size < min(count, most):
@@ -294,7 +294,7 @@ def evaluation_batches(
         most = rows_that_fit(int(width), int(limits[-1]), rows, multiple)
         size = most * min(max_queue, 1 << (-(-len(members) // most) - 1).bit_length())
         if len(members) < most:
-            size = _round_rows(len(members), most, multiple)
+            size = round_rows(len(members), most, multiple)
         for first in range(0, len(members), size):
             indices = np.full(size, -1)
             chosen = members[first : first + size]

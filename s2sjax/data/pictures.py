@@ -33,6 +33,10 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV
 """of Pillow, with 8 bits or less of each colour"""
 
 
+MOST_PIXELS = 25_000_000
+"""of a picture that is sent to `s2sjax serve`"""
+
+
 class Picture(NamedTuple):
     """One example."""
 
@@ -66,6 +70,11 @@ class Captioned:
         pixels, digest = read(path, self.size, where)
         return Picture(pixels, (), path, digest)
 
+    def example_from(self, content: bytes, where: str) -> Picture:
+        """The content of a file, for `s2sjax serve`."""
+        pixels, digest = decoded(content, self.size, where, MOST_PIXELS)
+        return Picture(pixels, (), where, digest)
+
 
 def plain_words(caption: str) -> str:
     """In lower case and without punctuation: "A tri-colored dog's ball ." -> "a tri-colored dog's ball"."""
@@ -80,24 +89,29 @@ def read(
 ) -> tuple[np.ndarray, str]:
     """The pixels of a picture, uint8 [size, size, 3], and the SHA-256 of its file. `where` is put before errors.
 
-    With `archive`, `path` is the name of a member. What is transparent is white.
+    With `archive`, `path` is the name of a member.
     """
+    name = f"{where}: {path}" if where else str(path)
+    return decoded(_content(path, name, archive), size, name)
+
+
+def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tuple[np.ndarray, str]:
+    """The same of the content of a file of at most `most` pixels. What is transparent is white."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
         raise UserError("pictures are read by Pillow, which is not installed: pip install 's2sjax[pictures]'") from None
-
-    name = f"{where}: {path}" if where else str(path)
-    content = _content(path, name, archive)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content)) as opened:
                 mode = opened.mode
+                if most is not None and opened.width * opened.height > most:
+                    raise Image.DecompressionBombError
                 picture = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        most = (Image.MAX_IMAGE_PIXELS or 0) // 10**6
-        raise UserError(f"{name} has more than {most} million pixels: make it smaller") from None
+        most = (Image.MAX_IMAGE_PIXELS or 0) if most is None else most
+        raise UserError(f"{name} has more than {most // 10**6} million pixels: make it smaller") from None
     except Exception as error:  # Pillow's decoders raise errors of many kinds for a damaged file
         reason = "its format is not known" if type(error).__name__ == "UnidentifiedImageError" else str(error)
         raise UserError(f"{name} cannot be read ({reason}): give a JPEG or PNG file") from None

@@ -63,6 +63,18 @@ class Signals:
         """The example that a line of `s2sjax decode` stands for."""
         raise UserError(f"{type(self).__name__} cannot read its input from lines: use s2sjax evaluate")
 
+    def compile_features(self, most: int) -> None:
+        """Compiles what `example_from` computes with, for up to `most` frames."""
+
+    @property
+    def file_kinds(self) -> str:
+        """Which files `example_of` reads, if a line is the path of one: "WAV, FLAC or OGG"; else empty."""
+        return ""
+
+    def example_from(self, content: bytes, where: str, most: int) -> Signal:
+        """The example in the content of such a file; refused before it is read if it has more than `most` frames."""
+        raise UserError(f"{type(self).__name__} does not read files: send lines")
+
 
 def check_labels(labels: Sequence[str], alphabet: Sequence[str], where: str) -> tuple[str, ...]:
     """The labels, refused if one is not in the alphabet."""

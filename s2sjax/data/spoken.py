@@ -42,6 +42,22 @@ class Recorded(Signals):
         samples = audio.read(path, self.audio, where)
         return Signal(audio.log_mels([samples], self.audio)[0], (), path)
 
+    @property
+    def file_kinds(self) -> str:
+        return "WAV, FLAC or OGG"
+
+    def example_from(self, content: bytes, where: str, most: int) -> Signal:
+        samples = audio.read(where, self.audio, content=content, most=self._samples(most))
+        return Signal(audio.log_mels([samples], self.audio)[0], (), where)
+
+    def compile_features(self, most: int) -> None:
+        for length in audio.widths(self._samples(most)):
+            audio.log_mels([np.ones(length, np.float32)], self.audio)
+
+    def _samples(self, frames: int) -> int:
+        """The most samples that this many frames are made of."""
+        return frames * self.audio.hop_samples + self.audio.window_samples - 1
+
 
 class Take(NamedTuple):
     """One recording of one digit."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -17,6 +19,29 @@ Tree = Any
 ROWS = PartitionSpec(("data", "fsdp"))
 COMPILATION = 10**11
 """operations that a CPU does in the seconds that compiling one more program takes"""
+
+
+DOUBLINGS = 2
+"""how often `few_shapes` doubles the last bucket"""
+_shapes: ContextVar[Literal["any", "few", "all"]] = ContextVar("shapes", default="any")
+
+
+@contextlib.contextmanager
+def few_shapes(all: bool = False) -> Iterator[None]:
+    """Inside, predictions have few shapes, and refuse what is longer: the last bucket is doubled twice, no more.
+
+    all: a call also runs the programs of all other shapes, on padding, so that later calls compile nothing.
+    """
+    token = _shapes.set("all" if all else "few")
+    try:
+        yield
+    finally:
+        _shapes.reset(token)
+
+
+def shapes() -> Literal["any", "few", "all"]:
+    """Which shapes are compiled here: see `few_shapes`."""
+    return _shapes.get()
 
 
 def spare_tokens(params: Tree) -> int:
@@ -58,17 +83,22 @@ class Batched:
             members = np.flatnonzero(bucket == number)
             doubled = max(0, number + 1 - len(self.buckets))  # how often the last bucket was
             many = max(self.rows >> doubled, self.devices) // self.devices * self.devices
+            if shapes() == "all":
+                self._run(params, columns, np.full(many, -1), widths)
             for first in range(0, len(members), many):
                 chosen = members[first : first + many]
                 rows = np.full(many, -1)
                 rows[: len(chosen)] = chosen
-                batch = {name: self._place(array) for name, array in columns.batch(rows, widths).items()}
-                results = jax.device_get(self._compiled(params, batch))
+                results = self._run(params, columns, rows, widths)
                 for place, row in enumerate(chosen):
                     found[row] = jax.tree.map(lambda leaf, at=place: leaf[at], results)
                 done += len(chosen)
                 count(done, len(bucket))
         return found
+
+    def _run(self, params: Tree, columns: AnyColumns, rows: np.ndarray, widths: Bucket) -> Tree:
+        batch = {name: self._place(array) for name, array in columns.batch(rows, widths).items()}
+        return jax.device_get(self._compiled(params, batch))
 
     def lower(self, params: Tree, batch: Tree) -> Any:
         """The program for arrays of these shapes, ready to be compiled."""
@@ -79,9 +109,16 @@ class Batched:
     def _buckets(self, lengths: np.ndarray) -> list[Bucket]:
         """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
         buckets = [tuple(bucket) for bucket in self.buckets]
-        while len(lengths) and np.any(lengths.max(axis=0) > buckets[-1]):
+        most = len(buckets) + DOUBLINGS
+        while len(lengths) and (shapes() == "all" or np.any(lengths.max(axis=0) > buckets[-1])):
             wider = tuple(min(2 * width, self.longest or 2 * width) for width in buckets[-1])
+            if shapes() == "all" and (wider == buckets[-1] or len(buckets) == most):
+                break
             require(wider != buckets[-1], f"an example has {lengths.max()} positions, the model reads {self.longest}")
+            require(
+                shapes() == "any" or len(buckets) < most,
+                f"an example has {lengths.max()} positions, at most {max(buckets[-1])} are read here: shorten it",
+            )
             buckets.append(wider)
         return buckets
 

@@ -77,6 +77,7 @@ class Translator:
         self._sharding = batch_sharding
         self._is_single = isinstance(module, nn.Module)
         self._multiple = multiple
+        self._output_length = partial(_output_length, modules, options)
         self._max_source, self._max_target = _positions(modules, "source"), _positions(modules, "target")
         self._cut_at = options.max_source or MAX_BUCKETS * max(buckets)
         self._converted = Converted(options.precision)
@@ -102,12 +103,15 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         first: int = 0,
         notes: Notes | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Output]]:
         """The n best outputs of each line, best first. A blank line has one empty output.
 
         prefixes: the forced prefix of each line, instead of search.prefix. `first` is the number of the first line in
-        its corpus; the random samples of a line depend on its number. `notes` collects what is odd about the lines.
+        its corpus; the random samples of a line depend on its number, or on that in `numbers`. `notes` collects what is
+        odd about the lines.
         """
+        numbers = range(first, first + len(lines)) if numbers is None else numbers
         nonblank = [index for index, line in enumerate(lines) if line.strip()]
         outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in nonblank]
@@ -122,11 +126,9 @@ class Translator:
         batches = []
         queue = MAX_QUEUE if self._sharding is None else 1  # with a mesh, slots cannot be refilled across devices
         for indices, source in self._batches(params, sources, max_queue=queue):
-            numbers = np.array([first + nonblank[index] if index >= 0 else 0 for index in indices], np.int32)
-            begin = _padded([forced[index] if index >= 0 else [] for index in indices])
-            arguments = (self._place(array) for array in (source, begin, numbers))
-            slots = rows_that_fit(source.shape[1], max(self.buckets), self.rows, self._multiple)
-            batches.append((indices, _dispatch(self._search(params, *arguments, slots=slots)[0])))
+            seeds = np.array([numbers[nonblank[index]] if index >= 0 else 0 for index in indices], np.int32)
+            begin = padded_prefixes([forced[index] if index >= 0 else [] for index in indices])
+            batches.append((indices, _dispatch(self._search_rows(params, source, begin, seeds))))
         done = 0
         for indices, found in batches:
             found = jax.device_get(found)
@@ -137,11 +139,15 @@ class Translator:
             count(done, len(nonblank))
         return outputs
 
+    def _search_rows(self, params: tuple, source: np.ndarray, begin: np.ndarray, numbers: np.ndarray) -> Hypotheses:
+        slots = rows_that_fit(source.shape[1], max(self.buckets), self.rows, self._multiple)
+        return self._search(params, *map(self._place, (source, begin, numbers)), slots=slots)[0]
+
     def lower(self, params: Any) -> dict[str, Any]:
         """The search and the scoring of the longest bucket, for parameters of these shapes, ready to be compiled."""
         length, rows = max(self.buckets), self.rows
         ids = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._sharding)
-        begin = ids(rows, _padded([self._constraints.prefix]).shape[1])
+        begin = ids(rows, padded_prefixes([self._constraints.prefix]).shape[1])
         slots = rows_that_fit(length, length, rows, self._multiple)
         return {
             "search": self._search.lower((params,), ids(rows, length), begin, ids(rows), slots=slots),
@@ -201,9 +207,9 @@ class Translator:
         (ids,) = self._cut([self.source.encode(line)])
         # Always the longest bucket, which changes no output: the trees of most lines share one compiled program.
         ((_, source),) = evaluation_batches([ids], [max(self.buckets)], 1, self._max_source)
-        begin = _padded([self._prefix(prefix)])
+        begin = padded_prefixes([self._prefix(prefix)])
         found, tree = self._search(self._stored(params), source, begin, np.zeros(1, np.int32), slots=1, record=True)
-        return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (tree, found))
+        return jax.tree.map(lambda leaf: leaf[0], jax.device_get((tree, found)))
 
     def attention(
         self, params: Any, lines: Sequence[str], outputs: Sequence[Output]
@@ -335,7 +341,7 @@ def _dispatch(found: Hypotheses) -> Hypotheses:
     return jax.block_until_ready(found) if jax.process_count() > 1 and device.on_cpu() else found
 
 
-def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
+def padded_prefixes(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
     """[B, P], P a power of two, or 0 if all prefixes are empty."""
     longest = max(map(len, prefixes))
     table = np.full((len(prefixes), 1 << (longest - 1).bit_length() if longest else 0), PAD, np.int32)
@@ -350,6 +356,14 @@ def _padded(prefixes: Sequence[Sequence[int]]) -> np.ndarray:
 def _positions(modules: Sequence[nn.Module], side: str) -> int | None:
     """The number of source or target positions that all models can address; None if there is no limit."""
     return min(filter(None, (getattr(module, f"longest_{side}") for module in modules)), default=None)
+
+
+def _output_length(modules: Sequence[nn.Module], o: config.Search, width: int) -> int:
+    """The maximum output length of sources of this width."""
+    if o.max_length:
+        return o.max_length
+    length, positions = int(o.max_ratio * width) + 10, _positions(modules, "target")
+    return min(length, positions) if positions else length  # whatever the ratio, the model's positions limit it
 
 
 class Sentences(NamedTuple):
@@ -377,9 +391,7 @@ def search_batch(
     params = precision.restored(params)
     mask: Array = modules[0].source_mask(source)  # type: ignore[attr-defined]
     real = jnp.sum(mask, axis=1)
-    length = o.max_length or int(o.max_ratio * mask.shape[1]) + 10
-    if not o.max_length and (positions := _positions(modules, "target")):
-        length = min(length, positions)  # whatever the ratio, the model's positions limit the output
+    length = _output_length(modules, o, mask.shape[1])
     # The limit depends on the sentence, not on its bucket: the bucket must not change the output.
     most = o.max_length or jnp.floor(o.max_ratio * real).astype(jnp.int32) + 10
     limit = jnp.where(real > 0, jnp.minimum(length, most), 0)

@@ -49,8 +49,9 @@ class Generator:
         rows: int,
         mesh: Mesh | None = None,
         longest: int | None = None,
+        source_buckets: Buckets | None = None,
     ):
-        """`buckets`, `rows`, `mesh` and `longest`: see `Batched`."""
+        """`buckets`, `rows`, `mesh` and `longest`: see `Batched`. source_buckets: of searches; they know no targets."""
         check_beam(options, target)
         self.attends = all(module.attends for module in modules)  # type: ignore[attr-defined]
         require(
@@ -61,7 +62,8 @@ class Generator:
         self._modules, self._source_of = modules, source_of
         self._words = word_constraints(options, target)
         self._converted = Converted(options.precision)
-        self._search = Batched(self._search_rows, buckets, rows, mesh, longest)
+        most = max(source_buckets[-1]) if source_buckets else longest
+        self._search = Batched(self._search_rows, source_buckets or buckets, rows, mesh, most)
         self._attention = Batched(self._attention_rows, buckets, rows, mesh, longest)
 
     @property

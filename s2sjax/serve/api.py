@@ -1,55 +1,88 @@
 """What a request may ask, and what it gets: plain values in, plain values out.
 
 POST /decode    {"lines": [...], "nbest": 1, "alignment": false} -> {"outputs": [...]}: one for each line
+                {"files": [base64, ...]} for a run that reads recordings or pictures
 POST /explain   {"line": "..."} -> {"outputs": n-best, "attention": one map for each, "tree": ...}
-GET  /health    -> {"status": "ok", ...}
+GET  /health    -> {"status": "ok", ...}; "warming" while programs are compiled
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from s2sjax import config, evaluations
+from s2sjax.core import device
 from s2sjax.errors import UserError
+from s2sjax.evaluate.batched import few_shapes
 from s2sjax.evaluate.decoding import Output
+from s2sjax.evaluate.few_shapes import FewShapes
 from s2sjax.evaluate.notes import Notes
 from s2sjax.report import views
 from s2sjax.run import Run
-from s2sjax.serve.engine import Engine
+from s2sjax.serve.engine import Busy, Engine
+from s2sjax.serve.files import MOST_BYTES as MOST_FILE_BYTES
+from s2sjax.serve.files import Files, sent
 
+MOST_BYTES = 1_000_000
+"""of a body, without files"""
 MOST_LINES = 1000
 """of a request"""
 MOST_CHARACTERS = 20_000
 """of a line"""
 WAITING = 4000
 """lines that may wait"""
+MOST_HELD = 100_000_000
+"""bytes of files that wait"""
+CPU_ROWS = 16
+"""lines of a batch on a CPU, which computes more of them no faster"""
+
+
+class Warming(Exception):
+    """Programs are still being compiled."""
 
 
 class Asked(NamedTuple):
     """One line of a request."""
 
     line: Any
-    """a string, or an example of a task that does not translate text"""
+    """a string; the bytes of a file; an example of a task that reads lines but does not translate them"""
+    where: str
+    number: int
+    """of the line in its request: random samples depend on it"""
     nbest: int
     alignment: bool
 
 
 class Service:
-    """A run that answers requests."""
+    """A run that answers requests. files: the folder whose files requests may name, for a run that reads files."""
 
-    def __init__(self, run: Run, average: int = 0):
+    def __init__(self, run: Run, average: int = 0, files: str | Path | None = None):
         self.run = run = with_nbest(run)
         mesh = run.mesh()
         self.params, self.step = run.params(average, mesh)
         self.translates = run.task.generates_text
-        self.translator: Any = run.task.translator(mesh) if self.translates else None  # type: ignore[attr-defined]
+        self.kinds = "" if self.translates else run.task.file_kinds
+        if files is not None and not self.kinds:
+            raise UserError(f"{run.folder} reads lines, no files: leave out --files")
+        self.files = None if files is None else Files(files)
+        self.most_bytes = MOST_BYTES + (0 if not self.kinds else MOST_FILE_BYTES // 3 * 4)
+        sizes = [getattr(run.experiment.evaluate, "rows", MOST_LINES)]
+        self.translator: Any = None
+        if self.translates:
+            rows = CPU_ROWS if device.on_cpu() else sizes[0]
+            self.translator = FewShapes(run.task.translator(mesh), rows)  # type: ignore[attr-defined]
+            sizes = self.translator.sizes()
         self.nbest = run.experiment.search.nbest if self.translates else 1
-        # Samples depend on the number of their line: a request with samples is decoded alone.
-        samples = self.translates and bool(run.experiment.search.sampling.count)
-        most = 0 if samples else getattr(run.experiment.evaluate, "rows", MOST_LINES)
-        self.engine = Engine(self._answer, most, WAITING)
+        self.engine = Engine(self._answer, sizes, WAITING)
+        self.compiled, self.programs, self.warming = 0, 0, False
+        self._held, self._counting = 0, threading.Lock()
         self.why = self._left_out()
 
     def _left_out(self) -> list[str]:
@@ -64,47 +97,151 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         engine = self.engine
-        return {"status": "ok", **self.about(), "requests": engine.requests, "lines": engine.items,
+        return {"status": "warming" if self.warming else "ok", **self.about(), "programs": self.programs,
+                "compiled": self.compiled, "requests": engine.requests, "lines": engine.items,
                 "batches": engine.batches}  # fmt: skip
 
     def about(self) -> dict[str, Any]:
         run = self.run
         return {"run": str(run.folder), "model": run.task.model_name, "task": type(run.experiment).__name__,
-                "step": self.step, "settings": run.task.settings_text(), "nbest": self.nbest}  # fmt: skip
+                "step": self.step, "settings": run.task.settings_text(), "nbest": self.nbest, "files": self.kinds,
+                "most_bytes": MOST_FILE_BYTES}  # fmt: skip
 
-    def decode(self, request: Any) -> dict[str, Any]:
-        """Waits for its outputs."""
-        found = fields(request, {"lines": list, "nbest": int, "alignment": bool}, "lines")
-        lines, nbest, alignment = found["lines"], found.get("nbest", 1), found.get("alignment", False)
-        if len(lines) > MOST_LINES:
-            raise UserError(f"lines has {len(lines):,} lines: at most {MOST_LINES:,} in one request")
+    def decode(self, request: Any) -> Future[dict[str, Any]]:
+        """The outputs, which come later; a mistake in the request is raised at once."""
+        known = {"lines": list, "files": list, "nbest": int, "alignment": bool}
+        found = fields(request, known if self.kinds else {name: known[name] for name in known if name != "files"})
+        nbest, alignment = found.get("nbest", 1), found.get("alignment", False)
         if not 1 <= nbest <= self.nbest:
             raise UserError(f"nbest is {nbest}: this server gives 1 to {self.nbest}")
         if alignment and not (self.translates and self.translator.attends):
             raise UserError("alignment requires a model with attention that translates text: leave it out")
-        asked = [Asked(self._item(line, f"lines[{n}]"), nbest, alignment) for n, line in enumerate(lines)]
-        return {"outputs": self.engine.submit(asked).result()}
+        self._check_warm()
+        asked = [Asked(item, where, number, nbest, alignment)
+                 for number, (item, where) in enumerate(self._items(found))]  # fmt: skip
+        return self._hold(asked, sum(len(each.line) for each in asked) if self.kinds else 0)
 
-    def explain(self, request: Any) -> dict[str, Any]:
+    def _hold(self, asked: Sequence[Asked], size: int) -> Future[dict[str, Any]]:
+        """Submits what is asked, and counts its bytes until it is answered."""
+        with self._counting:
+            if self._held + size > MOST_HELD:
+                raise Busy
+            self._held += size
+        try:
+            future = self.engine.submit(asked, lambda outputs: {"outputs": outputs})
+        except Exception:
+            self._release(size)
+            raise
+        future.add_done_callback(lambda _: self._release(size))
+        return future
+
+    def _release(self, size: int) -> None:
+        with self._counting:
+            self._held -= size
+
+    def explain(self, request: Any) -> Future[dict[str, Any]]:
         """The n-best outputs of one line, the attention of each, and the search tree."""
         line = fields(request, {"line": str}, "line")["line"]
         if not self.translates:
             raise UserError("explain applies only to runs that translate text: use /decode")
-        self._item(line, "line")
-        return self.engine.call(lambda: self._explain(line)).result()
+        checked_line(line, "line")
+        self._check_warm()
+        return self.engine.call(lambda: self._explain(line))
 
-    def _item(self, line: Any, where: str) -> Any:
-        checked = checked_line(line, where)
-        return checked if self.translates else self.run.task.example_of(checked, where)
+    def _check_warm(self) -> None:
+        if self.warming:
+            ready = f"{self.compiled} of {self.programs} are ready"
+            raise Warming(f"the server is compiling its programs, {ready}: try again later")
+
+    def _items(self, found: Mapping[str, Any]) -> list[tuple[Any, str]]:
+        """What is to be decoded, and what each is called in an error."""
+        names = [name for name in ("lines", "files") if name in found]
+        if len(names) != 1:
+            raise UserError("lines is missing" if not names else "send lines or files, not both")
+        (name,) = names
+        items = found[name]
+        if len(items) > MOST_LINES:
+            raise UserError(f"{name} has {len(items):,} lines: at most {MOST_LINES:,} in one request")
+        if name == "lines":
+            items = [checked_line(line, f"lines[{n}]") for n, line in enumerate(items)]
+        if self.kinds:
+            items = self._contents(name, items)
+        elif not self.translates:
+            items = [self.run.task.example_of(line, f"lines[{n}]") for n, line in enumerate(items)]
+        return [(item, f"{name}[{n}]") for n, item in enumerate(items)]
+
+    def _contents(self, name: str, items: Sequence[Any]) -> list[bytes]:
+        """The bytes of the files that a request names or holds, with a limit for all of them together."""
+        if name == "lines" and self.files is None:
+            raise UserError(
+                f"this run reads files ({self.kinds}): send them in base64 as files, or start the server with --files "
+                "FOLDER and send their names below it as lines"
+            )
+        left, contents = MOST_FILE_BYTES, []
+        for number, item in enumerate(items):
+            where = f"{name}[{number}]"
+            if name == "files":
+                contents.append(sent(item, where))
+            else:
+                assert self.files is not None, "checked above"
+                contents.append(self.files.read(item, where, left))
+            left -= len(contents[-1])
+            if left < 0:
+                raise UserError(f"the files have more than {MOST_FILE_BYTES:,} bytes: send fewer in one request")
+        return contents
+
+    # ------------------------------------------------------------------------------------- warming up
+
+    def start(self, report: Callable[[str], None]) -> None:
+        """Starts the engine, which first compiles all programs that a request may need: none is compiled for one."""
+        self.warming = True
+        self.engine.start()
+        self.engine.call(lambda: self.warm_up(report))
+
+    def warm_up(self, report: Callable[[str], None] = lambda line: None) -> None:
+        began = time.monotonic()
+        try:
+            programs = self._programs()
+            self.programs = len(programs)
+            # Compiling leaves Python alone: programs of two threads compile at the same time.
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+                for done in as_completed([pool.submit(program) for program in programs]):
+                    done.result()
+                    self.compiled += 1
+            if self.translates:
+                self.engine.turn = self._turn()
+        finally:
+            self.warming = False
+        if programs:
+            report(f"ready: {self.programs} programs compiled in {time.monotonic() - began:.0f} s")
+
+    def _programs(self) -> list[Callable[[], Any]]:
+        if self.translates:
+            return self.translator.programs(self.params)
+        example = self.run.task.blank_example()
+        return [] if example is None else [lambda: self._predict([example], all=True)]
+
+    def _turn(self) -> int:
+        """The most lines of which a search takes at most twice as long as of one: see engine.py."""
+        seconds = {}
+        for rows in self.translator.sizes():
+            for _ in range(3):
+                began = time.perf_counter()
+                self.translator.trial(self.params, rows)
+                seconds[rows] = min(seconds.get(rows, math.inf), time.perf_counter() - began)
+        first = min(seconds)
+        return max(rows for rows, took in seconds.items() if took <= 2 * seconds[first])
 
     # ------------------------------------------------------------------- in the thread of the engine
 
     def _answer(self, asked: list[Asked]) -> list[dict[str, Any]]:
         lines = [each.line for each in asked]
         if not self.translates:
-            return [{"text": str(output)} for output in self.run.predictor(self.params, lines)]
+            read = self.run.task.example_from
+            examples = [read(each.line, each.where) for each in asked] if self.kinds else lines
+            return [{"text": str(output)} for output in self._predict(examples)]
         notes = Notes()
-        found = self.translator.decode(self.params, lines, notes=notes)
+        found = self.translator.decode(self.params, lines, notes=notes, numbers=[each.number for each in asked])
         cut, unknown = set(notes.cut), set(notes.unknown)
         answers = []
         links = self._links(asked, found)
@@ -114,6 +251,10 @@ class Service:
             answer = {**shown[0], "cut": number in cut, "unknown": number in unknown}
             answers.append(answer | ({"nbest": shown} if each.nbest > 1 else {}))
         return answers
+
+    def _predict(self, examples: Sequence[Any], all: bool = False) -> list[Any]:
+        with few_shapes(all):
+            return self.run.predictor(self.params, examples)
 
     def _links(
         self, asked: Sequence[Asked], found: Sequence[Sequence[Output]]
@@ -131,7 +272,7 @@ class Service:
         return {(number, n): [list(pair) for pair in pairs] for (number, n, _, _), pairs in zip(wanted, links)}
 
     def _explain(self, line: str) -> dict[str, Any]:
-        outputs = self.translator.decode(self.params, [line])[0]
+        outputs = self.translator.decode(self.params, [line], notes=Notes())[0]
         maps: list[Any] = [None] * len(outputs)
         if self.translator.attends and line.strip():
             ids = [output.ids[:-1] for output in outputs]

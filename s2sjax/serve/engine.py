@@ -1,25 +1,25 @@
-"""One thread that decodes. Requests that wait at the same time are joined to one batch.
+"""One thread that decodes. Requests take turns: each batch has lines of every request that waits.
 
-JAX runs in this thread only; the threads of the requests wait for their futures.
+A large request is decoded in slices. While it is alone, a slice is a `turn`: few enough lines that a small request
+which comes in between waits about as long as it would take by itself. JAX runs in this thread only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, NamedTuple
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
 
 from s2sjax.errors import UserError
 from s2sjax.training import settings
 
 WINDOW = 0.004
-"""seconds that the first request of a batch waits for others"""
+"""most seconds that a batch waits for clients that were answered with the last one, and may ask again"""
 
 
 class Busy(Exception):
@@ -30,23 +30,46 @@ class Stopped(Exception):
     """The engine no longer answers."""
 
 
-class Job(NamedTuple):
-    items: list[Any]
-    answers: Future[list[Any]]
+class Job:
+    """A request: its items, the answers so far, and a future of what `wrap` makes of them all."""
+
+    def __init__(self, items: Sequence[Any], wrap: Callable[[list[Any]], Any]):
+        self.items, self.answers, self._wrap = list(items), [None] * len(items), wrap
+        self.taken = self.done = 0
+        self.future: Future[Any] = Future()
+        if not items:
+            settle(self.future, wrap([]))
+
+    @property
+    def left(self) -> int:
+        return len(self.items) - self.taken
+
+    def add(self, index: int, answer: Any) -> None:
+        self.answers[index] = answer
+        self.done += 1
+        if self.done == len(self.items):
+            settle(self.future, self._wrap(self.answers))
+
+
+Picked = tuple[Job, int]
+"""an item of a batch: its request, and its index there"""
 
 
 class Engine:
     """Answers lists of items by `answer(items)`, which gets the items of several requests at once.
 
-    most: items of a batch. A request with more is a batch of its own. waiting: items that may wait; `submit` refuses
-    more. `call` runs anything else in the same thread, between two batches.
+    sizes: rows of the compiled programs, ascending; a batch has at most the last. waiting: items that may wait;
+    `submit` refuses more. `call` runs anything else in the same thread, between two batches.
     """
 
-    def __init__(self, answer: Callable[[list[Any]], list[Any]], most: int, waiting: int):
-        self._answer, self._most, self._limit = answer, most, waiting
+    def __init__(self, answer: Callable[[list[Any]], list[Any]], sizes: Sequence[int], waiting: int):
+        self._answer, self._sizes, self._limit = answer, tuple(sizes), waiting
+        self.turn = self._sizes[-1]
+        """items of a request that is alone, in one batch"""
         self._jobs: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
+        self._waiting = self._answered = 0
         self._stopped = False
         self.requests = self.items = self.batches = 0
         self._thread = threading.Thread(target=settings.inherit(self._work), name="engine", daemon=True)
@@ -54,18 +77,23 @@ class Engine:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, items: Sequence[Any]) -> Future[list[Any]]:
-        future: Future[list[Any]] = Future()
+    def submit(self, items: Sequence[Any], wrap: Callable[[list[Any]], Any] = list) -> Future[Any]:
+        """A future of wrap(answers), the answers in the order of the items."""
+        job = Job(items, wrap)
         with self._changed:
-            self._check(sum(len(job.items) for job in self._jobs) + len(items))
-            self._jobs.append(Job(list(items), future))
-            self._changed.notify()
-        return future
+            self._check(self._waiting + len(items))
+            self.requests += 1
+            if items:
+                self._waiting += len(items)
+                self._jobs.append(job)
+                self._changed.notify()
+        return job.future
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         with self._changed:
             self._check(len(self._calls) + 1)
+            self.requests += 1
             self._calls.append((function, future))
             self._changed.notify()
         return future
@@ -80,12 +108,12 @@ class Engine:
         """What waits gets the error `Stopped`; what is being computed may still take `patience` seconds."""
         with self._changed:
             self._stopped = True
-            left = [job.answers for job in self._jobs] + [future for _, future in self._calls]
+            left = [job.future for job in self._jobs] + [future for _, future in self._calls]
             self._jobs.clear()
             self._calls.clear()
             self._changed.notify()
         for future in left:
-            future.set_exception(Stopped())
+            settle(future, error=Stopped())
         if self._thread.is_alive():
             self._thread.join(patience)
 
@@ -96,52 +124,70 @@ class Engine:
             with self._changed:
                 while not (self._jobs or self._calls or self._stopped):
                     self._changed.wait()
+                if len(self._jobs) < self._answered:
+                    self._changed.wait_for(lambda: self._stopped or len(self._jobs) >= self._answered, WINDOW)
                 if self._stopped:
                     return
-            time.sleep(WINDOW)
-            with self._changed:
-                jobs = self._take()
-                calls = list(self._calls)
-                self._calls.clear()
-            if jobs:
-                self._answer_together(jobs)
-            for function, future in calls:
-                self.requests += 1
-                _settle(future, function)
+                batch = self._take()
+                call = self._calls.popleft() if self._calls else None
+            if batch:
+                self._answer_batch(batch)
+            if call:
+                self._run(*call)
 
-    def _take(self) -> list[Job]:
-        """As many waiting requests as fit into a batch, at least one if there is one."""
-        taken: list[Job] = []
-        size = 0
-        while self._jobs and (not taken or size + len(self._jobs[0].items) <= self._most):
-            taken.append(self._jobs.popleft())
-            size += len(taken[-1].items)
-        return taken
+    def _take(self) -> list[Picked]:
+        """The next batch: in turns, one item of each request that waits, until a program is full."""
+        self._jobs = deque(job for job in self._jobs if not job.future.done())  # one may have failed, or be given up
+        self._waiting = sum(job.left for job in self._jobs)
+        size = self._fit(min(max(self.turn, len(self._jobs)), self._waiting))
+        batch: list[Picked] = []
+        while self._jobs and len(batch) < size:
+            job = self._jobs.popleft()
+            batch.append((job, job.taken))
+            job.taken += 1
+            if job.left:
+                self._jobs.append(job)
+        self._waiting -= len(batch)
+        return batch
 
-    def _answer_together(self, jobs: Sequence[Job]) -> None:
-        every = [item for job in jobs for item in job.items]
-        self.requests, self.items, self.batches = self.requests + len(jobs), self.items + len(every), self.batches + 1
-        joined: Future[list[Any]] = Future()
-        _settle(joined, lambda: self._answer(every) if every else [])
-        if joined.exception() and len(jobs) > 1:  # whose fault it is, only each alone can tell
-            for job in jobs:
-                _settle(job.answers, partial(self._answer, job.items))
+    def _fit(self, count: int) -> int:
+        """How many of `count` items one batch takes, so that at most half of its program's rows are padding."""
+        for size, smaller in zip(self._sizes, (0, *self._sizes)):
+            if count <= size:
+                return count if 2 * count >= size or not smaller else smaller
+        return self._sizes[-1]
+
+    def _answer_batch(self, batch: Sequence[Picked]) -> None:
+        self.items, self.batches = self.items + len(batch), self.batches + 1
+        jobs = list(dict.fromkeys(job for job, _ in batch))
+        try:
+            answers = self._answer([job.items[index] for job, index in batch])
+        except Exception as error:
+            if len(jobs) == 1:
+                settle(jobs[0].future, error=_seen(error))
+                return
+            for job in jobs:  # whose fault it is, only each alone can tell
+                self._answer_batch([picked for picked in batch if picked[0] is job])
             return
-        first = 0
-        for job in jobs:
-            error = joined.exception()
-            if error:
-                job.answers.set_exception(error)
-            else:
-                job.answers.set_result(joined.result()[first : first + len(job.items)])
-            first += len(job.items)
+        for (job, index), answer in zip(batch, answers, strict=True):
+            job.add(index, answer)
+        self._answered = sum(job.future.done() for job in jobs)
+
+    def _run(self, function: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            settle(future, function())
+        except Exception as error:
+            settle(future, error=_seen(error))
 
 
-def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Gives the future its result or its error. An error that is not the user's is printed."""
-    try:
-        future.set_result(function())
-    except Exception as error:
-        if not isinstance(error, UserError):
-            traceback.print_exc(file=sys.stderr)
-        future.set_exception(error)
+def settle(future: Future[Any], result: Any = None, error: Exception | None = None) -> None:
+    """Gives the future its result or its error, unless nobody waits for it any more."""
+    with contextlib.suppress(InvalidStateError):
+        future.set_result(result) if error is None else future.set_exception(error)
+
+
+def _seen(error: Exception) -> Exception:
+    """The error, printed if it is not the user's."""
+    if not isinstance(error, UserError):
+        traceback.print_exc(file=sys.stderr)
+    return error

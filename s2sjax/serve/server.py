@@ -3,10 +3,14 @@
 A page of another site must not be able to use a server on the user's machine. So a request is refused if its Host is a
 name that is not ours (a site may let its own name lead here), or if the browser says that another site sent it. The
 size of a body is checked before it is read. Errors are JSON: {"error": "..."}.
+
+One thread reads and writes all connections (asyncio). A client has `PATIENCE` seconds for a whole request, however it
+is cut into pieces; where there are too many connections, the one that has been slow or idle for longest is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import json
@@ -14,58 +18,46 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from s2sjax import __version__
 from s2sjax.errors import UserError
 from s2sjax.evaluations import finite
 from s2sjax.report import page
-from s2sjax.serve.api import Service
+from s2sjax.serve import http
+from s2sjax.serve.api import Service, Warming
 from s2sjax.serve.engine import Busy, Stopped
+from s2sjax.serve.http import Refused
 
-MOST_BYTES = 1_000_000
-"""of a body"""
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 256
+MOST_READING = 100_000_000
+"""bytes of all bodies that are being read"""
+MOST_HEAD = 16_384
+"""bytes of the request line and the headers"""
+IDLE = 60
+"""seconds that a connection may be idle"""
 PATIENCE = 30
-"""seconds that a client may take to send its request"""
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-
-
-Headers = Mapping[str, str] | Message
-
-
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, reason: str, **headers: str):
-        super().__init__(reason)
-        self.status, self.headers = status, headers
+"""seconds that a client may take to send its request, from its first byte on, or to read an answer"""
 
 
 class Route(NamedTuple):
     method: str
     answer: Callable[[Any], Any]
+    """of the request's JSON: a value, or a future of one"""
 
 
-def check_sender(headers: Headers, names: set[str]) -> None:
+def check_sender(headers: Mapping[str, str], names: set[str]) -> None:
     """Refuses requests from pages of other sites. names: of this server, besides addresses."""
-    host = headers.get("Host", "")
+    host = headers.get("host", "")
     if not is_ours(host, names):
         shown = host[:60]
         raise Refused(403, f"Host is {shown!r}: use an address, or one of {', '.join(sorted(names))}")
-    origin = headers.get("Origin")
+    origin = headers.get("origin")
     if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
         raise Refused(403, "the request comes from a page of another site")
-    site, mode = headers.get("Sec-Fetch-Site", "none"), headers.get("Sec-Fetch-Mode", "")
+    site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "")
     if site not in ("none", "same-origin") and mode != "navigate":
         raise Refused(403, "the request comes from a page of another site")
 
@@ -79,110 +71,10 @@ def is_ours(host: str, names: set[str]) -> bool:
     return name.lower().removesuffix(".") in names
 
 
-def body_length(headers: Headers) -> int:
-    """Of a body that may be read."""
-    if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "the body must be JSON: send the header Content-Type: application/json")
-    if "Transfer-Encoding" in headers or "Content-Length" not in headers:
-        raise Refused(411, "the length of the body is missing: send the header Content-Length")
-    length = headers["Content-Length"].strip()
-    if not (length.isascii() and length.isdecimal()):
-        raise Refused(400, "Content-Length is not a number")
-    if len(length) > 12 or int(length) > MOST_BYTES:
-        raise Refused(413, f"the body is too large: at most {MOST_BYTES:,} bytes in one request")
-    return int(length)
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = default_request_version = "HTTP/1.1"
-    server_version, sys_version = f"s2sjax/{__version__}", ""
-    timeout = PATIENCE
-    server: Server
-
-    def handle_expect_100(self) -> bool:
-        """A client that asks before it sends a large body."""
-        try:
-            self._route()
-            body_length(self.headers)
-        except Refused as refused:
-            self._refuse(refused)
-            return False
-        return super().handle_expect_100()
-
-    def _answer(self) -> None:
-        try:
-            route = self._route()
-            request = self._body() if self.command == "POST" else None
-            try:
-                self._send(200, route.answer(request))
-            except UserError as error:
-                raise Refused(400, str(error)) from None
-            except Busy:
-                raise Refused(503, "too many lines are waiting: try again later", **{"Retry-After": "1"}) from None
-            except Stopped:
-                raise Refused(503, "the server is being stopped") from None
-        except Refused as refused:
-            self._refuse(refused)
-        except (ConnectionError, TimeoutError):
-            self.close_connection = True
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-            self._refuse(Refused(500, "the server made a mistake: its output says which"))
-
-    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = do_OPTIONS = do_PATCH = _answer
-
-    def _route(self) -> Route:
-        check_sender(self.headers, self.server.names)
-        routes, path = self.server.routes, self.path.partition("?")[0]
-        if path not in routes:
-            raise Refused(404, f"there is nothing at {path[:60]}: there is {', '.join(routes)}")
-        route = routes[path]
-        if self.command != route.method and (self.command, route.method) != ("HEAD", "GET"):
-            raise Refused(405, f"{path} answers {route.method} only", Allow=route.method)
-        return route
-
-    def _body(self) -> Any:
-        length = body_length(self.headers)
-        body = self.rfile.read(length)
-        if len(body) < length:
-            raise Refused(400, "the body ends before its Content-Length")
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise Refused(400, "the body is not valid JSON") from None
-
-    def _refuse(self, refused: Refused) -> None:
-        self.close_connection = True  # the body may still be unread
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            self._send(refused.status, {"error": str(refused)}, Connection="close", **refused.headers)
-
-    def _send(self, status: int, answer: Any, **headers: str) -> None:
-        kind, content = "application/json", answer
-        if isinstance(answer, bytes):
-            kind, headers = "text/html; charset=utf-8", headers | {"Content-Security-Policy": self.server.policy}
-        else:
-            content = (json.dumps(finite(answer)) + "\n").encode()
-        self.send_response(status)
-        for name, value in (HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses, such as a request that is not HTTP: as JSON, too."""
-        self._refuse(Refused(int(code), message or "the request cannot be understood"))
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing: the terminal is for what matters."""
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = MOST_CONNECTIONS
+class Server:
+    """Listens from the start, and answers while `serve_forever` runs, in any thread; `shutdown` ends it."""
 
     def __init__(self, service: Service, host: str, port: int):
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.service = service
         self.names = {"localhost", host.lower(), socket.gethostname().lower()}
         self.policy = page.policy(page.LIVE) + "; frame-ancestors 'none'"
@@ -194,36 +86,186 @@ class Server(ThreadingHTTPServer):
             "/decode": Route("POST", service.decode),
             "/explain": Route("POST", service.explain),
         }
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        super().__init__((host, port), Handler)
-
-    def server_bind(self) -> None:
-        """Without the look-up of the host's name, which may take long."""
-        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone is no error."""
-        if not isinstance(sys.exception(), OSError):
-            traceback.print_exc(file=sys.stderr)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        self.server_name, self.server_port = self._socket.getsockname()[:2]
+        self._open: set[asyncio.Task[None]] = set()
+        self._slow: dict[asyncio.Task[None], int] = {}
+        """connections that wait for their clients, the longest first, and the bytes that they are to read"""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop, self._ended, self._changed = False, threading.Event(), threading.Lock()
 
     @property
     def url(self) -> str:
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
+
+    def serve_forever(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._ended.set()
+
+    def shutdown(self) -> None:
+        """Ends `serve_forever`, which runs in another thread, and waits for it."""
+        with self._changed:
+            self._stop = True
+            if self._loop is None:
+                return
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._ended.wait()
+
+    def server_close(self) -> None:
+        self._socket.close()
+
+    async def _serve(self) -> None:
+        with self._changed:
+            if self._stop:
+                return
+            self._stopped, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        server = await asyncio.start_server(self._connected, sock=self._socket.dup(), limit=MOST_HEAD)
+        await self._stopped.wait()
+        server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        with self._changed:
+            self._loop = None
+
+    # ---------------------------------------------------------------------------------- a connection
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio runs this as a task"
+        writer.transport.set_write_buffer_limits(high=0)  # an answer is sent when `drain` returns
+        try:
+            if len(self._open) >= MOST_CONNECTIONS and not self._close_slowest():
+                writer.write(_error(Refused(503, "there are too many connections: try again later")))
+                return await self._sent(writer)
+            self._open.add(task)
+            while await self._answer_one(reader, writer):
+                pass
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client is gone, or slow, or the server stops
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            self._open.discard(task)
+            writer.transport.abort()
+
+    def _close_slowest(self, reads: bool = False) -> bool:
+        """Closes the connection that has waited for its client for longest, with `reads` of those that read a body;
+        False if there is none.
+        """
+        task = next((task for task, length in self._slow.items() if length or not reads), None)
+        if task is None:
+            return False
+        del self._slow[task]
+        self._open.discard(task)
+        task.cancel()
+        return True
+
+    @contextlib.contextmanager
+    def _waits(self, reading: int = 0) -> Iterator[None]:
+        """The connection waits for its client, and may be closed for others. reading: bytes that are to come."""
+        task = asyncio.current_task()
+        assert task is not None, "asyncio runs every connection as a task"
+        self._slow[task] = reading
+        try:
+            yield
+        finally:
+            self._slow.pop(task, None)
+
+    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether another request may follow."""
+        try:
+            request, content = await self._read(reader, writer)
+            found = await self._answer(request, content)
+        except Refused as refused:
+            writer.write(_error(refused))
+            await self._sent(writer)
+            await self._discard(reader, writer)
+            return False
+        writer.write(found[: found.index(b"\r\n\r\n") + 4] if request.method == "HEAD" else found)
+        await self._sent(writer)
+        return request.stays
+
+    async def _sent(self, writer: asyncio.StreamWriter) -> None:
+        with self._waits():
+            async with asyncio.timeout(PATIENCE):
+                await writer.drain()
+
+    async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads what the client still sends, for a second: it could not read the error if the connection broke."""
+        writer.write_eof()
+        with self._waits(), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while await reader.read(65536):
+                    pass
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[http.Request, bytes]:
+        with self._waits():
+            async with asyncio.timeout(IDLE):
+                first = await reader.readexactly(1)
+        async with asyncio.timeout(PATIENCE):
+            with self._waits():
+                try:
+                    head = first + await reader.readuntil(b"\r\n\r\n")
+                except asyncio.LimitOverrunError:
+                    raise Refused(431, f"the headers are too large: at most {MOST_HEAD:,} bytes") from None
+            request = http.parse(head)
+            self._route(request)
+            length = http.body_length(request, self.service.most_bytes)
+            while length + sum(self._slow.values()) > MOST_READING and self._close_slowest(reads=True):
+                pass
+            with self._waits(length):
+                if length and request.headers.get("expect", "").lower() == "100-continue":
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                try:
+                    return request, await reader.readexactly(length)
+                except asyncio.IncompleteReadError:
+                    raise Refused(400, "the body ends before its Content-Length") from None
+
+    # -------------------------------------------------------------------------------------- answers
+
+    def _route(self, request: http.Request) -> Route:
+        check_sender(request.headers, self.names)
+        if request.path not in self.routes:
+            raise Refused(404, f"there is nothing at {request.path[:60]}: there is {', '.join(self.routes)}")
+        route = self.routes[request.path]
+        if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
+            raise Refused(405, f"{request.path} answers {route.method} only", Allow=route.method)
+        return route
+
+    async def _answer(self, request: http.Request, content: bytes) -> bytes:
+        """The answer to a request, ready to be sent."""
+        route, later = self._route(request), {"Retry-After": "1"}
+        asked = http.parse_body(content) if request.method == "POST" else None
+        try:
+            found = route.answer(asked)
+            if isinstance(found, Future):
+                found = await asyncio.wrap_future(found)
+        except UserError as error:
+            raise Refused(400, str(error)) from None
+        except Warming as warming:
+            raise Refused(503, str(warming), **later) from None
+        except Busy:
+            raise Refused(503, "too many lines are waiting: try again later", **later) from None
+        except Stopped:
+            raise Refused(503, "the server is being stopped") from None
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            raise Refused(500, "the server made a mistake: its output says which") from None
+        if isinstance(found, bytes):
+            kind = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self.policy}
+            return http.answer(200, found, **kind)
+        return _json(503 if found.get("status") == "warming" else 200, found)
+
+
+def _json(status: int, found: Any, **headers: str) -> bytes:
+    content = (json.dumps(finite(found)) + "\n").encode()
+    return http.answer(status, content, **{"Content-Type": "application/json"}, **headers)
+
+
+def _error(refused: Refused) -> bytes:
+    return _json(refused.status, {"error": str(refused)}, Connection="close", **refused.headers)

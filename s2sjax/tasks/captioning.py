@@ -23,7 +23,7 @@ from s2sjax.core import pictures as core
 from s2sjax.core.augment import example_keys
 from s2sjax.data import text
 from s2sjax.data.batches import Plan
-from s2sjax.data.columns import AnyColumns, Bucket, Columns, Ragged, Shared
+from s2sjax.data.columns import AnyColumns, Bucket, Buckets, Columns, Ragged, Shared
 from s2sjax.data.pictures import Captioned, CaptionedFiles, Picture, fingerprint
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output
@@ -209,6 +209,21 @@ class CaptioningTask(GenerationTask):
 
     def example_of(self, line: str, where: str) -> Picture:
         return self.corpus.example_of(line, where)
+
+    @property
+    def file_kinds(self) -> str:
+        return "JPEG or PNG"
+
+    def example_from(self, content: bytes, where: str) -> Picture:
+        return self.corpus.example_from(content, where)
+
+    def blank_example(self) -> Picture:
+        return Picture(np.zeros((self.corpus.size, self.corpus.size, 3), np.uint8), (), "")
+
+    @property
+    def source_buckets(self) -> Buckets:
+        """A picture has one size: no program depends on the length of its caption, which is to be written."""
+        return self.experiment.data.buckets[:1]
 
     def fingerprint(self, data: Sequence[Picture]) -> str:
         return fingerprint(data)

@@ -142,6 +142,9 @@ class ClassificationTask(Task):
         source: Any = line.strip() if "text" in self.assets else labels.parse_frames(line.split("\t"), where)
         return self._checked(Labelled(source, "", where))
 
+    def blank_example(self) -> Labelled:
+        return Labelled("a" if "text" in self.assets else np.zeros((1, self._features)), "")
+
     def _checked(self, example: Labelled) -> Labelled:
         """Refuses an example that the model cannot read."""
         length, most = len(self._encoded(example)) + isinstance(example.source, str), self._longest

@@ -22,7 +22,7 @@ from jax import Array
 from s2sjax import config, models
 from s2sjax.config import encoder_and_decoder, require
 from s2sjax.data import text
-from s2sjax.data.columns import AnyColumns, Columns
+from s2sjax.data.columns import AnyColumns, Buckets, Columns
 from s2sjax.evaluate.decoding import Output
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.generation import Generator
@@ -118,6 +118,11 @@ class GenerationTask(Task):
         return 0.0
 
     @property
+    def source_buckets(self) -> Buckets | None:
+        """The buckets of batches whose targets are not known, if they are fewer than those of training."""
+        return None
+
+    @property
     def longest(self) -> int | None:
         """The most of a bucket that the model can address; None: any."""
         return None
@@ -198,8 +203,9 @@ class GenerationTask(Task):
             tasks: Any = (self, *others)
             modules = tuple(task.module_in(named or task.experiment.train.dtype) for task in tasks)
             made[mesh, *others] = Generator(
-                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.rows, mesh, self.longest
-            )
+                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.rows, mesh, self.longest,
+                self.source_buckets,
+            )  # fmt: skip
         return made[mesh, *others]
 
     def check_predictor(self) -> None:

@@ -23,7 +23,7 @@ from s2sjax.core.tokens import EOS, PAD, SOS
 from s2sjax.data import streams, text
 from s2sjax.data.batches import Plan, round_length
 from s2sjax.data.columns import AnyColumns, Bucket
-from s2sjax.evaluate import perplexity
+from s2sjax.evaluate import batched, perplexity
 from s2sjax.evaluate.metrics import Result
 from s2sjax.evaluate.perplexity import LineNats
 from s2sjax.models import language_model
@@ -32,8 +32,10 @@ from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.training.state import Loss
 from s2sjax.training.transfer import Rows
 
-PROMPTS = 64
-"""prompts that are continued at once"""
+PROMPTS = (1, 8, 64)
+"""how many prompts are continued at once: few shapes are compiled"""
+SHORTEST = 16
+"""tokens that a prompt is padded to, or to a power of two"""
 
 
 @settings
@@ -131,6 +133,9 @@ class LanguageModelTask(Task):
 
     def example_of(self, line: str, where: str) -> Prompt:
         return Prompt(" ".join(line.split()), where)
+
+    def blank_example(self) -> Prompt:
+        return Prompt("")
 
     def fingerprint(self, data: Sequence[str]) -> str:
         return streams.fingerprint(data)
@@ -285,8 +290,9 @@ class LanguageModelTask(Task):
         s, module = self.experiment.search, self.module
         options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
 
-        def search_all(params: Any, prefix: Array, last: Array, keys: Array) -> Array:
+        def search_all(params: Any, prefix: Array, last: Array, seeds: Array) -> Array:
             """prefix [B, P] and the token `last` [B] after it -> what follows [B, max_length]."""
+            keys = jax.vmap(jax.random.key)(seeds)
             apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
 
             def step(state: Any, token: Array) -> tuple[Any, Array, None]:
@@ -303,20 +309,40 @@ class LanguageModelTask(Task):
 
         def write(params: Any, prompts: Sequence[Prompt]) -> list[str]:
             ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
-            keys, found = _keys(s.seed, prompts), []
-            for first in range(0, len(ids), PROMPTS):
-                some = ids[first : first + PROMPTS]
-                width = round_length(max(map(len, some)))
-                table = np.full((min(PROMPTS, round_length(len(some))), width), PAD, np.int32)
-                last = np.full(len(table), EOS, np.int32)
+            seeds, found = _seeds(s.seed, prompts), []
+            self._check_prompts(ids)
+            if batched.shapes() == "all":
+                for rows, width in self._prompt_shapes():
+                    empty = np.full((rows, width), PAD, np.int32)
+                    compiled(params, empty, empty[:, 0] + EOS, np.zeros(rows, np.uint32))
+            for first in range(0, len(ids), PROMPTS[-1]):
+                some = ids[first : first + PROMPTS[-1]]
+                rows = next(rows for rows in PROMPTS if len(some) <= rows)
+                width = max(round_length(max(map(len, some))), SHORTEST)
+                table = np.full((rows, width), PAD, np.int32)
+                last = np.full(rows, EOS, np.int32)
                 for row, tokens in enumerate(some):
                     table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
-                own = np.resize(keys[first : first + PROMPTS], len(table))
-                written = jax.device_get(compiled(params, table, last, jax.vmap(jax.random.key)(own)))
+                own = np.resize(seeds[first : first + PROMPTS[-1]], rows)
+                written = jax.device_get(compiled(params, table, last, own))
                 found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
             return found
 
         return write
+
+    def _prompt_shapes(self) -> list[tuple[int, int]]:
+        """Those of `batched.few_shapes`: (rows, tokens)."""
+        widths = [SHORTEST]
+        while widths[-1] < self.experiment.data.steps << batched.DOUBLINGS:
+            widths.append(2 * widths[-1])
+        return [(rows, width) for rows in PROMPTS for width in widths]
+
+    def _check_prompts(self, ids: Sequence[Sequence[int]]) -> None:
+        longest, most = max(map(len, ids)), max(width for _, width in self._prompt_shapes())
+        require(
+            batched.shapes() == "any" or longest <= most,
+            f"a prompt has {longest:,} tokens, at most {most:,} are read here: shorten it",
+        )
 
     def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, Result]:
         words = self.vocabulary.size - FIRST
@@ -352,6 +378,6 @@ def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
     return None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
-def _keys(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
+def _seeds(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
     """A random seed for each prompt, by its line and its text, so that its neighbours do not matter: uint32 [n]."""
     return np.array([zlib.crc32(f"{seed}/{prompt.where}/{prompt.text}".encode()) for prompt in prompts], np.uint32)

@@ -135,6 +135,9 @@ class PretrainingTask(Task):
         require(length <= most, f"{where} has {length} positions, the model reads at most {most}: shorten it")
         return Line(line)
 
+    def blank_example(self) -> Line:
+        return Line(MASK)
+
     def fingerprint(self, data: Sequence[Parts]) -> str:
         return streams.fingerprint("\t".join(parts) for parts in data)
 

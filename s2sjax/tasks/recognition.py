@@ -28,7 +28,7 @@ from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.label_models import LabelModel
 from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
 from s2sjax.data.written import SklearnDigits
-from s2sjax.evaluate.batched import Batched
+from s2sjax.evaluate.batched import DOUBLINGS, Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.edit import distance
 from s2sjax.evaluate.metrics import Result, mean_result
@@ -285,7 +285,26 @@ class SignalTask(Task):
         return found
 
     def example_of(self, line: str, where: str) -> Signal:
-        signal, most = self.corpus.example_of(line, where), self.longest
+        return self._checked(self.corpus.example_of(line, where), where)
+
+    @property
+    def file_kinds(self) -> str:
+        return self.corpus.file_kinds
+
+    def example_from(self, content: bytes, where: str) -> Signal:
+        return self._checked(self.corpus.example_from(content, where, self._served), where)
+
+    def blank_example(self) -> Signal:
+        self.corpus.compile_features(self._served)
+        return Signal(np.zeros((1, self.corpus.features), np.float32), (), "")
+
+    @property
+    def _served(self) -> int:
+        """The most frames that a server reads: see `batched.few_shapes`."""
+        return max(T for T, _ in self.experiment.data.buckets) << DOUBLINGS
+
+    def _checked(self, signal: Signal, where: str) -> Signal:
+        most = self.longest
         require(
             most is None or len(signal.frames) <= most,
             f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",

@@ -306,6 +306,9 @@ class RegressionTask(Task):
         require(len(values) == steps, f"{where} has {len(values)} numbers: write {steps}, separated by blanks")
         return Window(values, np.nan)
 
+    def blank_example(self) -> Window:
+        return Window(np.zeros(self.experiment.data.steps), np.nan)
+
     def fingerprint(self, data: Sequence[Window]) -> str:
         digest = hashlib.sha256()
         for window in data:
@@ -369,7 +372,7 @@ class RegressionTask(Task):
         module, e, scale = self.module, self.experiment, self.assets["scale"]
         require(not others, "a regression has no ensembles: name one run")
         apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
-        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh)
+        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh, e.data.steps)  # all windows are alike
 
         def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
             found = batched(params, self.columns(examples))

@@ -120,6 +120,9 @@ class TaggingTask(Task):
         self._check_length(words, where)
         return Sentence(words, ())
 
+    def blank_example(self) -> Sentence:
+        return Sentence(("a",), ())
+
     def _check_length(self, words: Sequence[str], where: str) -> None:
         most = self.experiment.model.encoder.max_positions
         require(

@@ -111,6 +111,19 @@ class Task(ABC):
         """The example that a line of standard input stands for, for `s2sjax decode`. `where` is for errors."""
         raise UserError(f"{type(self.experiment).__name__} cannot read its input from lines: use s2sjax evaluate")
 
+    @property
+    def file_kinds(self) -> str:
+        """Which files its examples are, if `example_of` reads the path of a file: "JPEG or PNG"; else empty."""
+        return ""
+
+    def example_from(self, content: bytes, where: str) -> Any:
+        """The example that the content of a file of `file_kinds` stands for, for `s2sjax serve`."""
+        raise UserError(f"{type(self.experiment).__name__} does not read files: send lines")
+
+    def blank_example(self) -> Any:
+        """Some example for `s2sjax serve`, which compiles with it before the first request; None: it compiles later."""
+        return None
+
     @abstractmethod
     def fingerprint(self, data: Any) -> str:
         """SHA-256 of the training data: a run refuses to continue on other data."""

@@ -146,7 +146,7 @@ def test_live_input_shows_output_nbest_attention_and_tree(trained, browser):
     service = api.Service(trained)
     found = server.Server(service, "127.0.0.1", 0)
     service.engine.start()
-    thread = threading.Thread(target=lambda: found.serve_forever(0.02))
+    thread = threading.Thread(target=found.serve_forever)
     thread.start()
     try:
         browser.errors.clear()
@@ -160,7 +160,7 @@ def test_live_input_shows_output_nbest_attention_and_tree(trained, browser):
         assert browser.run("document.querySelectorAll('.attention select').length") == 2
         assert browser.run("document.querySelector('#output').textContent") == service.run.decode(PAIRS[0][0])
         assert browser.run("typeof hacked") == "undefined" and browser.errors == []
-        reply = service.decode({"lines": ["abc", ""], "nbest": 2, "alignment": True})["outputs"]
+        reply = service.decode({"lines": ["abc", ""], "nbest": 2, "alignment": True}).result()["outputs"]
         assert [each["text"] for each in reply] == service.run.decode(["abc", ""])
         assert [s for s, _ in reply[0]["alignment"]] and reply[1]["alignment"] == []
         assert len(reply[0]["nbest"]) == 2 and not reply[0]["unknown"]

@@ -11,10 +11,10 @@ from s2sjax.serve.engine import Busy, Engine, Stopped
 class Recorded:
     """An engine that doubles numbers and refuses 13. The first batch waits until it is let go."""
 
-    def __init__(self, most: int = 8, waiting: int = 100):
+    def __init__(self, *sizes: int, waiting: int = 100):
         self.batches: list[list[int]] = []
         self.free, self.entered = threading.Event(), threading.Event()
-        self.engine = Engine(self.answer, most, waiting)
+        self.engine = Engine(self.answer, sizes or (8,), waiting)
         self.engine.start()
 
     def answer(self, items):
@@ -46,9 +46,51 @@ def test_what_waits_together_is_one_batch(recorded):
     called = recorded.engine.call(lambda: threading.current_thread().name)
     recorded.free.set()
     assert [future.result(10) for future in (first, *later)] == [[0], [2, 4], [6], [], [8, 10, 12, 14, 16, 18, 20]]
-    assert recorded.batches == [[0], [1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
+    assert recorded.batches == [[0], [1, 3, 4, 2, 5, 6, 7, 8], [9, 10]]  # in turns
     assert called.result(10) == "engine"
     assert (recorded.engine.requests, recorded.engine.items, recorded.engine.batches) == (6, 11, 3)
+
+
+def test_a_small_request_waits_for_one_slice_of_a_large_one():
+    """Whatever waits, every request has a line in the next batch; alone, a large one gets a turn at a time."""
+    recorded = Recorded(1, 4, 16, waiting=2000)
+    recorded.engine.turn = 4
+    recorded.hold()
+    large = recorded.engine.submit(range(100, 1100))
+    small = [recorded.engine.submit([number]) for number in (1, 2)]
+    recorded.free.set()
+    assert [future.result(10) for future in small] == [[2], [4]]
+    assert recorded.batches[1] == [100, 1, 2, 101]  # the next batch has them all
+    assert large.result(10) == [2 * number for number in range(100, 1100)]
+    assert {len(batch) for batch in recorded.batches[2:]} <= {1, 2, 4}
+    many = Recorded(1, 4, 16)
+    many.engine.turn = 4
+    many.hold()
+    futures = [many.engine.submit([number]) for number in range(20, 51)]
+    many.free.set()
+    assert [future.result(10) for future in futures] == [[2 * number] for number in range(20, 51)]
+    # 31 are 16, which fill a program, then 15, of which one row of a program is padding
+    assert [len(batch) for batch in many.batches] == [1, 16, 15]
+    recorded.engine.close()
+    many.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "taken"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 4), (7, 4), (8, 8), (15, 15), (99, 16)]
+)
+def test_at_most_half_of_a_program_is_padding(recorded, count, taken):
+    assert Engine(recorded.answer, (1, 4, 16), 100)._fit(count) == taken
+    assert recorded.engine._fit(count) == min(count, 8)  # one size: there is no smaller program
+
+
+def test_what_nobody_waits_for_is_not_decoded():
+    recorded = Recorded(1, 4)
+    recorded.hold()
+    given_up, other = recorded.engine.submit([1] * 50), recorded.engine.submit([2])
+    assert given_up.cancel()
+    recorded.free.set()
+    assert other.result(10) == [4] and recorded.batches == [[0], [2]]
+    recorded.engine.close()
 
 
 def test_a_request_that_is_refused_spoils_no_other(recorded):

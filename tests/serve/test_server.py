@@ -1,9 +1,11 @@
 """Which requests are answered, and with which errors. The model is a function here: it writes lines backwards."""
 
+import contextlib
 import http.client
 import json
 import socket
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +20,7 @@ JSON = {"Content-Type": "application/json"}
 class Backwards:
     """What the server needs of a service."""
 
-    run, why, translates = SimpleNamespace(folder=Path("runs/<b>x")), [], True
+    run, why, translates, most_bytes = SimpleNamespace(folder=Path("runs/<b>x")), [], True, 1_000_000
 
     def about(self):
         return {"run": "runs/<b>x", "model": "Backwards", "task": "Test", "step": 1, "settings": "", "nbest": 1}
@@ -39,7 +41,7 @@ class Backwards:
 @pytest.fixture(scope="module")
 def running():
     found = server.Server(Backwards(), "127.0.0.1", 0)
-    thread = threading.Thread(target=lambda: found.serve_forever(0.02))
+    thread = threading.Thread(target=found.serve_forever)
     thread.start()
     yield found
     found.shutdown()
@@ -145,18 +147,171 @@ def test_what_is_not_http_gets_json_too(running):
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b"}\n") and b'{"error": "Bad ' in answer
 
 
-def test_more_connections_than_allowed_are_turned_away(monkeypatch):
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
-    found = server.Server(Backwards(), "127.0.0.1", 0)
-    thread = threading.Thread(target=lambda: found.serve_forever(0.02))
+def raw(running, content, answers=1):
+    """(the statuses of `answers` answers, whether the connection is closed then)"""
+    with socket.create_connection(("127.0.0.1", running.server_port), timeout=10) as client:
+        client.sendall(content)
+        file, statuses = client.makefile("rb"), []
+        for _ in range(answers):
+            statuses.append(int(file.readline().split()[1]))
+            headers = dict(line.split(b": ", 1) for line in iter(file.readline, b"\r\n"))
+            file.read(int(headers[b"Content-Length"]))
+        if statuses[-1] < 400:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(HIDDEN)
+        return statuses, file.read(1) == b""
+
+
+HOST = b"Host: localhost\r\n"
+POST = b"POST /decode HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
+BODY = b'{"lines": []}'
+HIDDEN = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+def test_requests_follow_each_other_on_a_connection(running):
+    full = POST + b"Content-Length: 13\r\n\r\n" + BODY
+    assert raw(running, HIDDEN + full + HIDDEN, 3) == ([200, 200, 200], False)
+    assert raw(running, b"GET /health HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n") == ([200], True)
+    assert raw(running, b"GET /health HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n") == ([200], False)
+
+
+@pytest.mark.parametrize(("status", "request_"), [
+    (400, b"GET /health HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN),
+    (411, b"GET /health HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + HIDDEN),
+    (411, POST + b"Content-Length: 13\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY + HIDDEN),
+    (400, POST + b"Content-Length: 13\r\nContent-Length: 13\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: 13\r\ncontent-length: 99\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: 13, 13\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: +13\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: -13\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: 0x0d\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: 1_3\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length : 13\r\n\r\n" + BODY),
+    (400, POST + b"X: y\r\n Content-Length: 13\r\n\r\n" + BODY),
+    (400, POST + b"Content-Length: 13\n\r\n\r\n" + BODY),
+    (400, POST + b"X: a\rContent-Length: 13\r\n\r\n" + BODY),
+    (400, POST + b"X: a\x00b\r\nContent-Length: 13\r\n\r\n" + BODY),
+    (400, b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n"),
+    (400, b"GET /health HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n\r\n"),
+    (400, b"GET /health HTTP/1.1\r\n" + HOST + b"\xff: x\r\n\r\n"),
+    (400, b"GET  /health HTTP/1.1\r\n" + HOST + b"\r\n"),
+    (400, b"GET http://localhost/health HTTP/1.1\r\n" + HOST + b"\r\n"),
+    (400, b"GET /health HTTP/2.0\r\n" + HOST + b"\r\n"),
+    (400, b"GET /health\r\n\r\n"),
+    (403, b"GET /health HTTP/1.1\r\n\r\n"),
+    (431, b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 20_000 + b"\r\n\r\n"),
+    (431, b"GET /" + b"x" * 20_000),
+])  # fmt: skip
+def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(running, status, request_):
+    """The classics of request smuggling. What comes after it is never answered as a request of its own."""
+    assert raw(running, request_) == ([status], True)
+
+
+def test_head_and_body_are_one_write(running):
+    """Two would wait for each other, 40 ms on every request: Nagle's algorithm and delayed acknowledgements."""
+    with socket.create_connection(("127.0.0.1", running.server_port), timeout=10) as client:
+        for _ in range(5):
+            client.sendall(HIDDEN)
+            assert client.recv(65536).endswith(b'\r\n\r\n{"status": "ok"}\n')
+
+
+@contextlib.contextmanager
+def serving(service):
+    found = server.Server(service, "127.0.0.1", 0)
+    thread = threading.Thread(target=found.serve_forever)
     thread.start()
     try:
-        with socket.create_connection(("127.0.0.1", found.server_port), timeout=10) as first:
-            first.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert first.recv(12) == b"HTTP/1.1 200"  # and stays open
-            with socket.create_connection(("127.0.0.1", found.server_port), timeout=10) as second:
-                assert second.recv(12) == b"HTTP/1.1 503"
+        yield found
     finally:
         found.shutdown()
         thread.join()
         found.server_close()
+
+
+def connect(found):
+    return socket.create_connection(("127.0.0.1", found.server_port), timeout=10)
+
+
+def test_slow_and_idle_connections_make_room_for_others(monkeypatch):
+    """However many clients send a byte now and then: who sends a request is answered."""
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
+    with serving(Backwards()) as found, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(found)) for _ in range(4)]
+        for number, client in enumerate(slow):  # before a request, in its head, in its body, and after it
+            client.sendall((b"", HIDDEN[:20], POST + b"Content-Length: 13\r\n\r\n{", HIDDEN)[number])
+        assert slow[3].recv(12) == b"HTTP/1.1 200"
+        for _ in range(6):
+            assert ask(found, "GET", "/health")[:2] == (200, {"status": "ok"})
+        assert slow[0].recv(1) == b""  # the one that had waited for longest was closed
+
+
+def test_connections_that_are_being_answered_are_kept_and_the_next_is_turned_away(monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
+    busy, entered = Future(), threading.Event()
+    service = Backwards()
+    service.decode = lambda request: (entered.set(), busy)[1]
+    with serving(service) as found, connect(found) as first:
+        first.sendall(POST + b"Content-Length: 13\r\n\r\n" + BODY)
+        assert entered.wait(10)
+        with connect(found) as second:
+            assert second.recv(12) == b"HTTP/1.1 503"
+        busy.set_result({"outputs": []})
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_whole_request_has_one_deadline(monkeypatch):
+    """A byte now and then does not extend it: the client sends as fast as the server's clock runs."""
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    with serving(Backwards()) as found, connect(found) as slow:
+        ended = threading.Event()
+
+        def trickle():
+            with contextlib.suppress(OSError):
+                while not ended.wait(0.01):
+                    slow.sendall(b"X")
+
+        slow.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        with contextlib.suppress(ConnectionError):
+            assert slow.recv(1) == b""  # closed, though every byte came in time
+        ended.set()
+        thread.join()
+
+
+def test_bodies_that_are_read_at_once_have_a_limit(monkeypatch):
+    monkeypatch.setattr(server, "MOST_READING", 2_000_000)
+    with serving(Backwards()) as found, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(found)) for _ in range(3)]
+        for client in slow:
+            client.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 100"
+        assert slow[0].recv(100)[12:] == b"" or slow[0].recv(1) == b""
+        body = json.dumps({"lines": ["abc"]})
+        assert ask(found, "POST", "/decode", body, **JSON)[0] == 200
+
+
+def test_a_server_stops_before_it_starts_and_while_clients_wait():
+    found = server.Server(Backwards(), "127.0.0.1", 0)
+    found.shutdown()
+    found.serve_forever()  # returns at once
+    found.server_close()
+    with serving(Backwards()) as other, connect(other) as client:
+        client.sendall(HIDDEN + HIDDEN[:9])
+        assert client.recv(12) == b"HTTP/1.1 200"
+        other.shutdown()
+        with contextlib.suppress(ConnectionError):
+            assert client.makefile("rb").read()[-1:] == b"\n"  # the first answer, and no more
+
+
+def test_health_says_that_programs_are_compiled(running, monkeypatch):
+    monkeypatch.setattr(Backwards, "health", lambda self: {"status": "warming", "programs": 4, "compiled": 1})
+
+    def refuse(self, request):
+        raise api.Warming("1 of 4 are ready")
+
+    monkeypatch.setattr(Backwards, "explain", refuse)
+    assert ask(running, "GET", "/health")[:2] == (503, {"status": "warming", "programs": 4, "compiled": 1})
+    with serving(Backwards()) as found:
+        status, answer, headers = ask(found, "POST", "/explain", "{}", **JSON)
+        assert (status, answer, headers["Retry-After"]) == (503, {"error": "1 of 4 are ready"}, "1")

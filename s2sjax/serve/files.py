@@ -1,0 +1,65 @@
+"""Files that a request may name, and contents that it may send: bounded before they are read.
+
+A name is below one folder, which was named when the server started. Every part of it is opened without following links,
+so that no link, no `..` and no race leads out; what is opened is read only if it is a regular file of a known size.
+Whatever else a name leads to gets the same answer as nothing at all: an answer tells nothing about other files.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from pathlib import Path
+
+from s2sjax.errors import UserError
+
+MOST_BYTES = 10_000_000
+"""of the files of a request, together"""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO without a writer would block
+
+
+class Files:
+    """The regular files below a folder."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder).resolve()
+        if not self.folder.is_dir():
+            raise UserError(f"--files {folder} is not a folder: name one that exists")
+
+    def read(self, name: str, where: str, most: int = MOST_BYTES) -> bytes:
+        """The content of a file of at most `most` bytes; where: its name in an error."""
+        try:
+            return self._read(name, most)
+        except (OSError, ValueError):  # a name with a zero is a ValueError
+            raise UserError(
+                f"{where} names no file: give the path of a regular file below the folder of --files, without links; "
+                f"the files of a request have at most {MOST_BYTES:,} bytes"
+            ) from None
+
+    def _read(self, name: str, most: int) -> bytes:
+        *folders, file = name.split("/")
+        if any(part in ("", ".", "..") for part in (*folders, file)):
+            raise ValueError
+        opened = [os.open(self.folder, _FOLDER)]
+        try:
+            for part in folders:
+                opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
+            opened.append(os.open(file, _FILE, dir_fd=opened[-1]))
+            found = os.fstat(opened[-1])
+            if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+                raise ValueError
+            with os.fdopen(opened.pop(), "rb") as stream:
+                return stream.read(found.st_size)  # no more, if it grows meanwhile
+        finally:
+            for each in opened:
+                os.close(each)
+
+
+def sent(text: str, where: str) -> bytes:
+    """The content of a file that a request holds, in base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        raise UserError(f"{where} is not base64: send the bytes of a file in base64, without line breaks") from None
