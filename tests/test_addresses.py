@@ -1,5 +1,5 @@
-"""Names of files and folders: an address such as gs://bucket/run is refused, no folder `gs:` is made, and an error about
-a long name is short.
+"""Names of files and folders: an address such as gs://bucket/run is refused, and no folder `gs:` is made. Error lines
+are short, however long a name is.
 """
 
 import subprocess
