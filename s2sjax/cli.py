@@ -294,7 +294,7 @@ def _add_report_options(report: _Parser, help: bool) -> None:
     about = "a run folder, such as runs/g2p, or one of its evaluations; others are compared with the first"
     report.add_argument("runs", metavar="RUN", nargs="*" if help else "+", help=about)
     report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the first run)")
-    about = "report the newest evaluation of this split (default: test, or dev if there is no test split)"
+    about = "report the newest evaluation of this split (default: that of which most runs have one, test before dev)"
     report.add_argument("--split", choices=["train", "dev", "test"], help=about)
     for name, number, about in (
         ("attention", 10_000, "examples with attention maps"),
