@@ -10,10 +10,16 @@ from s2sjax.errors import UserError
 
 MOUNTS = {"gs": "gcsfuse", "s3": "mount-s3", "az": "blobfuse2", "abfs": "blobfuse2", "hdfs": "hadoop-fuse-dfs"}
 """programs that show a bucket as a folder"""
+LONGEST = 4096
+"""characters of a path, as in Linux"""
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
     """A path of this machine. An address, such as gs://bucket/run, is refused: it would become a folder `gs:`."""
+    if len(str(path)) > LONGEST:
+        raise UserError(
+            f"{str(path)[:60]}... has {len(str(path)):,} characters, a path at most {LONGEST:,}: name a file"
+        )
     address = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))
     if not address:
         return Path(path)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from s2sjax import __version__, commands, launch
 from s2sjax.addresses import local_path
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, one_line
 from s2sjax.fields import nearest
 
 RESUME = {
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _end_at_ctrl_c(interruption)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
     try:
         known, rest = _parse(arguments)
         if getattr(known, "distributed", False) and launch.WATCHED not in os.environ:
@@ -102,7 +102,9 @@ def _end(code: int, message: str, at_once: bool = False) -> None:
 
     at_once: does not wait for threads either, such as one that compiles.
     """
-    sys.stderr.write(f"{message}\n")  # at once: `print` may let a line of XLA's log come before the end of this one
+    sys.stderr.write(
+        f"{one_line(message)}\n"
+    )  # at once: `print` may let a line of XLA's log come before the end of this one
     if at_once or launch.WATCHED in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -301,7 +303,7 @@ def _add_report_options(report: _Parser, help: bool) -> None:
     about = "a run folder, such as runs/g2p, or one of its evaluations; others are compared with the first"
     report.add_argument("runs", metavar="RUN", nargs="*" if help else "+", help=about)
     report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the first run)")
-    about = "report the newest evaluation of this split (default: test, or dev if there is no test split)"
+    about = "report the newest evaluation of this split (default: that of which most runs have one, test before dev)"
     report.add_argument("--split", choices=["train", "dev", "test"], help=about)
     for name, number, about in (
         ("attention", 10_000, "examples with attention maps"),

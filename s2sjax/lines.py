@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, one_line
 
 T = TypeVar("T")
 CHUNK = 4096
@@ -42,7 +42,7 @@ class Refused:
             if isinstance(line, UserError):
                 self._refused += 1
                 if self._refused <= NAMED:
-                    print(f"error: {line}", file=sys.stderr, flush=True)
+                    print(f"error: {one_line(line)}", file=sys.stderr, flush=True)
         return [line for line in read if not isinstance(line, UserError)]
 
     def blanked(self, read: Sequence[tuple[str, str] | UserError]) -> list[tuple[str, str]]:

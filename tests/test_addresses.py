@@ -1,11 +1,16 @@
-"""Wherever a file or a folder is named, an address such as gs://bucket/run is refused, and no folder `gs:` is made."""
+"""Names of files and folders: an address such as gs://bucket/run is refused, and no folder `gs:` is made. Error lines
+are short, however long a name is.
+"""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import child_environment
 
 import s2sjax
-from s2sjax import config, evaluations, run
+from s2sjax import commands, config, evaluations, run
 from s2sjax.config import TextFiles, Tfds
 from s2sjax.data.prepare import prepare
 from s2sjax.errors import UserError
@@ -84,3 +89,32 @@ def test_the_remedy_fits_the_address(path, remedy):
 @pytest.mark.parametrize("path", ["runs/a", "/data/a:b", "a:b", "C:/data", "~/a", "."])
 def test_paths_are_no_addresses(path):
     assert config.local_path(path) == Path(path)
+
+
+def test_a_path_of_megabytes_is_one_short_line(call, here):
+    for arguments in (["results", "x" * 3_000_000], ["train", "page.py", "--data.corpus.folder", "x" * 3_000_000]):
+        code, _, error = call(*arguments)
+        assert code == 2 and error.endswith("xxx... has 3,000,000 characters, a path at most 4,096: name a file\n")
+        assert len(error) < 200
+    code, _, error = call("results", "x" * 1000)  # the name of a file has 255 characters at most
+    assert code == 2 and error.endswith(
+        ": File name too long: fix it, or choose another folder, and run the same command again\n"
+    )
+    assert len(error) < 900
+
+
+def test_the_start_and_the_remedy_of_a_long_error_are_printed(call, monkeypatch):
+    for error in (UserError, OSError):
+        text = f"checkpoints/3 cannot be read ({'[source locations=tensorstore/internal.cc] ' * 60}): delete it\n"
+        monkeypatch.setattr(commands, "doctor", lambda *_, error=error, text=text: (_ for _ in ()).throw(error(text)))
+        code, _, said = call("doctor")
+        assert code == 2 and said.startswith("error: checkpoints/3 cannot be read ([source") and len(said) < 900
+        assert said.count("\n") == 1 and ": delete it" in said
+
+
+def test_a_name_that_is_not_utf8_can_be_printed(tmp_path):
+    """As bytes from the shell, it is a lone surrogate, which UTF-8 cannot write."""
+    command = [sys.executable, "-m", "s2sjax.cli", "results", b"a\xff"]
+    done = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"error: a\\udcff is not a run folder") and done.stderr.count(b"\n") == 1

@@ -126,6 +126,13 @@ def fit(
     )
     if not len(text.cells):
         raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
+    long = np.maximum(text.sources.lengths, text.targets.lengths) > models.LONGEST
+    if model == "hmm" and long.any():
+        which = "pair has" if long.sum() == 1 else "pairs have"
+        report(
+            f"{long.sum():,} {which} more than {models.LONGEST} words on a side, too many for the HMM: aligned by "
+            "Model 1; split into sentences for better links"
+        )
     directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
     tables: Sequence[Table] = [models.uniform_table(d) for d in directions]
     for stage in dict.fromkeys(("ibm1", model)):

@@ -24,6 +24,10 @@ import numpy as np
 from s2sjax.align.bitext import Direction, Group
 
 TINY = np.finfo(np.float64).tiny
+LONGEST = 500
+"""words of a sentence that the HMM walks through. A step takes I^2 operations: of longer ones, it is Model 1"""
+AT_ONCE = 4_000_000
+"""steps between states that Viterbi compares in memory"""
 
 
 class Table(NamedTuple):
@@ -201,7 +205,9 @@ class Absolute:
 
 @dataclass(frozen=True)
 class Jumps:
-    """The HMM: c(d) is `weights[longest + d]`, for jumps from -longest to longest."""
+    """The HMM: c(d) is `weights[longest + d]`, for jumps from -longest to longest; for sentences with more than LONGEST
+    generating words, Model 1.
+    """
 
     weights: np.ndarray
     p0: float = 0.2
@@ -211,7 +217,7 @@ class Jumps:
 
     @staticmethod
     def uniform(groups: list[Group], p0: float = 0.2) -> Jumps:
-        longest = max((group.I for group in groups), default=1)
+        longest = max((group.I for group in groups if group.I <= LONGEST), default=1)
         return Jumps(np.full(2 * longest + 1, 1 / (2 * longest + 1)), p0)
 
     def transitions(self, size: int) -> np.ndarray:
@@ -223,8 +229,10 @@ class Jumps:
         """i - i' as an index of the weights: [1 + I, I]."""
         return np.arange(size) - np.arange(-1, size)[:, None] + len(self.weights) // 2
 
-    def expect(self, group: Group, emit: np.ndarray, null: np.ndarray) -> tuple[float, np.ndarray]:
+    def expect(self, group: Group, emit: np.ndarray, null: np.ndarray) -> tuple[float, np.ndarray | None]:
         """Forward-backward, scaled at each position: the statistics are expected jumps from i' to i, [1 + I, I]."""
+        if group.I > LONGEST:
+            return Uniform().expect(group, emit, null)
         moves = (1 - self.p0) * self.transitions(group.I)  # [1 + I, I]
         blocks = group.blocks()
         before = np.zeros((len(null), 1 + group.I))  # p(i' | f_0 ... f_{j-1})
@@ -240,19 +248,20 @@ class Jumps:
             scale[block] = np.maximum(here.sum(1), TINY)
             here /= scale[block, None]
 
-        jumps = np.zeros_like(moves)
         state[:] = 1  # p(f_{j+1} ... | i') / p(f_{j+1} ... | f_0 ... f_j)
         for block, alive in zip(blocks[::-1], group.alive[::-1]):
-            here, past = state[:alive], before[block]
+            here = state[:alive]
             stay = self.p0 * null[block, None] / scale[block, None] * here
-            ahead = emit[block] / scale[block, None] * here[:, 1:]
-            jumps += past.T @ ahead
-            emit[block] = past @ moves * ahead
-            null[block] = (past * stay).sum(1)
+            ahead = emit[block]
+            ahead /= scale[block, None]
+            ahead *= here[:, 1:]
+            null[block] = (before[block] * stay).sum(1)
             state[:alive] = ahead @ moves.T + stay
-        return float(np.log(scale).sum()), jumps * moves
+        jumps = before.T @ emit * moves  # one product of matrices is faster than one for each position
+        emit *= before @ moves
+        return float(np.log(scale).sum()), jumps
 
-    def update(self, groups: list[Group], statistics: list[np.ndarray]) -> Jumps:
+    def update(self, groups: list[Group], statistics: list[np.ndarray | None]) -> Jumps:
         """Weights that make the expected jumps more likely.
 
         They maximise sum_{I, i', i} n_I(i', i) log (c(i - i') / sum_k c(k - i')). There is no closed form, because what
@@ -263,14 +272,13 @@ class Jumps:
         raises it (Hunter 2004, MM algorithms for generalized Bradley-Terry models), and so the likelihood of the text.
         """
         weights = self.weights
-        distances = [self._distances(group.I) for group in groups]
-        counts = sum(
-            (np.bincount(d.ravel(), n.ravel(), len(weights)) for d, n in zip(distances, statistics)),
-            np.zeros_like(weights),
-        )
+        known = [(self._distances(group.I), n) for group, n in zip(groups, statistics) if n is not None]
+        if not known:
+            return self
+        counts = sum((np.bincount(d.ravel(), n.ravel(), len(weights)) for d, n in known), np.zeros_like(weights))
         for _ in range(self.steps):
             exposure = np.zeros_like(weights)
-            for d, n in zip(distances, statistics):
+            for d, n in known:
                 share = n.sum(1) / np.maximum(weights[d].sum(1), TINY)  # [1 + I]
                 exposure += np.bincount(d.ravel(), np.repeat(share, d.shape[1]), len(weights))
             weights = np.where(counts > 0, counts / np.maximum(exposure, TINY), 0)
@@ -279,23 +287,26 @@ class Jumps:
 
     def best(self, group: Group, emit: np.ndarray, null: np.ndarray) -> np.ndarray:
         """The Viterbi path, in logarithms."""
+        if group.I > LONGEST:
+            return _best(emit, null)
         with np.errstate(divide="ignore"):
             moves = np.log((1 - self.p0) * self.transitions(group.I))  # [1 + I, I]
             emit, null = np.log(emit), np.log(self.p0 * null)
         score = np.full((len(group.lengths), 1 + group.I), -np.inf)
         score[:, 0] = 0
         arrived = np.full((len(null), 1 + group.I), -1, np.int32)  # the state before; -1: a null word, the same state
+        rows = max(1, AT_ONCE // moves.size)
         for block, alive in zip(group.blocks(), group.alive):
-            here = score[:alive]
-            stay = here + null[block, None]
-            for i in range(group.I):
-                through = here + moves[:, i]
-                origin = through.argmax(1)
-                moved = np.take_along_axis(through, origin[:, None], 1)[:, 0] + emit[block, i]
-                goes = moved >= stay[:, 1 + i]
-                arrived[block, 1 + i] = np.where(goes & (moved > -np.inf), origin, -1)
-                stay[:, 1 + i] = np.where(goes, moved, stay[:, 1 + i])
-            score[:alive] = stay
+            for first in range(0, alive, rows):
+                here = score[first : min(first + rows, alive)]  # [B, 1 + I]
+                words = slice(block.start + first, block.start + first + len(here))
+                through = here[:, None] + moves.T  # [B, I, 1 + I]: to i, from i'
+                origin = through.argmax(2)
+                moved = np.take_along_axis(through, origin[..., None], 2)[..., 0] + emit[words]
+                here += null[words, None]
+                goes = moved >= here[:, 1:]
+                arrived[words, 1:] = np.where(goes & (moved > -np.inf), origin, -1)
+                here[:, 1:] = np.where(goes, moved, here[:, 1:])
         state = score.argmax(1)  # [B]
         choice = np.empty(len(null), np.int64)
         for block, alive in zip(group.blocks()[::-1], group.alive[::-1]):

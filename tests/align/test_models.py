@@ -169,6 +169,35 @@ def test_the_hmm_follows_the_order_of_words():
     assert align.fit(text, "hmm").links("forward")[0] == {(n, n) for n in range(5)}
 
 
+def test_what_is_too_long_for_the_hmm_is_aligned_by_model_1(monkeypatch):
+    """So that a step takes at most LONGEST^2 operations; all other pairs are aligned by the HMM."""
+    monkeypatch.setattr(models, "LONGEST", 4)
+    sizes = []
+    transitions = models.Jumps.transitions
+    monkeypatch.setattr(models.Jumps, "transitions", lambda self, size: sizes.append(size) or transitions(self, size))
+    short, long = [("a b c", "x y z"), ("b a", "y x"), ("a b", "x y")], ("a b c a b", "z y x y x")
+    said: list[str] = []
+    found = align.fit([*short, long], report=said.append)
+    assert max(sizes) == 3 and said[1].startswith("1 pair has more than 4 words on a side")
+    d = bitext.direction(found.forward.text)
+    group = d.groups[-1]
+    emit, null = found.forward.table.pair[d.cells], found.forward.table.null[d.words]
+    by_words = models.Uniform().best(group, emit[group.cells].reshape(-1, 5), null[group.words])
+    assert group.I == 5 and found.forward.links(3) == {(i, j) for j, i in enumerate(by_words) if i >= 0}
+    assert found.links("intersection")[0] == {(0, 0), (1, 1), (2, 2)}
+    only = align.fit([long])
+    assert np.isfinite(only.forward.perplexities).all() and only.links("forward")[0]
+
+
+def test_viterbi_does_not_depend_on_what_is_compared_at_once(monkeypatch):
+    rng = np.random.default_rng(3)
+    words = lambda: " ".join(rng.choice(list("abcd"), size=rng.integers(1, 6)))
+    pairs = [(words(), words().upper()) for _ in range(30)]
+    expected = align.fit(pairs).links("forward")
+    monkeypatch.setattr(models, "AT_ONCE", 1)
+    assert align.fit(pairs).links("forward") == expected
+
+
 def test_directions_that_agree_count_the_product_of_their_posteriors():
     text = bitext.build(TEXT)
     directions = [bitext.direction(text), bitext.direction(text, True)]
