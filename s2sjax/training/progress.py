@@ -41,13 +41,18 @@ class Log:
 
     # ------------------------------------------------------------------------------ life cycle
 
-    def start(self, step: int) -> None:
-        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed."""
+    def start(self, step: int, partial: Mapping[str, Any] = NOTHING, evaluated: int | None = None) -> None:
+        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed.
+
+        partial: what `partial` told then. evaluated: the last step whose evaluation will not be made again.
+        """
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for name in (METRICS, NONFINITE):
-                remove_after(self._folder / name, step)
-            remove_samples_after(self._folder / SAMPLES, step)
+            # Of a run that was to end here: its last mean is now part of a longer one.
+            last = step if not partial.get("sums") or step == self._steps else step - 1
+            remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
+            remove_after(self._folder / NONFINITE, step)
+            remove_samples_after(self._folder / SAMPLES, step if evaluated is None else evaluated)
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
@@ -61,6 +66,14 @@ class Log:
             self._task = self._live.add_task("", total=self._steps, completed=step)
             self._live.start()
         self._clear()
+        self._sums = {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
+        self._scalars = dict(partial.get("scalars", {}))
+        self._begin -= partial.get("seconds", 0.0)
+
+    def partial(self) -> dict[str, Any]:
+        """The sums since the last line, for the notes of a checkpoint: after a resume the next line is the same."""
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
+        return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds}
 
     def close(self) -> None:
         if self._live is not None:
@@ -142,7 +155,8 @@ class Log:
             self._live.update(self._task, description=text)
         else:
             self.print(f"step {step}/{self._steps}  {text}")
-        self._clear()
+        if step % self._every == 0:  # not after the last step: the run may be continued with more steps
+            self._clear()
 
     def _clear(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
@@ -162,14 +176,15 @@ class Log:
                     self._events.add_scalar(key, value, line["step"])
 
 
-def remove_after(path: Path, step: int) -> None:
-    """Removes the lines of steps after `step`, and an incomplete last line."""
+def remove_after(path: Path, step: int, scored: int | None = None) -> None:
+    """Removes the lines of steps after `step`, those of scores after `scored`, and an incomplete last line."""
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            if json.loads(line)["step"] <= step:
+            found = json.loads(line)
+            if found["step"] <= (step if scored is None or "score" not in found else scored):
                 kept.append(line)
     replace_file(path, "".join(line + "\n" for line in kept))
 
