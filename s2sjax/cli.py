@@ -26,6 +26,7 @@ RESUME = {
 def main(arguments: Sequence[str] | None = None) -> None:
     owns_process = arguments is None
     if owns_process:
+        launch.end_with_parent()
         _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     interruption = f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}"
