@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _end(2, f"error: {error}: s2sjax doctor says what to install")
     except OSError as error:
-        _end(2, f"error: {_explain(error)}")
+        _end(2, f"error: {_explain(error)}", at_once=owns_process)
     except KeyboardInterrupt:
         _end(130, interruption, at_once=owns_process)
 

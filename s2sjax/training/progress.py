@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from s2sjax.errors import naming
 from s2sjax.training import hosts
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
@@ -80,7 +81,10 @@ class Log:
             self._live.stop()
             self._live = None
         if self._events is not None:
-            self._events.close()
+            try:
+                self._events.close()
+            except OSError as error:  # on a full disk; it must not hide the error that has ended the run
+                self.print(f"{self._run}/tensorboard: {error.strerror}: the last events are not written")
             self._events = None
 
     # ---------------------------------------------------------------------------------- write
@@ -204,14 +208,15 @@ def remove_samples_after(path: Path, step: int) -> None:
 
 
 def _append(path: Path, line: str) -> None:
-    with open(path, "a", encoding="utf-8") as file:
+    with naming(path), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def replace_file(path: Path, text: str) -> None:
     """Writes a file completely or not at all."""
     draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(text, encoding="utf-8")
+    with naming(path):
+        draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 
