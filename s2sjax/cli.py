@@ -27,6 +27,7 @@ RESUME = {
 def main(arguments: Sequence[str] | None = None) -> None:
     owns_process = arguments is None
     if owns_process:
+        launch.end_with_parent()
         _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     interruption = f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}"
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _end(2, f"error: {error}: s2sjax doctor says what to install")
     except OSError as error:
-        _end(2, f"error: {_explain(error)}")
+        _end(2, f"error: {_explain(error)}", at_once=owns_process)
     except KeyboardInterrupt:
         _end(130, interruption, at_once=owns_process)
 

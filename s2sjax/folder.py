@@ -22,7 +22,7 @@ from typing import Any
 
 from s2sjax import __version__, code, config, lock
 from s2sjax.core import tables
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, naming
 from s2sjax.experiment_file import spaces_of
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import hosts
@@ -155,7 +155,8 @@ def write(path: Path, content: str) -> None:
     """Writes the whole file or nothing."""
     draft = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text(content, encoding="utf-8")
+    with naming(path):
+        draft.write_text(content, encoding="utf-8")
     os.replace(draft, path)
 
 

@@ -3,8 +3,8 @@
     pod(2, 4, ["train", "experiments/reverse.py"])      a simulated pod: 2 processes with 4 CPU devices each
     watch([{}], ["train", ...])                         the process of this host in a real pod
 
-When one process dies, JAX aborts the others with a C++ stack trace. The parent prints one line instead. Nothing here
-imports JAX.
+When one process dies, JAX aborts the others with a C++ stack trace. The parent prints one line instead, which names the
+process that died. When the parent dies, the processes save and end. Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -22,15 +23,18 @@ from typing import IO
 
 WATCHED = "S2SJAX_WATCHED"
 """set in the environment of a process that has such a parent"""
+PARENT = "S2SJAX_PARENT"
+"""in the environment, too: the number of an open pipe, which ends when the parent does"""
 GRACE = 60
-"""seconds that the other processes have to exit when one has failed"""
+"""seconds that the other processes have to exit when one, or the parent, has failed"""
 CHATTER = ("[Gloo]", "preemption_notifier", "preemption_sync_manager")
 LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
 """log lines of JAX about connections: opened, and lost"""
 CONNECTIONS = ("gloo", "unavailable", "aborted", "barrier", "connection", "heartbeat", "coordination")
 """words in the errors that a lost process causes"""
-LOST = "another process of this run has died or cannot be reached: run the same command again on all hosts; training "
-LOST += "continues from its last checkpoint"
+AGAIN = "run the same command again on all hosts; training continues from its last checkpoint"
+LOST = f"another process of this run has died or cannot be reached: {AGAIN}"
+PROGRAM = (sys.executable, "-m", "s2sjax.cli")
 
 
 def pod(processes: int, devices: int, command: Sequence[str]) -> int:
@@ -44,23 +48,57 @@ def pod(processes: int, devices: int, command: Sequence[str]) -> int:
 def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int:
     """Runs the command once per environment. Returns the exit code of the first process to fail, or 0."""
     many = len(environments) > 1
-    printed: set[str] = set()
-    children = [_Child(extra, command, f"[{n}] " if many else "", printed) for n, extra in enumerate(environments)]
+    reader, writer = os.pipe()  # closed by the kernel when this process ends, however it ends
+    shared = {WATCHED: "1", PARENT: str(reader), "PYTHONUNBUFFERED": "1"}
+    numbers = range(len(environments)) if many else [None]
+    children = [_Child(extra | shared, command, n, reader) for n, extra in zip(numbers, environments)]
+    os.close(reader)
+    first, deadline, printed = None, None, set[str]()
     with _forward_signals(children):
-        deadline = None
-        code = 0
         while running := [child for child in children if child.process.poll() is None]:
-            failed = next((child for child in children if child.process.poll()), None)
-            if failed and deadline is None:
-                code, deadline = failed.process.returncode, time.monotonic() + GRACE
+            if first is None and (first := _first_failure(children)):
+                deadline = time.monotonic() + GRACE
+                first.print_errors(printed)
             if deadline is not None and time.monotonic() > deadline:
                 for child in running:
                     child.process.kill()
             time.sleep(0.05)
         for child in children:
-            child.finish()
-    code = code or next((child.process.returncode for child in children if child.process.returncode), 0)
+            child.join()
+        first = first or _first_failure(children)
+        for child in [first] if first and first.was_killed else children:  # if one was killed, the others fail by that
+            child.print_errors(printed)
+    os.close(writer)
+    if not printed and any(child.has_lost_another for child in children):
+        print(f"error: {LOST}", file=sys.stderr, flush=True)
+    code = first.process.returncode if first else 0
     return 128 - code if code < 0 else code
+
+
+def _first_failure(children: Sequence[_Child]) -> _Child | None:
+    """A process that has failed: one that was killed, if there is one, since the others fail because of it."""
+    if not any(child.process.poll() for child in children):
+        return None
+    failed = [child for child in children if child.process.poll()]  # again: it may have been killed in between
+    for child in failed:
+        child.join()
+    return next((child for child in failed if child.was_killed), failed[0])
+
+
+def end_with_parent() -> None:
+    """Starts a thread that ends this process when its parent has been killed: by a SIGTERM, so that training saves."""
+
+    def wait(pipe: int) -> None:
+        os.read(pipe, 1)  # returns when the parent is gone: nobody writes
+        for stream in (1, 2):
+            if stat.S_ISFIFO(os.fstat(stream).st_mode):  # to the parent: printing would fail, and end us unsaved
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
+
+    if PARENT in os.environ:
+        threading.Thread(target=wait, args=[int(os.environ.pop(PARENT))], daemon=True).start()
 
 
 def is_loss(error: BaseException | None) -> bool:
@@ -68,22 +106,23 @@ def is_loss(error: BaseException | None) -> bool:
     while error is not None:
         if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
             return any(word in str(error).lower() for word in CONNECTIONS)
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return False
 
 
 class _Child:
     """One process. Its output goes to our own streams, without the log lines of JAX."""
 
-    def __init__(self, extra: dict[str, str], command: Sequence[str], prefix: str, printed: set[str]):
-        environment = os.environ | extra | {WATCHED: "1", "PYTHONUNBUFFERED": "1"}
-        alone = not prefix  # then its standard output may be a terminal, with a progress bar
+    def __init__(self, extra: dict[str, str], command: Sequence[str], number: int | None, pipe: int):
+        alone = number is None  # then its standard output may be a terminal, with a progress bar
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "s2sjax.cli", *command], env=environment, encoding="utf-8", errors="replace",
-            stdout=None if alone else subprocess.PIPE, stderr=subprocess.PIPE,
+            [*PROGRAM, *command], env=os.environ | extra, encoding="utf-8", errors="replace",
+            stdout=None if alone else subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[pipe],
+            start_new_session=True,  # a terminal sends Ctrl-C to us alone: each process gets it once, from us
         )  # fmt: skip
-        self._prefix = "" if prefix == "[0] " else prefix
-        self._cut, self._printed = False, printed
+        self._name = "the process" if alone else f"process {number}"
+        self._prefix = f"[{number}] " if number else ""
+        self._cut, self._errors = False, list[str]()
         pairs = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
         self._readers = [threading.Thread(target=self._forward, args=pair) for pair in pairs if pair[0]]
         for reader in self._readers:
@@ -93,38 +132,54 @@ class _Child:
         for line in stream:
             # All processes run the same command and fail with the same error, or get the same Ctrl-C.
             if line.startswith("error: ") or (line.startswith("interrupted") and ours is sys.stderr):
-                self._print_once(line)
+                self._errors.append(line)
                 continue
             self._cut = self._cut or any(word in line for word in LOST_CHATTER)  # and the stack trace after it
             if not self._cut and not any(word in line for word in CHATTER):
                 print(self._prefix + line, end="", file=ours, flush=True)
 
-    def _print_once(self, line: str) -> None:
-        if line not in self._printed:
-            self._printed.add(line)
-            print(line, end="", file=sys.stderr, flush=True)
-
-    def finish(self) -> None:
-        """To be called when the process has ended."""
+    def join(self) -> None:
+        """Waits until all that the process, which has ended, has printed is forwarded."""
         for reader in self._readers:
             reader.join()
-        if self.process.returncode == -signal.SIGABRT and self._cut:
-            self._print_once(f"error: {LOST}\n")
-        elif self.process.returncode < 0:
-            name = signal.Signals(-self.process.returncode).name
-            print(f"{self._prefix}error: the process was ended by {name}", file=sys.stderr, flush=True)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended by a signal, and not because JAX has found another process lost."""
+        return (self.process.returncode or 0) < 0 and not self.has_lost_another
+
+    @property
+    def has_lost_another(self) -> bool:
+        is_aborted = self.process.returncode == -signal.SIGABRT and self._cut
+        return is_aborted or any(LOST in line for line in self._errors)
+
+    def print_errors(self, printed: set[str]) -> None:
+        """Why the process has failed, without what is printed already, and without LOST: another process knows more."""
+        if self.was_killed:
+            signal_name = signal.Signals(-self.process.returncode).name
+            self._errors = [f"error: {self._name} was ended by {signal_name}: {AGAIN}\n"]
+        for line in self._errors:
+            if line not in printed and LOST not in line:
+                printed.add(line)
+                print(line, end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def _forward_signals(children: Sequence[_Child]) -> Iterator[None]:
-    """Forwards SIGTERM to the processes. A terminal sends Ctrl-C to all of them itself; they save, and we wait."""
+    """Forwards SIGTERM and Ctrl-C to the processes: they save, and we wait. Ctrl-Z stops them, too."""
 
-    def handle(number: int, _) -> None:
+    def send(number: int, _: object = None) -> None:
         for child in children:
-            if number == signal.SIGTERM and child.process.poll() is None:
-                child.process.terminate()
+            if child.process.poll() is None:
+                child.process.send_signal(number)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    def stop(*_) -> None:
+        send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        send(signal.SIGCONT)
+
+    handlers = {signal.SIGTERM: send, signal.SIGINT: send, signal.SIGTSTP: stop}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -1,8 +1,10 @@
 """One training process, or pod, in a run folder at a time.
 
-The leader holds FOLDER/lock, a file that says who it is and since when, by flock(2): the kernel releases it when the
-process ends, however it ends. Some shared file systems keep such locks on one host only, or have none. Therefore the
-holder also touches the file every few seconds, and whoever finds the file of another host watches whether that goes on.
+The leader holds the folder and FOLDER/lock, a file that says who it is and since when, by flock(2): the kernel releases
+both when the process ends, however it ends. Some shared file systems keep such locks on one host only, or have none.
+Therefore the holder also touches the file every few seconds, and whoever finds the file of another host watches whether
+that goes on. A file that somebody has deleted is written again. A holder that finds the file of another process, which
+has come in where the folder cannot be locked, saves nothing more: see `verify`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ BEAT = 10.0
 PATIENCE = 60.0
 """seconds without a touch after which a holder on another host counts as dead"""
 Train = TypeVar("Train", bound=Callable[..., Any])
-UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
+"""by the file system; NFS refuses to lock a folder, since it cannot be opened for writing"""
+_held: dict[Path, _Lock] = {}
+"""the locks of this process, by the absolute path of the folder"""
 
 
 class Holder(NamedTuple):
@@ -73,23 +78,36 @@ def held(folder: Path) -> Iterator[None]:
 
     if refusal := hosts.from_leader("lock", take):
         raise UserError(refusal)
+    _held.update((folder.absolute(), lock) for lock in taken)
     try:
         yield
     finally:
         for lock in taken:
+            del _held[folder.absolute()]
             lock.release()
+
+
+def verify(folder: Path) -> None:
+    """Raises if this process held the lock of a folder and has lost it. To be called before something is saved."""
+    if (lock := _held.get(folder.absolute())) and not lock.keep():
+        raise lock.lost()
 
 
 class _Lock:
     def __init__(self, folder: Path):
         self.path = folder / NAME
-        self._beating = threading.Event()
+        self._ended = threading.Event()
+        self._mutex = threading.Lock()
         try:
             self._made = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._open()
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
+            self._folder = self._open_folder(folder)
+            try:
+                self._file = self._open()
+                self._write()
+            except BaseException:
+                os.close(self._folder)
+                raise
         except (FileExistsError, NotADirectoryError):
             file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
             raise UserError(f"{file} is a file, not a folder: give another --out") from None
@@ -99,6 +117,20 @@ class _Lock:
             ) from error
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
+
+    def _open_folder(self, folder: Path) -> int:
+        """The open folder, locked by this process where that is possible: it cannot be deleted by mistake."""
+        opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._flock(opened)
+        except BaseException:
+            os.close(opened)
+            raise
+        return opened
+
+    def _write(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
 
     def _open(self) -> int:
         """The open file, locked by this process."""
@@ -121,12 +153,26 @@ class _Lock:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise self._refusal(_read(file)) from None
+            raise self._refusal(self._holder()) from None
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
             return False
         return True
+
+    def _holder(self) -> Holder | None:
+        """Who is named by the file at the path."""
+        try:
+            return Holder(**json.loads(self.path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def lost(self) -> UserError:
+        folder, who = self.path.parent, self._holder() or "another process"
+        return UserError(
+            f"{folder} is now being trained by {who}, because {self.path} was deleted or replaced: nothing more is "
+            "saved here; stop one of the two, or give another --out"
+        )
 
     def _refusal(self, holder: Holder | None) -> UserError:
         who = str(holder or "another process")
@@ -158,18 +204,41 @@ class _Lock:
             return False
 
     def _beat(self) -> None:
-        while not self._beating.wait(BEAT):
+        while not self._ended.wait(BEAT):
             with contextlib.suppress(OSError):
+                self.keep()
                 os.utime(self._file)
+
+    def keep(self) -> bool:
+        """Writes the file again if it was deleted. False if the file is that of another process: the lock is lost."""
+        with self._mutex:
+            if self._is_at_path(self._file):
+                return True
+            if self.path.exists() or not self.path.parent.is_dir():
+                return False
+            new = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                # Whoever creates it, one of two processes locks it; if that is the other one, it is refused here.
+                self._flock(new)
+                if not self._is_at_path(new) or _read(new):
+                    raise FileExistsError(self.path)
+            except (UserError, OSError):
+                os.close(new)
+                return False
+            os.close(self._file)
+            self._file = new
+            self._write()
+            return True
 
     def release(self) -> None:
         """Deletes the file, and the folders that were made for it if nothing else is in them."""
-        self._beating.set()
+        self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
             if self._is_at_path(self._file):
                 self.path.unlink()
         os.close(self._file)
+        os.close(self._folder)
         with contextlib.suppress(OSError):
             for folder in self._made:
                 folder.rmdir()

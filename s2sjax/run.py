@@ -201,7 +201,8 @@ class Run:
 
     def checkpoints(self, read_only: bool = False) -> Checkpoints:
         best = "max" if self.task.higher_is_better else "min"
-        return Checkpoints(self.folder / "checkpoints", self.experiment.train.keep, best, read_only)  # type: ignore[arg-type]
+        verify = partial(lock.verify, self.folder)
+        return Checkpoints(self.folder / "checkpoints", self.experiment.train.keep, best, read_only, verify)  # type: ignore[arg-type]
 
     def params(self, average: int = 0, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, int]:
         """(the parameters of the best checkpoint, its step); refused if they do not fit this model.

@@ -15,6 +15,7 @@ import pytest
 from orbax.checkpoint import multihost
 
 from s2sjax import lock, run
+from s2sjax.config import Train
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
 
@@ -99,6 +100,58 @@ def test_the_holder_touches_the_file(tmp_path, quick):
         os.utime(tmp_path / lock.NAME, (0, 0))
         while (tmp_path / lock.NAME).stat().st_mtime == 0:
             time.sleep(0.001)
+
+
+def test_a_deleted_file_lets_nobody_in_and_is_written_again(tmp_path, quick):
+    with lock.held(tmp_path):
+        (tmp_path / lock.NAME).unlink()
+        assert "is being trained by" in refused(tmp_path)
+        lock.verify(tmp_path)
+        assert f"is being trained by process {os.getpid()} of" in refused(tmp_path)
+        (tmp_path / lock.NAME).unlink()
+        while not (tmp_path / lock.NAME).exists():  # now by the thread
+            time.sleep(0.001)
+        lock.verify(tmp_path)
+    assert not os.listdir(tmp_path)
+    lock.verify(tmp_path)  # nobody's
+
+
+@pytest.mark.parametrize("supported", [True, False], ids=["flock", "no flock"])
+def test_whoever_has_lost_its_file_to_another_saves_nothing_more(tmp_path, monkeypatch, supported):
+    """Where folders cannot be locked, a second process comes in after the file is deleted: the first one ends."""
+
+    def unsupported(file, *_, whole=fcntl.flock):
+        if not supported or os.path.isdir(f"/proc/self/fd/{file}"):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        whole(file, *_)
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    first, second = lock._Lock(tmp_path), None
+    try:
+        monkeypatch.setitem(lock._held, tmp_path, first)
+        (tmp_path / lock.NAME).unlink()
+        second = lock._Lock(tmp_path)
+        (tmp_path / lock.NAME).write_text(json.dumps(ELSEWHERE._asdict()))
+        with pytest.raises(UserError) as caught:
+            lock.verify(tmp_path)
+        assert str(caught.value) == (
+            f"{tmp_path} is now being trained by {ELSEWHERE}, because {tmp_path / lock.NAME} was deleted or replaced: "
+            "nothing more is saved here; stop one of the two, or give another --out"
+        )
+    finally:
+        first.release()
+        assert (tmp_path / lock.NAME).exists(), "that of the other one"
+        if second:
+            second.release()
+
+
+def test_a_training_whose_lock_is_lost_ends_before_it_saves(tmp_path, monkeypatch):
+    experiment = Regression("mine", train=Train(steps=4, save_every=2, evaluate_every=0))
+    folder = tmp_path / "run"
+    monkeypatch.setattr(lock._Lock, "keep", lambda self: False)
+    with pytest.raises(UserError, match="nothing more is saved here"):
+        run.train(experiment, folder)
+    assert os.listdir(folder / "checkpoints") == []
 
 
 def test_a_file_system_without_locks(tmp_path, quick, monkeypatch):

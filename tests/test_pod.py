@@ -226,9 +226,7 @@ def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_
     os.kill(children(process)[lost], signal.SIGKILL)
     _, err = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGKILL
-    # The other one ends by itself, for it says so; `launch` would have killed it without a word.
-    killed = f"{'[1] ' if lost else ''}error: the process was ended by SIGKILL"
-    assert sorted(said_by_us(err).splitlines()) == sorted([f"error: {launch.LOST}", killed])
+    assert said_by_us(err) == f"error: process {lost} was ended by SIGKILL: {launch.AGAIN}\n"
     code, said, err = pod.finish(2, 4, out)
     assert code == 0 and "resumed after step" in said, err
     assert pod.losses(out) == pod.losses("whole")
@@ -278,15 +276,55 @@ def test_a_second_pod_is_refused_and_a_ctrl_c_saves_once(pod):
     code, out, err = pod.finish(2, 1, "pressed")
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {pod.folder / 'pressed'} is being trained by process ") and err.count("\n") == 1
-    for pid in children(process):  # as a terminal does
-        os.kill(pid, signal.SIGINT)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # alone: the processes are in a group of their own
     time.sleep(5)  # as above
     go.touch()
     said, err = process.communicate(timeout=WAIT)
     assert (process.returncode, said_by_us(err)) == (130, "")
     (step,) = map(int, re.findall(r"interrupted: saved step (\d+); run the same command again to continue", said))
     assert run.load(pod.folder / "pressed").checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
+
+
+@pytest.mark.slow
+def test_a_pod_whose_launcher_is_killed_saves_and_ends(pod):
+    process = pod.start(2, 1, "orphaned", hold="4 all")
+    pod.wait_for(4, process)
+    process.kill()
+    time.sleep(5)  # as above
+    pod.go.touch()
+    process.communicate(timeout=WAIT)  # until the processes have closed its streams
+    end = time.monotonic() + WAIT
+    while (pod.folder / "orphaned" / "lock").exists():  # until the processes have ended
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    steps = run.load(pod.folder / "orphaned").checkpoints(read_only=True).steps()
+    assert steps[-1] in range(5, EPOCHS * PER_EPOCH) and steps[-1] % 3, "not a step that is saved anyway"
+
+
+SAVE_ALONE = """
+import os, signal
+import jax
+from s2sjax.training.checkpoints import Checkpoints
+
+def save_or_die(self, state, step, *rest, save=Checkpoints.save):
+    if step == 6 and jax.process_index() == int(os.environ["DIES"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, state, step, *rest)
+
+Checkpoints.save = save_or_die
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_at_a_save_is_named_and_not_the_checkpoint(pod, monkeypatch):
+    monkeypatch.setenv("DIES", "1")
+    pod.page.write_text(SAVE_ALONE + PAGE)
+    try:
+        code, _, err = pod.finish(2, 1, "died")
+    finally:
+        pod.page.write_text(PAGE)
+    assert (code, err) == (128 + signal.SIGKILL, f"error: process 1 was ended by SIGKILL: {launch.AGAIN}\n")
+    assert run.load(pod.folder / "died").checkpoints(read_only=True).steps() == [3]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, naming
 
 
 def fingerprint(content: Any) -> str:
@@ -20,7 +20,9 @@ def fingerprint(content: Any) -> str:
 
 def save_json(folder: Path, name: str, content: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    path = folder / f"{name}.json"
+    with naming(path):
+        path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def load_json(kind: Any, folder: Path, name: str) -> Any:

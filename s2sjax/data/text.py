@@ -38,7 +38,7 @@ from s2sjax import config
 from s2sjax.config.data import Normalize
 from s2sjax.core.tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
 from s2sjax.data import Example, segmentation
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, naming
 
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 
@@ -426,7 +426,8 @@ def _write(folder: Path, name: str, suffix: str, content: bytes) -> None:
     """Writes atomically, and removes a vocabulary of the other kind with the same name."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{name}{suffix}.partial"
-    partial.write_bytes(content)
+    with naming(folder / f"{name}{suffix}"):
+        partial.write_bytes(content)
     os.replace(partial, folder / f"{name}{suffix}")
     for other in {".json", ".model"} - {suffix}:
         (folder / f"{name}{other}").unlink(missing_ok=True)

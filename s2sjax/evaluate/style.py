@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from s2sjax import config
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, naming
 
 DPI = 200
 MOST_PIXELS, LONGEST_SIDE = 60e6, 30_000
@@ -66,7 +66,7 @@ def check_format(path: PathLike, what: str = "") -> Path:
 def save(figure: Figure, target: Target) -> None:
     if not isinstance(target, io.BytesIO):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-    with ignore_missing_glyphs():
+    with ignore_missing_glyphs(), naming(target):
         box = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())  # in inches
         dpi = min(DPI, LONGEST_SIDE / max(box.width, box.height), (MOST_PIXELS / (box.width * box.height)) ** 0.5)
         kind = "png" if isinstance(target, io.BytesIO) else None

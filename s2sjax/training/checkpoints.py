@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -38,6 +39,7 @@ class Checkpoints:
     """The checkpoints of one run: the newest `keep` and, if `best` is given, the one with the lowest or highest score.
 
     `read_only` is for decoding while a training is running: nothing is written, renamed or deleted.
+    verify: called before each save, which it refuses by an error.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Checkpoints:
         keep: int = 2,
         best: Literal["min", "max"] | None = None,
         read_only: bool = False,
+        verify: Callable[[], None] = lambda: None,
     ):
         self.folder = Path(folder).absolute()
-        self._best, self._read_only = best, read_only
+        self._best, self._read_only, self._verify = best, read_only, verify
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, Damaged] = {}
         self._damaged: set[int] = set()
@@ -109,6 +112,7 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
+        self._verify()
         self.wait()
         self._last = step
         try:

@@ -86,12 +86,12 @@ def fit(
         raise ValueError("train.steps is 0, which s2sjax.train replaces by a number that suits the data: set it")
     log = log or Log(None, train.steps, train.log_every)
     with working("making or restoring the parameters"):
-        state, step, best = _restore_or_init(template, init, checkpoints)
+        state, step, best, partial_log = _restore_or_init(template, init, checkpoints)
     saved = step
     programs = Programs(train_step, template, mesh, compiler_options)
     stream: Iterator[tuple[int, Batch]] | None = None
     pending: tuple[int, Batch, dict] | None = None
-    log.start(step)
+    log.start(step, partial_log, best.evaluated)
     with contextlib.closing(log), contextlib.closing(programs), Preemption() as preemption:
         if step:
             log.print(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
@@ -119,7 +119,7 @@ def fit(
                 if interrupted and preemption.by_keyboard:
                     log.print(f"saving step {step}; a second Ctrl-C ends at once")
                 with log.timed("save"):
-                    checkpoints.save(state, step, score, {"best": best._asdict()})
+                    checkpoints.save(state, step, score, {"best": best._asdict(), "log": log.partial()})
                 saved = step
             if finished or interrupted:
                 _flush(pending, train, log)
@@ -160,12 +160,13 @@ def judge(best: Best, scores: Scores, step: int) -> Best:
 
 def _restore_or_init(
     template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None
-) -> tuple[TrainState, int, Best]:
+) -> tuple[TrainState, int, Best, dict]:
     found = None if checkpoints is None else checkpoints.restore(template)
     if found is None or checkpoints is None:
         state = init()
-        return state, int(state.step), Best(evaluated=int(state.step))
-    return *found, Best(**checkpoints.notes(found[1])["best"])
+        return state, int(state.step), Best(evaluated=int(state.step)), {}
+    notes = checkpoints.notes(found[1])
+    return *found, Best(**notes["best"]), notes.get("log", {})  # older versions kept none
 
 
 def _evaluation_due(step: int, best: Best, train: config.Train) -> bool:

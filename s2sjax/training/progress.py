@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from s2sjax.errors import naming
 from s2sjax.training import hosts
 from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
 
@@ -49,13 +50,18 @@ class Log:
 
     # ------------------------------------------------------------------------------ life cycle
 
-    def start(self, step: int) -> None:
-        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed."""
+    def start(self, step: int, partial: Mapping[str, Any] = NOTHING, evaluated: int | None = None) -> None:
+        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed.
+
+        partial: what `partial` told then. evaluated: the last step whose evaluation will not be made again.
+        """
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for name in (METRICS, NONFINITE):
-                remove_after(self._folder / name, step)
-            remove_samples_after(self._folder / SAMPLES, step)
+            # Of a run that was to end here: its last mean is now part of a longer one.
+            last = step if not partial.get("sums") or step == self._steps else step - 1
+            remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
+            remove_after(self._folder / NONFINITE, step)
+            remove_samples_after(self._folder / SAMPLES, step if evaluated is None else evaluated)
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
@@ -70,8 +76,17 @@ class Log:
             self._live.start()
         self._at = step
         self._clear()
+        self._sums = {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
+        self._scalars = dict(partial.get("scalars", {}))
+        self._begin -= partial.get("seconds", 0.0)
+        self._counted_from = step - step % self._every if self._sums else step
         if self._is_leader:
             self._heartbeat = Heartbeat(self._show, self._status).__enter__()
+
+    def partial(self) -> dict[str, Any]:
+        """The sums since the last line, for the notes of a checkpoint: after a resume the next line is the same."""
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
+        return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds}
 
     def close(self) -> None:
         if self._heartbeat is not None:
@@ -81,7 +96,10 @@ class Log:
             self._live.stop()
             self._live = None
         if self._events is not None:
-            self._events.close()
+            try:
+                self._events.close()
+            except OSError as error:  # on a full disk; it must not hide the error that has ended the run
+                self.print(f"{self._run}/tensorboard: {error.strerror}: the last events are not written")
             self._events = None
 
     # ---------------------------------------------------------------------------------- write
@@ -170,7 +188,8 @@ class Log:
         self._write(line)
         self._text = _means_text(means, rate)
         self._show(self._text)
-        self._clear()
+        if step % self._every == 0:  # not after the last step: the run may be continued with more steps
+            self._clear()
 
     def _show(self, text: str) -> None:
         """What is going on at this step: in the bar, or as a line."""
@@ -215,14 +234,15 @@ def _means_text(means: Mapping[str, float], rate: float) -> str:
     return f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
 
 
-def remove_after(path: Path, step: int) -> None:
-    """Removes the lines of steps after `step`, and an incomplete last line."""
+def remove_after(path: Path, step: int, scored: int | None = None) -> None:
+    """Removes the lines of steps after `step`, those of scores after `scored`, and an incomplete last line."""
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            if json.loads(line)["step"] <= step:
+            found = json.loads(line)
+            if found["step"] <= (step if scored is None or "score" not in found else scored):
                 kept.append(line)
     replace_file(path, "".join(line + "\n" for line in kept))
 
@@ -242,14 +262,15 @@ def remove_samples_after(path: Path, step: int) -> None:
 
 
 def _append(path: Path, line: str) -> None:
-    with open(path, "a", encoding="utf-8") as file:
+    with naming(path), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def replace_file(path: Path, text: str) -> None:
     """Writes a file completely or not at all."""
     draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(text, encoding="utf-8")
+    with naming(path):
+        draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 

@@ -129,6 +129,59 @@ def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
     assert numbers[0] == numbers[1] and [step for step, *_ in numbers[0]] == list(range(1, 11))
 
 
+def dying_at(last):
+    """Batches that end the run after `last` steps as a kill does: nothing is saved, and the log may be ahead."""
+
+    def dying(start):
+        for step, batch in batches(start):
+            if step == last:
+                raise ConnectionError("the data went away")
+            yield step, batch
+
+    return dying
+
+
+def logged(lab):
+    """metrics.jsonl without what a clock or the memory of the device tells."""
+    clocked = ("seconds", "tokens_per_second", "device_memory_bytes")
+    return [{k: v for k, v in line.items() if not k.endswith(clocked)} for line in lab.lines()]
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "kill", "more steps"])
+def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(lab, other, end):
+    """Means are over 3 steps each: the runs end within the second three, and the third."""
+    train = config.replace(TRAIN, steps=10, schedule_steps=10, log_every=3, save_every=2, evaluate_every=4)
+    error = lambda state, step: loop.Scores("error", 1 / step, higher_is_better=False)
+    lab.fit(train, evaluate=error)
+    for last in (5, 7):
+        if end == "SIGTERM":
+            assert other.fit(train, preempted_at(last), error).status == "interrupted"
+        elif end == "kill":
+            with pytest.raises(ConnectionError):
+                other.fit(train, dying_at(last), error)
+        else:
+            shorter = config.replace(train, steps=last)
+            other.fit(shorter, evaluate=lambda state, step: None if step % 4 else error(state, step))
+    other.fit(train, evaluate=error)
+    assert [(line["step"], "score" in line) for line in logged(lab)] == [
+        *((3, False), (4, True), (6, False), (8, True), (9, False), (10, False), (10, True)),
+    ]
+    assert logged(other) == logged(lab)
+    fast = [line["tokens_per_second"] * line["seconds"] for line in other.lines() if "score" not in line]
+    assert fast == pytest.approx([32, 40, 32, 16]), "what was done before the restart counts with its time"
+
+
+def test_an_evaluation_that_is_made_again_is_logged_once(lab, monkeypatch):
+    """The run is killed between the line of the evaluation of step 4 and the save of its score."""
+    train = config.replace(TRAIN, steps=4, evaluate_every=4, save_every=100)
+    assert lab.fit(train, evaluate=scores(signal.SIGTERM)).status == "interrupted"
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(Checkpoints, "save", lambda *_: 1 / 0)
+        lab.fit(train, evaluate=scores(2.0))
+    lab.fit(train, evaluate=scores(2.0))
+    assert [line["step"] for line in lab.lines() if "score" in line] == [4]
+
+
 def test_a_resumed_run_does_not_build_the_initial_state(lab):
     """Restore comes before initialise: there is never more than one state in memory."""
     lab.fit(config.replace(TRAIN, steps=4))
@@ -139,15 +192,8 @@ def test_a_resumed_run_does_not_build_the_initial_state(lab):
 
 def test_lines_of_steps_that_are_run_again_are_cut(lab):
     """The run dies at step 7; its newest checkpoint is that of step 4: steps 5 and 6 are made, and told, once more."""
-
-    def dying(start):
-        for step, batch in batches(start):
-            if step == 7:
-                raise ConnectionError("the data went away")
-            yield step, batch
-
     with pytest.raises(ConnectionError):
-        lab.fit(batches=dying)
+        lab.fit(batches=dying_at(7))
     before = lab.lines()
     assert [line["step"] for line in before] == [1, 2, 3, 4, 5, 6]
     with open(lab.folder / "metrics.jsonl", "a") as file:
@@ -247,25 +293,12 @@ def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
     assert evaluations == [(2, 5.0), (4, 3.0), (6, 4.0), (8, 3.0), (10, None)]
 
 
-def test_an_evaluation_put_off_by_a_sigterm_can_still_be_the_best(lab):
-    train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
-
-    assert lab.fit(train, evaluate=scores(signal.SIGTERM)).status == "interrupted"
-    done = lab.fit(train, evaluate=scores(1.0, 2.0))
-    assert done.status == "done" and done.best == loop.Best(1.0, 4, 1, 8)
-    assert lab.checkpoints.best_step() == 4 and lab.checkpoints.steps() == [4, 8]
-
-
 def test_an_evaluation_made_up_for_is_not_made_twice_though_it_was_no_better(lab):
     """The SIGTERM put the evaluation of step 4 off; the next run made it and was killed before its next save."""
     train = config.replace(TRAIN, steps=8, evaluate_every=2, save_every=100)
-
-    def dying(start):
-        raise ConnectionError("the data went away")
-
     assert lab.fit(train, evaluate=scores(1.0, signal.SIGTERM)).status == "interrupted"
     with pytest.raises(ConnectionError):
-        lab.fit(train, batches=dying, evaluate=scores(2.0))
+        lab.fit(train, batches=dying_at(4), evaluate=scores(2.0))
     done = lab.fit(train, evaluate=scores(3.0, 4.0))
     assert done.best == loop.Best(1.0, 2, 3, 8)
     assert [line["step"] for line in lab.lines() if "score" in line] == [2, 4, 6, 8]

@@ -1,16 +1,21 @@
 """What is written can be read back: a mean over tokens, not over batches; a step at most once."""
 
+import contextlib
+import errno
 import itertools
 import json
+import os
 import sys
 import threading
 
 import pytest
 
+from s2sjax import folder
+from s2sjax.cli import _explain
 from s2sjax.evaluate.counter import count, counting
 from s2sjax.training import heartbeat
 from s2sjax.training.heartbeat import Heartbeat
-from s2sjax.training.progress import Log, remove_after, remove_samples_after
+from s2sjax.training.progress import Log, remove_after, remove_samples_after, replace_file
 
 
 def numbers(total, weight, norm=1.0):
@@ -168,8 +173,8 @@ def test_after_ten_seconds_of_silence_a_line_says_what_is_going_on(tmp_path, clo
 
 def test_metrics_do_not_depend_on_heartbeats(tmp_path, clock, beats, capsys):
     written = []
-    for folder, beating in (("quiet", False), ("loud", True)):
-        log = Log(tmp_path / folder, steps=4, every=2, tensorboard=False)
+    for name, beating in (("quiet", False), ("loud", True)):
+        log = Log(tmp_path / name, steps=4, every=2, tensorboard=False)
         log.start(0)
         for step in range(1, 5):
             clock(20)
@@ -177,7 +182,7 @@ def test_metrics_do_not_depend_on_heartbeats(tmp_path, clock, beats, capsys):
                 beats[-1].beat()
             log.step(step, numbers(step, 3.0))
         log.close()
-        written.append((tmp_path / folder / "metrics.jsonl").read_text())
+        written.append((tmp_path / name / "metrics.jsonl").read_text())
     assert written[0] == written[1] and capsys.readouterr().out.count("left\n") == 2
 
 
@@ -234,3 +239,45 @@ def test_another_process_has_no_heartbeat(monkeypatch, beats):
         log.count(1, 2)
     log.close()
     assert beats == []
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_was_written_stays(tmp_path, capsys):
+    def fill(name):
+        """Every write to the file ends as on a full disk."""
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to("/dev/full")
+
+    log = Log(tmp_path, steps=3, every=1, tensorboard=False)
+    log.start(0)
+    writes = {
+        "metrics.jsonl": lambda: log.step(1, numbers(1.0, 2.0)),
+        "samples.txt": lambda: log.samples(1, ["  a  ->  b"]),
+        "nonfinite.jsonl": lambda: log.nonfinite(1, 1.0, 1.0, [3]),
+    }
+    for name, write in writes.items():
+        fill(name)
+        with pytest.raises(OSError) as caught:
+            write()
+        assert _explain(caught.value) == (
+            f"{tmp_path / name}: No space left on device: free some space, and run the same command again"
+        )
+    for write_file in (replace_file, folder.write):
+        (tmp_path / "config.json").write_text("before")
+        fill(".config.json.partial")
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'config.json'}'"):
+            write_file(tmp_path / "config.json", "after")
+        assert (tmp_path / "config.json").read_text() == "before"
+
+
+def test_events_that_cannot_be_written_do_not_hide_what_ended_the_run(tmp_path, monkeypatch, capsys):
+    def full(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    log = Log(tmp_path, steps=3, every=1)
+    log.start(0)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError), contextlib.closing(log):
+        patch.setattr("tensorboardX.SummaryWriter.close", full)
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().out == (
+        f"{tmp_path}/tensorboard: No space left on device: the last events are not written\n"
+    )
