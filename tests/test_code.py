@@ -45,6 +45,12 @@ WAYS = {name: {"mine.py": FILES[name].replace(*PARTS[name])} for name in PARTS} 
         "lib/inner.py": "from . import numbers\n\ndef times(x):\n    return numbers.scale * x\n",
         "lib/numbers.py": "scale = 1.75",
     },
+    "a folder beside it": {
+        "mine.py": FILES["model"].replace(
+            "return memory.final", "import lib.deep; return lib.deep.scale * memory.final"
+        ),
+        "lib/deep.py": "scale = 1.75",
+    },
     "a row by its name": {"mine.py": CELL.replace("from s2sjax.tasks", "#") + FILES["task"].replace(*LITERAL)},
     "a row as a default": {
         "mine.py": CELL
