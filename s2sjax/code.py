@@ -68,7 +68,7 @@ def code_of(experiment: config.Experiment, file: str | Path | None = None, names
 
 
 def read(run: Path) -> Code:
-    """The code that a run keeps, refused if it is not that of its record."""
+    """The code that a run keeps, refused if it needs it and it is not that of its record."""
     folder = run / FOLDER
     if not (folder / RECORD).is_file():  # of an earlier version, or none
         files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
@@ -83,10 +83,11 @@ def read(run: Path) -> Code:
     files = {}
     for name in expected:
         path = folder / name
-        if ".." in path.parts or not path.is_file():
+        if path.is_file():
+            files[name] = path.read_bytes()
+        elif needed:
             raise _missing(path)
-        files[name] = path.read_bytes()
-        if hashes({name: files[name]})[name] != expected[name]:
+        if needed and hashes(files)[name] != expected[name]:
             raise UserError(
                 f"{path} is not the code that this run was trained with: copy it again from where the run was made"
             )

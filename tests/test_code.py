@@ -229,7 +229,9 @@ def test_settings_are_compared_as_settings(tmp_path):
     path = start(tmp_path, {"mine.py": text})
     start(tmp_path, {"mine.py": text + "# a remark"})
     assert "its seed is 0, not 1" in refused(lambda: start(tmp_path, {"mine.py": text.replace("seed=0", "seed=1")}))
-    (path / "code/mine.py").write_text(text)
+    (path / "code/mine.py").write_text("1 / 0")  # never executed
+    assert run.load(path).experiment.name == "a"
+    (path / "code/mine.py").unlink()
     assert run.load(path).experiment.name == "a"
 
 
