@@ -68,7 +68,7 @@ def code_of(experiment: config.Experiment, file: str | Path | None = None, names
 
 
 def read(run: Path) -> Code:
-    """The code that a run keeps, refused if it is not that of its record."""
+    """The code that a run keeps, refused if it needs it and it is not that of its record."""
     folder = run / FOLDER
     if not (folder / RECORD).is_file():  # of an earlier version, or none
         files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
@@ -83,10 +83,11 @@ def read(run: Path) -> Code:
     files = {}
     for name in expected:
         path = folder / name
-        if ".." in path.parts or not path.is_file():
+        if path.is_file():
+            files[name] = path.read_bytes()
+        elif needed:
             raise _missing(path)
-        files[name] = path.read_bytes()
-        if hashes({name: files[name]})[name] != expected[name]:
+        if needed and hashes(files)[name] != expected[name]:
             raise UserError(
                 f"{path} is not the code that this run was trained with: copy it again from where the run was made"
             )
@@ -117,8 +118,9 @@ def _difference(name: str, old: bytes | None, new: bytes | None) -> str:
     lines = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
     for number, (before, after) in enumerate(zip_longest(*lines, fillvalue=""), start=1):
         if before != after:
-            first = max(0, len(os.path.commonprefix([before, after])) - 30)
-            return f"{name}, line {number} was {_short(before[first:])} and is {_short(after[first:])}"
+            same = next((at for at, (one, other) in enumerate(zip(before, after)) if one != other), 0)
+            was, now = (_short(line[max(0, same - 30) :]) for line in (before, after))
+            return f"{name}, line {number} was {was} and is {now}"
     return f"{name} has other line ends"
 
 
@@ -187,7 +189,7 @@ def is_needed(run: Path, code: Code, page: Any) -> bool | None:
         if name.startswith(PREFIX) and file not in code.files:
             raise _missing(run / FOLDER / file)
     tops = {name.partition(".")[0] for name in modules}
-    files = {name.removesuffix(".py").removesuffix("/__init__") for name in code.files}
+    files = {name.removesuffix(".py").partition("/")[0] for name in code.files}
     return True if tops & files or any(name.startswith(PREFIX) for name in modules) else code.needed
 
 

@@ -12,6 +12,7 @@ import builtins
 import dataclasses
 import hashlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import itertools
 import os
@@ -106,7 +107,7 @@ class Space(tables.Space):
         if name not in self.files:
             self._paths[name], self.files[name] = _absolute(path), path.read_bytes()
             for imported in _imports(self.files[name], PurePosixPath(name).parent):
-                if found := self._find(imported):
+                if self._has(imported.partition("/")[0]) and (found := self._find(imported)):
                     self._read(*found)
             self.after_reading()
         return self.files[name]
@@ -134,9 +135,10 @@ class Space(tables.Space):
 
     def spec(self, name: str) -> Any:
         """How importlib finds a module NAME@N, or a part of a package, PACKAGE@N.NAME."""
-        found = self._find(name.replace(self._suffix, "", 1).replace(".", "/"))
+        module = name.replace(self._suffix, "", 1).replace(".", "/")
+        found = self._find(module)
         if found is None:
-            return None
+            return importlib.machinery.ModuleSpec(name, None, is_package=True) if self._is_folder(module) else None
         package = found[0].endswith("/__init__.py")
         spec: Any = importlib.util.spec_from_loader(name, _Loader(self, *found), is_package=package)
         if package:
@@ -151,21 +153,31 @@ class Space(tables.Space):
         return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, top: str) -> bool:
-        """Whether it has a module. The standard library and s2sjax come first, as does a package that is installed."""
-        found = None if top in sys.stdlib_module_names or top == "s2sjax" else self._find(top)
-        if found is None or self.copied or not found[0].endswith("/__init__.py"):
-            return found is not None
+        """Whether it has a module. The standard library and s2sjax come first, and a package if it is installed."""
+        if top in sys.stdlib_module_names or top == "s2sjax":
+            return False
+        found = self._find(top)
+        if self.copied or (found and not found[0].endswith("/__init__.py")):
+            return found is not None or self._is_folder(top)
+        if not (found or self._is_folder(top)):
+            return False
         with without_current_directory():
             specs = (finder.find_spec(top, None) for finder in sys.meta_path)
             installed = next((spec.origin for spec in specs if spec and spec.origin), None)
-        return installed is None or Path(installed).resolve() != found[1].resolve()
+        return installed is None or (found is not None and Path(installed).resolve() != found[1].resolve())
+
+    def _is_folder(self, module: str) -> bool:
+        """Whether it is a package without an __init__.py."""
+        folders = [] if self.copied else self.folders
+        there = any(next((folder / module).glob("*.py"), None) for folder in folders)
+        return there or any(name.startswith(f"{module}/") for name in self.files)
 
     def module(self, name: str) -> ModuleType | None:
         if name.startswith(PREFIX):
             file = f"{name.removeprefix(PREFIX)}.py"
             return self.load(self.folders[0] / file) if file in self.files else None
         top, dot, rest = name.partition(".")
-        has = f"{top}.py" in self.files or f"{top}/__init__.py" in self.files
+        has = any(file == f"{top}.py" or file.startswith(f"{top}/") for file in self.files)
         return importlib.import_module(f"{top}{self._suffix}{dot}{rest}") if has else None
 
     # -------------------------------------------------------------------------------- other spaces
@@ -215,12 +227,11 @@ def _imports(content: bytes, folder: PurePosixPath) -> Iterator[str]:
         if isinstance(node, ast.Import):
             paths = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            package = [folder, *folder.parents][node.level - 1].parts if node.level else ()
+            package = [*folder.parts[: len(folder.parts) - node.level + 1]] if node.level else []
             module = [*package, *(node.module.split(".") if node.module else ())]
             paths = [[*module, alias.name] for alias in node.names]
         for path in paths:
-            if path[0] not in sys.stdlib_module_names and path[0] != "s2sjax":
-                yield from ("/".join(path[:end]) for end in range(1, len(path) + 1))
+            yield from ("/".join(path[:end]) for end in range(1, len(path) + 1))
 
 
 # ----------------------------------------------------------------------------------------- loading

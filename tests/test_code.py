@@ -45,6 +45,12 @@ WAYS = {name: {"mine.py": FILES[name].replace(*PARTS[name])} for name in PARTS} 
         "lib/inner.py": "from . import numbers\n\ndef times(x):\n    return numbers.scale * x\n",
         "lib/numbers.py": "scale = 1.75",
     },
+    "a folder beside it": {
+        "mine.py": FILES["model"].replace(
+            "return memory.final", "import lib.deep; return lib.deep.scale * memory.final"
+        ),
+        "lib/deep.py": "scale = 1.75",
+    },
     "a row by its name": {"mine.py": CELL.replace("from s2sjax.tasks", "#") + FILES["task"].replace(*LITERAL)},
     "a row as a default": {
         "mine.py": CELL
@@ -223,7 +229,9 @@ def test_settings_are_compared_as_settings(tmp_path):
     path = start(tmp_path, {"mine.py": text})
     start(tmp_path, {"mine.py": text + "# a remark"})
     assert "its seed is 0, not 1" in refused(lambda: start(tmp_path, {"mine.py": text.replace("seed=0", "seed=1")}))
-    (path / "code/mine.py").write_text(text)
+    (path / "code/mine.py").write_text("1 / 0")  # never executed
+    assert run.load(path).experiment.name == "a"
+    (path / "code/mine.py").unlink()
     assert run.load(path).experiment.name == "a"
 
 

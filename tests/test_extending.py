@@ -93,7 +93,11 @@ def test_files_beside_an_experiment_are_kept_too(tmp_path, call, monkeypatch):
     (tmp_path / "page.py").write_text(page, encoding="utf-8")
     code, _, err = call("train", "page.py", "--train.steps", "1", "--train.evaluate_every", "0")
     assert (code, err) == (0, "")
-    assert sorted(path.name for path in (tmp_path / "runs/cell/code").iterdir()) == ["code.json", "my_cell.py", "page.py"]
+    assert sorted(path.name for path in (tmp_path / "runs/cell/code").iterdir()) == [
+        "code.json",
+        "my_cell.py",
+        "page.py",
+    ]
     for name in ("my_cell.py", "page.py"):
         (tmp_path / name).unlink()
     opened = in_another_process("import s2sjax; print(s2sjax.load('runs/cell').experiment.model.cell)", tmp_path)
