@@ -225,7 +225,7 @@ class Service:
 
     def _turn(self) -> int:
         """The most lines of which a search takes at most twice as long as of one: see engine.py."""
-        seconds = {}
+        seconds: dict[int, float] = {}
         for rows in self.translator.sizes():
             for _ in range(TRIALS):
                 began = time.perf_counter()
