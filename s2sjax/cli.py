@@ -270,7 +270,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         about = f"entries of the {side} vocabulary; with both sizes, no data is read"
         plan.add_argument(f"--{side}-size", type=int, metavar="N", help=about)
     about = "measure s2sjax against other installed libraries (layers, train, decode), or the input pipeline (data)"
-    bench = command("bench", commands.bench, about, "NAME", "layers, train, decode, or data")
+    bench = command("bench", commands.bench, about, "NAME", "layers, train, decode, data, or serve")
+    bench.add_argument("--run", metavar="RUN", help="serve: the run folder whose server is measured")
     about = "of the models of train and decode (default: small on a CPU, base on an accelerator)"
     bench.add_argument("--size", choices=["small", "base"], help=about)
     about = "measure only models (train) or searches (decode) with NAME in their name; can be repeated"

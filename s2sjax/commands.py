@@ -23,12 +23,12 @@ from s2sjax.lines import Refused, chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, ends_by_signal, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
-BENCHMARKS = ("layers", "train", "decode", "data")
+BENCHMARKS = ("layers", "train", "decode", "data", "serve")
 _OF_LAYERS = (
     "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
 )  # fmt: skip
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
-    "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
+    "run": ("serve",), "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
 }  # fmt: skip
 """of `bench`: the benchmarks that each belongs to"""
 
@@ -313,6 +313,12 @@ def bench(options: argparse.Namespace, fields: list[str]) -> None:
         from s2sjax.bench import layers
 
         return layers.bench(layers.settings(options))
+    if options.subject == "serve":
+        from s2sjax.bench import serve as serving
+
+        if not options.run:
+            raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
+        return serving.bench(options.run, options.rounds)
     from s2sjax.bench import data as feeding
     from s2sjax.bench import decode as decoding
     from s2sjax.bench import train as training

@@ -6,24 +6,27 @@ function showLive() {
   let typed;
   const status = element("p", { class: "readout", "aria-live": "polite" });
   const found = element("div", {});
-  const input = element("textarea", { id: "source", rows: 2, autofocus: true, spellcheck: "false", dir: "auto", oninput: () => {
-    clearTimeout(typed);
-    typed = setTimeout(ask, 250);
-  } });
+  const input = about.files ? element("input", { id: "source", type: "file", onchange: ask })
+    : element("textarea", { id: "source", rows: 2, autofocus: true, spellcheck: "false", dir: "auto", oninput: () => {
+      clearTimeout(typed);
+      typed = setTimeout(ask, 250);
+    } });
+
+  async function request() {
+    if (about.files) return input.files.length ? { files: [await base64(input.files[0], about.most_bytes)] } : null;
+    const line = input.value.replace(/[\r\n]+/g, " ");
+    return line.trim() ? (about.explains ? { line } : { lines: [line] }) : null;
+  }
 
   async function ask() {
     if (waiting) waiting.abort();
-    const line = input.value.replace(/[\r\n]+/g, " ");
-    if (!line.trim()) {
-      found.replaceChildren();
-      status.textContent = "";
-      return;
-    }
     const mine = new AbortController();
     waiting = mine;
-    status.textContent = "working …";
     try {
-      const answer = await post(about.explains ? "/explain" : "/decode", about.explains ? { line } : { lines: [line] }, mine.signal);
+      const asked = await request();
+      status.textContent = asked ? "working …" : "";
+      if (!asked) return found.replaceChildren();
+      const answer = await post(about.explains ? "/explain" : "/decode", asked, mine.signal, (reason) => { status.textContent = reason; });
       status.textContent = "";
       found.replaceChildren(...answerViews(answer));
     } catch (error) {
@@ -36,20 +39,35 @@ function showLive() {
   document.getElementById("page").append(
     element("header", {}, element("h1", {}, "s2sjax, live"), element("p", {}, data(about.run, { class: "label run0" }),
       `: ${about.model}, ${about.task}, checkpoint of step ${about.step}${about.settings ? `, ${about.settings}` : ""}`)),
-    element("div", { class: "live" }, element("label", { for: "source" }, "source"), input), status, found,
+    element("div", { class: "live" }, element("label", { for: "source" }, about.files ? `source: a file, ${about.files}` : "source"), input), status, found,
     ...about.why.map(note), element("footer", {}, `s2sjax ${about.version}`));
 }
 
-async function post(path, request, signal) {
-  let answer;
-  try {
-    const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request), signal });
-    answer = await response.json();
+async function post(path, request, signal, wait) {
+  for (;;) {
+    let answer, response;
+    try {
+      response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request), signal });
+      answer = await response.json();
+    } catch (error) {
+      throw error.name === "AbortError" ? error : new Error("the server does not answer: is it still running?");
+    }
     if (response.ok) return answer;
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new Error("the server does not answer: is it still running?");
+    const later = Number(response.headers.get("Retry-After"));
+    if (!later) throw new Error(answer.error);
+    wait(answer.error);
+    await new Promise((resolve) => setTimeout(resolve, 1000 * later));
   }
-  throw new Error(answer.error);
+}
+
+function base64(file, most) {
+  if (file.size > most) throw new Error(`the file has ${file.size} bytes: at most ${most}`);
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(new Error("the file cannot be read"));
+    reader.readAsDataURL(file);
+  });
 }
 
 function answerViews(answer) {

@@ -40,6 +40,8 @@ WAITING = 4000
 """lines that may wait"""
 MOST_HELD = 100_000_000
 """bytes of files that wait"""
+TRIALS = 10
+"""of a search, the fastest of which counts"""
 CPU_ROWS = 16
 """lines of a batch on a CPU, which computes more of them no faster"""
 
@@ -223,9 +225,9 @@ class Service:
 
     def _turn(self) -> int:
         """The most lines of which a search takes at most twice as long as of one: see engine.py."""
-        seconds = {}
+        seconds: dict[int, float] = {}
         for rows in self.translator.sizes():
-            for _ in range(3):
+            for _ in range(TRIALS):
                 began = time.perf_counter()
                 self.translator.trial(self.params, rows)
                 seconds[rows] = min(seconds.get(rows, math.inf), time.perf_counter() - began)

@@ -1,14 +1,17 @@
-"""One thread that decodes. Requests take turns: each batch has lines of every request that waits.
+"""One thread that decodes. Requests take turns: a large one is decoded in slices, and small ones come in between.
 
-A large request is decoded in slices. While it is alone, a slice is a `turn`: few enough lines that a small request
-which comes in between waits about as long as it would take by itself. JAX runs in this thread only.
+A batch has lines of all requests that have waited for one before, or of all new requests; these two alternate. While
+others come, the slice of a large request is a `turn`: few enough lines that a small request waits for it about as long
+as it takes itself. JAX runs in this thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +21,8 @@ from typing import Any
 from s2sjax.errors import UserError
 from s2sjax.training import settings
 
+QUIET = 1.0
+"""seconds without a second request, after which a large one gets whole programs instead of turns"""
 WINDOW = 0.004
 """most seconds that a batch waits for clients that were answered with the last one, and may ask again"""
 
@@ -65,11 +70,13 @@ class Engine:
     def __init__(self, answer: Callable[[list[Any]], list[Any]], sizes: Sequence[int], waiting: int):
         self._answer, self._sizes, self._limit = answer, tuple(sizes), waiting
         self.turn = self._sizes[-1]
-        """items of a request that is alone, in one batch"""
+        """items of a large request in one batch, while others come"""
         self._jobs: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._waiting = self._answered = 0
+        self._shared, self._new = -math.inf, False
+        """when a second request came last; whether the last batch had only new requests, while others waited"""
         self._stopped = False
         self.requests = self.items = self.batches = 0
         self._thread = threading.Thread(target=settings.inherit(self._work), name="engine", daemon=True)
@@ -84,6 +91,7 @@ class Engine:
             self._check(self._waiting + len(items))
             self.requests += 1
             if items:
+                self._shared = time.monotonic() if self._jobs else self._shared
                 self._waiting += len(items)
                 self._jobs.append(job)
                 self._changed.notify()
@@ -136,18 +144,25 @@ class Engine:
                 self._run(*call)
 
     def _take(self) -> list[Picked]:
-        """The next batch: in turns, one item of each request that waits, until a program is full."""
-        self._jobs = deque(job for job in self._jobs if not job.future.done())  # one may have failed, or be given up
-        self._waiting = sum(job.left for job in self._jobs)
-        size = self._fit(min(max(self.turn, len(self._jobs)), self._waiting))
+        """The next batch: in turns, one item of each request, until a program is full."""
+        jobs = [job for job in self._jobs if not job.future.done()]  # one may have failed, or be given up
+        new = [job for job in jobs if not job.taken]
+        self._new = 0 < len(new) < len(jobs) and not self._new
+        queue = deque(new if self._new else jobs)
+        turn = self.turn if time.monotonic() - self._shared < QUIET else self._sizes[-1]
+        size = self._fit(min(max(turn, len(queue)), sum(job.left for job in queue)))
         batch: list[Picked] = []
-        while self._jobs and len(batch) < size:
-            job = self._jobs.popleft()
+        while queue and len(batch) < size:
+            job = queue.popleft()
             batch.append((job, job.taken))
             job.taken += 1
             if job.left:
-                self._jobs.append(job)
-        self._waiting -= len(batch)
+                queue.append(job)
+        served = {job for job, _ in batch}
+        self._jobs = deque(
+            [job for job in jobs if job not in served] + [job for job in jobs if job in served and job.left]
+        )
+        self._waiting = sum(job.left for job in self._jobs)
         return batch
 
     def _fit(self, count: int) -> int:

@@ -179,8 +179,8 @@ class Server:
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether another request may follow."""
         try:
-            request, content = await self._read(reader, writer)
-            found = await self._answer(request, content)
+            request, route, content = await self._read(reader, writer)
+            found = await self._answer(route, http.parse_body(content) if request.method == "POST" else None)
         except Refused as refused:
             writer.write(_error(refused))
             await self._sent(writer)
@@ -203,7 +203,9 @@ class Server:
                 while await reader.read(65536):
                     pass
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[http.Request, bytes]:
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[http.Request, Route, bytes]:
         with self._waits():
             async with asyncio.timeout(IDLE):
                 first = await reader.readexactly(1)
@@ -214,7 +216,7 @@ class Server:
                 except asyncio.LimitOverrunError:
                     raise Refused(431, f"the headers are too large: at most {MOST_HEAD:,} bytes") from None
             request = http.parse(head)
-            self._route(request)
+            route = self._route(request)
             length = http.body_length(request, self.service.most_bytes)
             while length + sum(self._slow.values()) > MOST_READING and self._close_slowest(reads=True):
                 pass
@@ -222,7 +224,7 @@ class Server:
                 if length and request.headers.get("expect", "").lower() == "100-continue":
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 try:
-                    return request, await reader.readexactly(length)
+                    return request, route, await reader.readexactly(length)
                 except asyncio.IncompleteReadError:
                     raise Refused(400, "the body ends before its Content-Length") from None
 
@@ -237,10 +239,9 @@ class Server:
             raise Refused(405, f"{request.path} answers {route.method} only", Allow=route.method)
         return route
 
-    async def _answer(self, request: http.Request, content: bytes) -> bytes:
-        """The answer to a request, ready to be sent."""
-        route, later = self._route(request), {"Retry-After": "1"}
-        asked = http.parse_body(content) if request.method == "POST" else None
+    async def _answer(self, route: Route, asked: Any) -> bytes:
+        """The answer to the JSON of a request, ready to be sent."""
+        later = {"Retry-After": "1"}
         try:
             found = route.answer(asked)
             if isinstance(found, Future):

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -169,3 +170,50 @@ def test_live_input_shows_output_nbest_attention_and_tree(trained, browser):
         thread.join()
         found.server_close()
         service.engine.close()
+
+
+def test_a_run_that_reads_files_has_a_button_to_choose_one(browser):
+    """The page waits while programs are compiled, sends the file in base64, and shows what comes back."""
+    asked = []
+
+    class Pictures:
+        run, why, translates, most_bytes = SimpleNamespace(folder=Path("runs/pictures")), [], False, 1_000_000
+
+        def about(self):
+            return {"run": "runs/pictures", "model": "M", "task": "Captioning", "step": 1, "settings": "", "nbest": 1,
+                    "files": "JPEG or PNG", "most_bytes": 9}  # fmt: skip
+
+        def health(self):
+            return {"status": "ok"}
+
+        def decode(self, request):
+            asked.append(request)
+            if len(asked) == 1:
+                raise api.Warming("1 of 2 are ready")
+            return {"outputs": [{"text": "a red square"}]}
+
+        explain = decode
+
+    found = server.Server(Pictures(), "127.0.0.1", 0)
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    try:
+        browser.errors.clear()
+        browser.open(found.url)
+        choose = (
+            "(bytes) => { const t = new DataTransfer(); t.items.add(new File([new Uint8Array(bytes)], 'a.png'));"
+            " const input = document.querySelector('input[type=file]'); input.files = t.files;"
+            " input.dispatchEvent(new Event('change')) }"
+        )
+        browser.run(f"({choose})([1, 2, 255])")
+        browser.wait_for("document.querySelector('#output')")
+        assert browser.run("document.querySelector('#output').textContent") == "a red square"
+        assert asked == [{"files": ["AQL/"]}] * 2
+        browser.run(f"({choose})([0,0,0,0,0,0,0,0,0,0])")
+        browser.wait_for("document.querySelector('.error')")
+        assert "the file has 10 bytes: at most 9" in browser.run("document.querySelector('.error').textContent")
+        assert len(asked) == 2
+    finally:
+        found.shutdown()
+        thread.join()
+        found.server_close()
