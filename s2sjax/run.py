@@ -217,6 +217,7 @@ class Run:
         return self._params[average, mesh]
 
     def _restore(self, average: int, mesh: jax.sharding.Mesh | None) -> tuple[Any, int]:
+        settings.check()
         with shapes_only():
             # A key made outside would be computed, by a program that is compiled first.
             template = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))

@@ -96,8 +96,7 @@ class Programs:
         if program is not self._step:
             return program(state, batch)
         try:
-            with self._with_mesh():
-                return program(state, batch)
+            return program(state, batch)  # outside of the mesh: JAX constrains no sharding operation by operation
         except FloatingPointError as error:
             raise UserError(
                 f"step {int(state.step) + 1}: {str(error).splitlines()[0].rstrip('.')} ({settings.place_of(error)}): "
@@ -146,11 +145,8 @@ class Programs:
 
     def lower(self, batch: Batch) -> Any:
         """The step for batches of these shapes, ready to be compiled."""
-        with self._tracing, self._with_mesh():
+        with self._tracing, contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             return self._step.lower(self._state, self._abstract(batch))
-
-    def _with_mesh(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
 
     def _abstract(self, batch: Batch) -> Batch:
         sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)

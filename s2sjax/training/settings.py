@@ -21,7 +21,7 @@ def check() -> None:
     """Refuses a setting under which nothing can be trained."""
     if jax.config.jax_enable_x64:
         raise UserError(
-            "jax_enable_x64 is on, and parameters are trained in float32: unset JAX_ENABLE_X64, or call this outside of "
+            "jax_enable_x64 is on, and parameters are float32: unset JAX_ENABLE_X64, or call this outside of "
             "jax.enable_x64(); for more exact products use jax.default_matmul_precision('highest')"
         )
 

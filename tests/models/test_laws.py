@@ -198,8 +198,7 @@ OF_STRUCTURE = (
 build_optimized = cache(partial(zoo.Pure, sharp=1.5, options=zoo.AS_USERS_COMPILE))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["luong", "transformer-post"])
+@zoo.each(sorted(zoo.FAMILIES), quick=())
 @pytest.mark.parametrize("law", OF_STRUCTURE, ids=lambda law: law.__name__.removeprefix("test_"))
 def test_the_laws_hold_with_the_optimisations_of_xla(law, name):
     """As users compile; everywhere else they are off, to save time."""
