@@ -25,6 +25,7 @@ from s2sjax.config.serialize import PREFIX
 from s2sjax.core import tables
 from s2sjax.errors import UserError
 from s2sjax.experiment_file import Space, hashes, space_of_file, spaces_of
+from s2sjax.files import replace_file
 from s2sjax.training import hosts
 
 FOLDER, RECORD = "code", "code.json"
@@ -148,7 +149,7 @@ def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step
     archive = run / FOLDER / f"until-step-{step}"
     if old.files and changed and step and not archive.exists():
         for name, content in old.files.items():
-            _write(archive / name, content)
+            replace_file(archive / name, content)
         former = [*former, {"until_step": step, "sha256": hashes(old.files)}]
     for path in (run / FOLDER).glob("*.py"):
         if path.name not in new.files:
@@ -166,16 +167,9 @@ def _store_added(run: Path, experiment: config.Experiment, file: str | Path | No
 
 def _store(run: Path, code: Code) -> None:
     for name, content in code.files.items():
-        _write(run / FOLDER / name, content)
+        replace_file(run / FOLDER / name, content)
     record = {"loaded": code.loaded, "needed": code.needed, "sha256": hashes(code.files), "former": code.former}
-    _write(run / FOLDER / RECORD, json.dumps(record, indent=2).encode() + b"\n")
-
-
-def _write(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_bytes(content)
-    os.replace(draft, path)
+    replace_file(run / FOLDER / RECORD, json.dumps(record, indent=2).encode() + b"\n")
 
 
 # ----------------------------------------------------------------------------------------- opening

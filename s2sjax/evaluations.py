@@ -24,6 +24,7 @@ from s2sjax import code, config, folder
 from s2sjax.errors import UserError
 from s2sjax.evaluate.counter import counting
 from s2sjax.evaluate.metrics import Result, summary
+from s2sjax.files import replace_file
 from s2sjax.tasks.task import Task
 from s2sjax.training import hosts
 from s2sjax.training.heartbeat import working
@@ -234,8 +235,8 @@ def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results:
         if former is None or (_undated(former) == _undated(evaluation.page) and _text(path / OUTPUTS) == outputs):
             break
     page = {**evaluation.page, "date": datetime.now(UTC).isoformat(timespec="milliseconds")}
-    folder.write(path / OUTPUTS, outputs)
-    folder.write(path / RESULTS, _dump(page, indent=2) + "\n")  # last: a name with results has its outputs
+    replace_file(path / OUTPUTS, outputs)
+    replace_file(path / RESULTS, _dump(page, indent=2) + "\n")  # last: a name with results has its outputs
     return Evaluation(path, page)
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from s2sjax import __version__, code, config, lock
 from s2sjax.core import tables
-from s2sjax.errors import UserError, naming
+from s2sjax.errors import UserError
 from s2sjax.experiment_file import spaces_of
+from s2sjax.files import replace_file
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import hosts
 
@@ -96,7 +96,7 @@ def start_task(
     }
     if init or page.get("init"):
         new_page["init"] = init or page["init"]
-    write(folder / CONFIG, json.dumps(new_page, indent=2) + "\n")
+    replace_file(folder / CONFIG, json.dumps(new_page, indent=2) + "\n")
     return task
 
 
@@ -149,15 +149,6 @@ def _with_schedule_steps(experiment: config.Experiment, recorded: int | None) ->
 
 def _fingerprints(assets: Assets) -> dict[str, str]:
     return {name: asset.fingerprint for name, asset in assets.items()}
-
-
-def write(path: Path, content: str) -> None:
-    """Writes the whole file or nothing."""
-    draft = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(path):
-        draft.write_text(content, encoding="utf-8")
-    os.replace(draft, path)
 
 
 def flat(page: Any, prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ ROOT = Path(s2sjax.__file__).parent
 # From the bottom up; a package may import itself and those named before it.
 LAYERS = [
     "errors",
+    "files",
     "addresses",
     "core",
     "config",
@@ -50,9 +51,9 @@ LAYERS = [
 # Narrower than the order alone allows: the core is jax and nothing of ours, and these packages know nothing of models.
 ALLOWED = {
     "core": {"core"},
-    "data": {"errors", "config", "core", "data"},
-    "training": {"errors", "config", "core", "training"},
-    "evaluate": {"errors", "config", "core", "data", "evaluate"},
+    "data": {"errors", "files", "config", "core", "data"},
+    "training": {"errors", "files", "config", "core", "training"},
+    "evaluate": {"errors", "files", "config", "core", "data", "evaluate"},
     "align": {"errors", "data", "align"},
 }
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax.errors import UserError, naming
+from s2sjax.errors import UserError
+from s2sjax.files import naming
 
 
 def fingerprint(content: Any) -> str:

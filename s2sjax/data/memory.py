@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from s2sjax import config
 from s2sjax.config.memory import Rows, encode
 from s2sjax.data import Example, Split
 from s2sjax.errors import UserError
+from s2sjax.files import replace_file
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -31,10 +31,7 @@ def save(corpus: Any, folder: Path) -> None:
     for split, rows in _splits(corpus):
         path = _path(folder, split, rows)
         if rows.rows and not path.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.partial")
-            draft.write_bytes(b"".join(map(encode, rows.rows)))
-            os.replace(draft, path)
+            replace_file(path, b"".join(map(encode, rows.rows)))
 
 
 def load(corpus: Any, folder: Path) -> Any:

@@ -38,7 +38,8 @@ from s2sjax import config
 from s2sjax.config.data import Normalize
 from s2sjax.core.tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
 from s2sjax.data import Example, segmentation
-from s2sjax.errors import UserError, naming
+from s2sjax.errors import UserError
+from s2sjax.files import naming
 
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 

@@ -16,7 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from s2sjax import config
-from s2sjax.errors import UserError, naming
+from s2sjax.errors import UserError
+from s2sjax.files import naming
 
 DPI = 200
 MOST_PIXELS, LONGEST_SIDE = 60e6, 30_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from s2sjax import config, evaluations, folder
+from s2sjax import config, evaluations
 from s2sjax.comparison import DIFFERENT, FEWEST_RESAMPLES
 from s2sjax.errors import UserError
+from s2sjax.files import replace_file
 from s2sjax.report import page
 from s2sjax.report.contents import Limits, contents, size
 from s2sjax.report.subjects import open_all
@@ -37,7 +38,7 @@ def write(
     file = check_out(out) if out else subjects[0].run.folder / NAME
     values = contents(subjects, limits)
     title = ", ".join(subject.label for subject in subjects)
-    folder.write(file, page.render(f"{title}: s2sjax report", values, page.REPORT))
+    replace_file(file, page.render(f"{title}: s2sjax report", values, page.REPORT))
     say(f"wrote {file} ({size(file.stat().st_size)})")
     return file
 

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 
 from s2sjax.errors import UserError
+from s2sjax.files import replace_file
 from s2sjax.training import hosts, reading
 from s2sjax.training.damage import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
 from s2sjax.training.fingerprints import fingerprints, named_leaves
-from s2sjax.training.progress import replace_file
 from s2sjax.training.state import TrainState
 
 if TYPE_CHECKING:  # it is slow to import, and decoding mostly does without it

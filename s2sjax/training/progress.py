@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from s2sjax.errors import naming
+from s2sjax.files import naming, replace_file
 from s2sjax.training import hosts
 from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
 
@@ -264,14 +263,6 @@ def remove_samples_after(path: Path, step: int) -> None:
 def _append(path: Path, line: str) -> None:
     with naming(path), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file completely or not at all."""
-    draft = path.with_name(f".{path.name}.partial")
-    with naming(path):
-        draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
 
 
 def _plain(value: Any) -> Any:

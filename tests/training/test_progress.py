@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from s2sjax import folder
 from s2sjax.cli import _explain
 from s2sjax.evaluate.counter import count, counting
+from s2sjax.files import replace_file
 from s2sjax.training import heartbeat
 from s2sjax.training.heartbeat import Heartbeat
-from s2sjax.training.progress import Log, remove_after, remove_samples_after, replace_file
+from s2sjax.training.progress import Log, remove_after, remove_samples_after
 
 
 def numbers(total, weight, norm=1.0):
@@ -261,12 +261,11 @@ def test_a_full_disk_is_told_with_the_file_and_what_was_written_stays(tmp_path, 
         assert _explain(caught.value) == (
             f"{tmp_path / name}: No space left on device: free some space, and run the same command again"
         )
-    for write_file in (replace_file, folder.write):
-        (tmp_path / "config.json").write_text("before")
-        fill(".config.json.partial")
-        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'config.json'}'"):
-            write_file(tmp_path / "config.json", "after")
-        assert (tmp_path / "config.json").read_text() == "before"
+    (tmp_path / "config.json").write_text("before")
+    fill(".config.json.partial")
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'config.json'}'"):
+        replace_file(tmp_path / "config.json", "after")
+    assert (tmp_path / "config.json").read_text() == "before"
 
 
 def test_events_that_cannot_be_written_do_not_hide_what_ended_the_run(tmp_path, monkeypatch, capsys):
