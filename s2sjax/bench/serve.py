@@ -30,7 +30,7 @@ def bench(folder: str, rounds: int) -> None:
     opened = run.load(folder)
     if not opened.task.generates_text:
         raise UserError(f"{folder} does not translate text: name a run that does")
-    split = run.default_split(opened.task)
+    split = opened.task.default_split
     if split is None:
         raise UserError(f"{folder} has no dev or test examples to decode: name another run")
     examples: Any = opened.task.examples(split)

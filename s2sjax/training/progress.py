@@ -75,8 +75,8 @@ class Log:
             self._live.start()
         self._at = step
         self._clear()
-        self._sums = {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
-        self._scalars = dict(partial.get("scalars", {}))
+        self._sums |= {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
+        self._scalars |= partial.get("scalars", {})
         self._begin -= partial.get("seconds", 0.0)
         self._counted_from = step - step % self._every if self._sums else step
         if self._is_leader:
