@@ -274,17 +274,18 @@ def train(
     task.check_mesh(mesh.shape)
     with hosts.leader_first("data"):  # which it may have to fetch
         data = task.read()
-        if task.has("test"):
-            task.examples("test")  # what is wrong with it is said now, not after hours of training
-    if e.train.evaluate_every and not task.has("dev"):
+        held_out = {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
+    if e.train.evaluate_every and "dev" not in held_out:
         raise UserError("there are no dev examples to evaluate: give some, or set train.evaluate_every 0")
-    dev = task.examples("dev") if e.train.evaluate_every else []
+    dev = held_out["dev"] if e.train.evaluate_every else []
     with hosts.leader_first("run folder"):
         source, assets = (None, None) if other is None else (str(other.folder), other.task.assets)
         task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None)
     e = task.experiment
     run = Run(Path(path), task)
     task.check_predictor()  # predictions that cannot be made are refused now, not after hours of training
+    for split, examples in {"train": data, **held_out}.items():
+        task.check_examples(split, examples)
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
     columns = task.columns(data)
@@ -297,7 +298,9 @@ def train(
 
     rows = plan.rows[0]
     template = abstract_state(run, mesh, rows)
-    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *task.remarks(data)]))
+    remarks = [*task.remarks(data), *task.overlaps(data, held_out)]
+    del held_out
+    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *remarks]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
     for line in describe_change(schedule_before, experiment.train, e.train, step):
