@@ -94,6 +94,8 @@ class _Keys(NamedTuple):
     source: bytes
     normal: frozenset[bytes]
     exact: frozenset[bytes]
+    hash: int
+    """of the source: fast to compare with, and equal by chance at times"""
 
     @property
     def all(self) -> frozenset[bytes]:
@@ -110,7 +112,7 @@ class Overlaps:
     def __init__(self, held_out: Mapping[str, Iterable[AnySides]], noun: str = "example"):
         self._noun = noun
         self._keys = {split: list(filter(None, map(_keys, sides))) for split, sides in held_out.items()}
-        self._sources = {keys.source for each in self._keys.values() for keys in each}
+        self._hashes = {keys.hash for each in self._keys.values() for keys in each}
         self._found: dict[str, set[bytes]] = {"train": set()}
         if "dev" in self._keys:
             self._found["dev"] = set().union(*(keys.all for keys in self._keys["dev"]))
@@ -118,7 +120,7 @@ class Overlaps:
     def watch(self, sides: Iterable[Any]) -> Iterator[Any]:
         """The training examples, compared as they pass."""
         for side in sides:
-            if _digest(_normal(side.source)) in self._sources and (keys := _keys(side)) is not None:
+            if hash(_normal(side.source)) in self._hashes and (keys := _keys(side)) is not None:
                 self._found["train"] |= keys.all
             yield side
 
@@ -158,7 +160,7 @@ def _keys(side: AnySides) -> _Keys | None:
     targets = side.targets or ("",)
     normal = frozenset(_digest(b"normal", source, _normal(target)) for target in targets)
     exact = frozenset(_digest(b"exact", _bytes(side.source), _bytes(target)) for target in targets)
-    return _Keys(_digest(source), normal, exact)
+    return _Keys(_digest(source), normal, exact, hash(source))
 
 
 def _bytes(side: str | bytes) -> bytes:

@@ -308,6 +308,8 @@ class RegressionTask(Task):
         values, least = np.asarray(data.series.values(), np.float64), data.steps + data.horizon
         has = f"the series has {len(values)} values"
         require(len(values) >= least, f"{has}: data.steps {data.steps} and data.horizon {data.horizon} need {least}")
+        for index in np.flatnonzero(~np.isfinite(values))[:1]:
+            raise UserError(f"{data.series.where(index)} is {values[index]}: give finite numbers, or leave it out")
         return values
 
     def _splits(self, count: int) -> np.ndarray:
@@ -360,6 +362,18 @@ class RegressionTask(Task):
         for window in data:
             digest.update(np.append(window.values, window.target).tobytes())
         return digest.hexdigest()
+
+    def remarks(self, data: Sequence[Window]) -> list[str]:
+        options, total = self.experiment.data, len(self._values())
+        ahead = options.steps + options.horizon - 1
+        splits, read = self._splits(total - ahead), np.zeros(total, bool)
+        for first in np.flatnonzero(splits == "train"):
+            read[first : first + options.steps] = True
+        predicted = read[ahead:][(splits == "dev") | (splits == "test")]
+        if not predicted.any():
+            return []
+        leak = f"training reads {predicted.sum():,} of the {len(predicted):,} values that dev and test predict"
+        return [f"{leak}: set data.split gap to measure forecasts"]
 
     def sides(self, split: str, examples: Sequence[Window]) -> Iterable[Sides]:
         return (Sides(window.values.tobytes(), (np.float64(window.target).tobytes(),)) for window in examples)

@@ -111,6 +111,19 @@ def test_by_default_no_value_is_in_two_parts(steps, horizon, dev_percent, test_p
     assert all(max(one) < min(other) for one, other in pairwise(in_order))
 
 
+def test_a_split_that_leaks_says_so():
+    spread, by_time, gap = (Windows(Numbers(100), steps=4, split=split) for split in ("spread", "time", "gap"))
+    task = Regression("x", spread).task()
+    train = {value for window in task.read() for value in window.values}
+    targets = [window.target for split in ("dev", "test") for window in task.examples(split)]
+    read = len(train.intersection(targets))
+    assert read > 0 and task.remarks(task.read()) == [
+        f"training reads {read} of the {len(targets)} values that dev and test predict: "
+        "set data.split gap to measure forecasts"
+    ]
+    assert all(Regression("x", data).task().remarks([]) == [] for data in (by_time, gap))
+
+
 def test_the_scale_is_that_of_the_training_values(tmp_path):
     task = Regression("x", Windows(Numbers(100), steps=4, scale="range")).task()
     train = task.read()
@@ -143,6 +156,11 @@ def test_the_default_model_beats_persistence():
     assert found["mse"].value < 0.1 * found["persistence"].value
 
 
+class NotANumber(Series):
+    def values(self):
+        return np.where(np.arange(60) == 2, np.nan, 1.0)
+
+
 @settings
 class Huge(Series):
     largest: float = 1.7e308
@@ -164,6 +182,7 @@ class Huge(Series):
         (Huge(1e30, 59), {}, "value 60 of Huge is 1e+30, too far from the training values (scaled by 2."),
         (Huge(1e30, 59), {"scale": "range"}, "value 60 of Huge is 1e+30, too far from the training values"),
         (Fibonacci(300), {}, "value 2"),
+        (NotANumber(), {}, "value 3 of NotANumber is nan: give finite numbers, or leave it out"),
     ],
 )
 def test_numbers_that_overflow_are_refused_before_training(tmp_path, series, options, message):
