@@ -28,8 +28,8 @@ from s2sjax.tasks.regression import Fibonacci, SeriesEvaluate, SeriesModel, Wind
 
 experiment = Regression(
     name="fibonacci",
-    data=Windows(Fibonacci(1200), steps=20, tokens=160),
-    model=SeriesModel(width=2, cell="rnn", attention=False),
+    data=Windows(Fibonacci(1200), steps=20, split="spread", scale="range", tokens=160),
+    model=SeriesModel(width=2, cell="rnn", attention=False, output="tanh", residual=False),
     train=Train(
         steps=3000,
         learning_rate=3e-2,

@@ -145,6 +145,7 @@ def evaluate(
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}: choose from {', '.join(SPLITS)}")
     examples = task.examples(split)
+    task.check_examples(split, examples)
     run.check_ensemble(others)
     params, step = run.params(average, mesh)
     further = [other.params(average, mesh) for other in others]

@@ -286,18 +286,19 @@ def train(
     task.check_mesh(mesh.shape)
     with hosts.leader_first("data"), working("reading the data"):  # which it may have to fetch
         data = task.read()
-        if task.has("test"):
-            task.examples("test")  # what is wrong with it is said now, not after hours of training
+        held_out = {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
     e = task.replace(folder.with_recorded(e, Path(path))).suited(data)
-    if e.train.evaluate_every and not task.has("dev"):
+    if e.train.evaluate_every and "dev" not in held_out:
         raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
-    dev = task.examples("dev") if e.train.evaluate_every else []
+    dev = held_out["dev"] if e.train.evaluate_every else []
     with hosts.leader_first("run folder"), working("learning the vocabularies"):
         source, assets = (None, None) if other is None else (str(other.folder), other.task.assets)
         task = folder.start_task(e, Path(path), data, file, source, assets if init_assets else None, accept_code)
     e = task.experiment
     run = Run(Path(path), task)
     task.check_predictor()  # predictions that cannot be made are refused now, not after hours of training
+    for split, examples in {"train": data, **held_out}.items():
+        task.check_examples(split, examples)
     log = Log(run.folder, e.train.steps, e.train.log_every)
 
     with working("converting the data"):
@@ -320,8 +321,9 @@ def train(
 
     rows = plan.rows[0]
     template = abstract_state(run, mesh, rows)
-    chosen = folder.describe_choice(experiment, e)
-    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *chosen, *task.remarks(data)]))
+    remarks = [*folder.describe_choice(experiment, e), *task.remarks(data), *task.overlaps(data, held_out)]
+    del held_out
+    log.print("\n".join([*_describe(run, template, columns, plan, mesh), *remarks]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
     for line in describe_change(schedule_before, experiment.train, e.train, step):

@@ -24,7 +24,7 @@ parts.py        a training set split into parts with few distinct target words
 segmentation.py random subword segmentation
 prepare.py      encodes a corpus once, into a folder
 records.py      reads that folder
-remarks.py      what is odd about training text
+remarks.py      what is odd about the data; examples that two splits share
 """
 
 import hashlib

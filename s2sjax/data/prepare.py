@@ -30,8 +30,8 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.core.tokens import EOS
-from s2sjax.data import Example, pairs, records, sources, text, tfds
-from s2sjax.data.remarks import Remarks
+from s2sjax.data import Example, Split, pairs, records, sources, text, tfds
+from s2sjax.data.remarks import Overlaps, Remarks
 from s2sjax.errors import UserError
 
 CHUNK = 4096
@@ -85,8 +85,11 @@ def prepare(
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
+    splits: tuple[Split, ...] = ("dev", "test")
+    held_out = [split for split in splits if sources.has(data.corpus, split)]
     remarks = Remarks(data.corpus)
-    fingerprint = pairs.fingerprint(remarks.watch(train.with_stage("reading")))
+    overlaps = Overlaps({split: sources.stream(data.corpus, split) for split in held_out})
+    fingerprint = pairs.fingerprint(overlaps.watch(remarks.watch(train.with_stage("reading"))))
     made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
     settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
     if (folder / records.MANIFEST).is_file():
@@ -98,15 +101,14 @@ def prepare(
     vocabularies = _start(journal, train)
     sections = _write_sections(journal, train.with_stage("writing"), vocabularies, workers, section)
     _join(journal, sections)
-    for split in ("dev", "test"):
-        if sources.has(data.corpus, split):  # type: ignore[arg-type]
-            _write_text(journal, split, sources.stream(data.corpus, split))  # type: ignore[arg-type]
+    for split in held_out:
+        _write_text(journal, split, sources.stream(data.corpus, split))
     manifest = {
         **settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
-        "remarks": remarks.lines(),
+        "remarks": [*remarks.lines(), *overlaps.lines()],
     }
     manifest_file, _ = journal.claim(records.MANIFEST, f".{records.MANIFEST}.partial")
     _write(manifest_file, json.dumps(manifest, indent=2) + "\n")

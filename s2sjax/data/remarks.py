@@ -1,12 +1,16 @@
-"""What is odd about training text but no error: how often it occurs, and where first.
+"""What is odd about the data but no error: how often it occurs, and where first.
 
 train.tsv: 12 of 3,000 lines have a blank source, the first is line 7
+3 of 500 dev sentences are also in train, 1 of them with another case, blanks or Unicode form
 """
 
 from __future__ import annotations
 
+import hashlib
+import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from s2sjax import config
 from s2sjax.config.paths import relative_path
@@ -70,3 +74,116 @@ def remarks(corpus: config.Corpus, examples: Iterable[Example]) -> list[str]:
 def _files(corpus: config.Corpus) -> tuple[str, ...]:
     """Whose line n is example n."""
     return corpus.train if isinstance(corpus, config.TextFiles) and not corpus.dev_percent else ()
+
+
+# ----------------------------------------------------------------------- examples in two splits
+
+
+class Sides(NamedTuple):
+    """What an example reads, and what it may correctly predict: text, or the bytes of anything else."""
+
+    source: str | bytes
+    targets: tuple[str | bytes, ...] = ()
+    """empty for a text without targets"""
+
+
+AnySides = Sides | Example
+
+
+class _Keys(NamedTuple):
+    source: bytes
+    normal: frozenset[bytes]
+    exact: frozenset[bytes]
+    hash: int
+    """of the source: fast to compare with, and equal by chance at times"""
+
+    @property
+    def all(self) -> frozenset[bytes]:
+        return self.normal | self.exact | {self.source}
+
+
+class Overlaps:
+    """Counts the examples of dev and test that train has, too, and those of test that dev has.
+
+    Only dev and test are kept, as hashes, while the training examples pass. Two examples are the same if source and a
+    target are, exactly or but for case, blanks and Unicode form. Blank sources count for nothing.
+    """
+
+    def __init__(self, held_out: Mapping[str, Iterable[AnySides]], noun: str = "example"):
+        self._noun = noun
+        self._keys = {split: list(filter(None, map(_keys, sides))) for split, sides in held_out.items()}
+        self._hashes = {keys.hash for each in self._keys.values() for keys in each}
+        self._found: dict[str, set[bytes]] = {"train": set()}
+        if "dev" in self._keys:
+            self._found["dev"] = set().union(*(keys.all for keys in self._keys["dev"]))
+
+    def watch(self, sides: Iterable[Any]) -> Iterator[Any]:
+        """The training examples, compared as they pass."""
+        for side in sides:
+            if hash(_normal(side.source)) in self._hashes and (keys := _keys(side)) is not None:
+                self._found["train"] |= keys.all
+            yield side
+
+    def lines(self) -> list[str]:
+        """One for each two splits that share examples."""
+        pairs = [("dev", "train"), ("test", "train"), ("test", "dev")]
+        known = [(split, other) for split, other in pairs if split in self._keys and other in self._found]
+        return [line for split, other in known if (line := self._line(split, other))]
+
+    def _line(self, split: str, other: str) -> str:
+        found, total = self._found[other], len(self._keys[split])
+        exact = sum(not found.isdisjoint(keys.exact) for keys in self._keys[split])
+        same = sum(not found.isdisjoint(keys.normal) for keys in self._keys[split])
+        source = sum(keys.source in found for keys in self._keys[split])
+        parts = []
+        if same:
+            parts.append(f"{same:,} of {total:,} {split} {self._noun}s {_is(same)} also in {other}")
+            if same > exact:
+                parts.append(f"{same - exact:,} of them with another case, blanks or Unicode form")
+        if source > same:
+            what = f"{source - same:,} more" if same else f"{source:,} of {total:,} {split} {self._noun}s"
+            parts.append(f"{what} {_has(source - same)} a source of {other} with another target")
+        return ", ".join(parts)
+
+
+def overlaps(train: Iterable[AnySides], held_out: Mapping[str, Iterable[AnySides]], noun: str) -> list[str]:
+    found = Overlaps(held_out, noun)
+    deque(found.watch(train), maxlen=0)
+    return found.lines()
+
+
+def _keys(side: AnySides) -> _Keys | None:
+    """None of a blank source."""
+    source = _normal(side.source)
+    if not source:
+        return None
+    targets = side.targets or ("",)
+    normal = frozenset(_digest(b"normal", source, _normal(target)) for target in targets)
+    exact = frozenset(_digest(b"exact", _bytes(side.source), _bytes(target)) for target in targets)
+    return _Keys(_digest(source), normal, exact, hash(source))
+
+
+def _bytes(side: str | bytes) -> bytes:
+    return side.encode(errors="surrogatepass") if isinstance(side, str) else side
+
+
+def _normal(side: str | bytes) -> bytes:
+    """A text in NFKC, lower case, with single blanks."""
+    if isinstance(side, str):
+        side = " ".join(unicodedata.normalize("NFKC", side).casefold().split())
+    return _bytes(side)
+
+
+def _digest(*parts: bytes) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.digest()
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _has(count: int) -> str:
+    return "has" if count == 1 else "have"

@@ -6,7 +6,7 @@ writes the caption.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from s2sjax.data import text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket, Buckets, Columns, Ragged, Shared
 from s2sjax.data.pictures import Captioned, CaptionedFiles, Picture, fingerprint
+from s2sjax.data.remarks import Sides
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.decoding import Output
 from s2sjax.models.identity import Identity
@@ -227,6 +228,9 @@ class CaptioningTask(GenerationTask):
 
     def fingerprint(self, data: Sequence[Picture]) -> str:
         return fingerprint(data)
+
+    def sides(self, split: str, examples: Sequence[Picture]) -> Iterable[Sides]:
+        return (Sides(picture.pixels.tobytes(), tuple(picture.captions)) for picture in examples)
 
     def learn_assets(self, data: Sequence[Picture]) -> Assets:
         lines = [caption for picture in data for caption in picture.captions]

@@ -5,7 +5,7 @@ The encoder of any family reads text or frames; its states are pooled into one v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +23,7 @@ from s2sjax.data import labels, text
 from s2sjax.data.assets import Labels, Statistics, load_json
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.labels import Labelled
+from s2sjax.data.remarks import Sides
 from s2sjax.errors import UserError
 from s2sjax.evaluate import labels as scores
 from s2sjax.evaluate.batched import Batched
@@ -153,6 +154,20 @@ class ClassificationTask(Task):
 
     def fingerprint(self, data: Sequence[Labelled]) -> str:
         return labels.fingerprint(data)
+
+    def sides(self, split: str, examples: Sequence[Labelled]) -> Iterable[Sides]:
+        plain = lambda source: source if isinstance(source, str) else source.tobytes()
+        return (Sides(plain(example.source), (example.label,)) for example in examples)
+
+    def check_examples(self, split: str, examples: Sequence[Labelled]) -> None:
+        """Refuses labels that training does not have and, of dev and test, texts that are too long."""
+        columns = self.columns(examples)
+        if split != "train":
+            self._check_lengths(columns, examples)
+
+    def _check_lengths(self, columns: Columns, examples: Sequence[Labelled]) -> None:
+        for row in np.flatnonzero(columns.lengths[:, 0] > self._longest)[:1]:
+            self._checked(examples[row])  # raises, with its file and line
 
     def learn_assets(self, data: Sequence[Labelled]) -> Assets:
         found: dict[str, Any] = {"labels": Labels.of([example.label for example in data])}
@@ -293,8 +308,7 @@ class ClassificationTask(Task):
 
         def predict(params: Any, examples: Sequence[Labelled]) -> list[Prediction]:
             columns = self.columns(examples)
-            for row in np.flatnonzero(columns.lengths[:, 0] > self._longest)[:1]:
-                self._checked(examples[row])  # raises, with its file and line
+            self._check_lengths(columns, examples)
             return [
                 _prediction(names, found, None if attention is None else attention[: int(length)])
                 for (found, attention), (length,) in zip(batched(params, columns), columns.lengths)

@@ -6,7 +6,7 @@ An example to evaluate is a line of a text, which is read after all lines before
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +23,7 @@ from s2sjax.core.tokens import EOS, PAD, SOS
 from s2sjax.data import streams, text
 from s2sjax.data.batches import Plan, round_length
 from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.data.remarks import Sides
 from s2sjax.evaluate import batched, perplexity
 from s2sjax.evaluate.metrics import Result
 from s2sjax.evaluate.perplexity import LineNats
@@ -151,6 +152,9 @@ class LanguageModelTask(Task):
     def _tokens(self, data: Sequence[str]) -> int:
         words = self.experiment.data.unit == "words"
         return sum((len(line.split()) if words else len(line)) + 1 for line in data)
+
+    def sides(self, split: str, examples: Sequence[str | Line]) -> Iterable[Sides]:
+        return (Sides(line if isinstance(line, str) else line.text) for line in examples)
 
     def learn_assets(self, data: Sequence[str]) -> Assets:
         return {"target": streams.vocabulary(self.experiment.data, data)}

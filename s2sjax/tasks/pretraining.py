@@ -5,7 +5,7 @@ The encoder and the word embedding of a run start those of other tasks: `s2sjax 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from s2sjax.core.tokens import CLS, MASK, PAD, SPECIALS
 from s2sjax.data import paragraphs, streams, text
 from s2sjax.data.columns import AnyColumns, Bucket, Columns, Ragged
 from s2sjax.data.paragraphs import Pair, Parts
+from s2sjax.data.remarks import Sides
 from s2sjax.evaluate import perplexity
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
@@ -140,6 +141,23 @@ class PretrainingTask(Task):
 
     def fingerprint(self, data: Sequence[Parts]) -> str:
         return streams.fingerprint("\t".join(parts) for parts in data)
+
+    def sides(self, split: str, examples: Any) -> Iterable[Sides]:
+        """The lines, which the pairs of dev and test are made of."""
+        return (Sides(" ".join(parts)) for parts in (examples if split == "train" else self._lines(split)))
+
+    def check_examples(self, split: str, examples: Any) -> None:
+        """Refuses dev and test without a word to hide: there would be nothing to guess."""
+        if split == "train":
+            return
+        shown = self.dev_sample(examples, self.experiment.evaluate.lines) if split == "dev" else examples
+        ids = self.dev_columns(shown).ragged["source"]
+        assert isinstance(ids, Ragged)
+        require(
+            bool((ids.flat >= len(SPECIALS) + len(self.vocabulary.tags)).any()),
+            f"{getattr(self.experiment.data, split)} has no word of the training text, so that none can be hidden and "
+            f"guessed: give a text in its language, or unset data.{split}",
+        )
 
     def learn_assets(self, data: Sequence[Parts]) -> Assets:
         lines = (" ".join(parts) for parts in data)

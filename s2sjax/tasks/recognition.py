@@ -7,7 +7,7 @@ or by prefix beam search with an n-gram language model of the training labels (c
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import pairwise
@@ -26,6 +26,7 @@ from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.label_models import LabelModel
+from s2sjax.data.remarks import Sides
 from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
 from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import DOUBLINGS, Batched
@@ -316,6 +317,9 @@ class SignalTask(Task):
         """The most frames that the encoder can address; None: any number."""
         places = self.reader.max_positions
         return None if places is None else places * self.experiment.model.reduction
+
+    def sides(self, split: str, examples: Sequence[Signal]) -> Iterable[Sides]:
+        return (Sides(signal.frames.tobytes(), (" ".join(signal.labels),)) for signal in examples)
 
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)

@@ -1,13 +1,12 @@
 """A series to a number: a recurrent network reads a window of a series and predicts a value that follows.
 
-The Fibonacci experiment: a plain RNN of two units and a dense layer have 11 weights; with attention over the 20 states
-between them there are 33.
+By default, dev and test are later than all of training, and the persistence forecast (the last value) is scored, too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from s2sjax.config.models import CellName
 from s2sjax.core.pooling import attention_pool
 from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
+from s2sjax.data.remarks import Sides
 from s2sjax.data.tables import read_column
 from s2sjax.errors import UserError
 from s2sjax.evaluate.batched import Batched
@@ -43,6 +43,10 @@ class Series:
     def values(self) -> np.ndarray:
         """float64 [length]"""
         raise UserError(f"{type(self).__name__} defines no values(): return the numbers of the series from it")
+
+    def where(self, index: int) -> str:
+        """The name of a value, from 0, for errors."""
+        return f"value {index + 1:,} of {type(self).__name__}"
 
 
 @settings
@@ -63,6 +67,21 @@ class Fibonacci(Series):
 
 
 @settings
+class Waves(Series):
+    """sin(2 pi t / 24) + sin(2 pi t / 31) / 2: two waves, to try something out."""
+
+    length: int = 1200
+    """numbers of the series"""
+
+    def __post_init__(self):
+        require(self.length >= 3, f"data.series.length is {self.length}: it must be at least 3")
+
+    def values(self) -> np.ndarray:
+        t = 2 * np.pi * np.arange(self.length)
+        return np.sin(t / 24) + np.sin(t / 31) / 2
+
+
+@settings
 class CsvSeries(Series):
     """A column of a CSV file whose first line names the columns."""
 
@@ -80,12 +99,15 @@ class CsvSeries(Series):
     def values(self) -> np.ndarray:
         return np.array(read_column(self.file, self.column, "data.series.file", self.origin))
 
+    def where(self, index: int) -> str:
+        return f"value {index + 1:,} of column {self.column!r} of {config.relative_path(self.file)}"
+
 
 @settings
 class Windows:
     """Every run of `steps` values of a series is an example; its target is the value that follows, or a later one."""
 
-    series: Series = field(default_factory=Fibonacci)
+    series: Series = field(default_factory=Waves)
     """the numbers"""
     steps: int = 20
     """values that are read"""
@@ -95,9 +117,11 @@ class Windows:
     """of the examples"""
     test_percent: float = 20.0
     """of the examples"""
-    split: Literal["spread", "time"] = "spread"
-    """dev and test are spread evenly over the series, or have the latest targets: first train, then dev, then test"""
-    scale: Literal["range", "deviation"] = "range"
+    split: Literal["gap", "time", "spread"] = "gap"
+    """gap: first train, then dev, then test, and a window between them that is left out, so that no value is in two
+    parts; time: the same without the window; spread: dev and test are spread evenly over the series, so that training
+    reads the values that they predict"""
+    scale: Literal["range", "deviation"] = "deviation"
     """the training values become 0 to 1, or have mean 0 and standard deviation 1"""
     tokens: int = 640
     """budget of a batch: rows x steps"""
@@ -119,15 +143,15 @@ class Windows:
 class SeriesModel:
     """A recurrent cell reads the window; its last state, or attention over all of them, enters a dense layer."""
 
-    width: int = 2
+    width: int = 32
     """of the state"""
-    cell: CellName = "rnn"
+    cell: CellName = "gru"
     """how a state moves: see s2sjax/core/cells.py"""
     attention: bool = False
     """weigh all states, instead of taking the last"""
-    output: Literal["tanh", "linear"] = "tanh"
+    output: Literal["tanh", "linear"] = "linear"
     """of the dense layer: tanh for values that are scaled to [0, 1]"""
-    residual: bool = False
+    residual: bool = True
     """predict the difference to the last value"""
 
     def __post_init__(self):
@@ -136,9 +160,9 @@ class SeriesModel:
 
 @settings
 class SeriesEvaluate(config.EvaluationSettings):
-    metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse",)
+    metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse", "persistence")
     """mean squared or absolute error of scaled values; the first one decides which checkpoint is best. persistence: the
-    mean squared error of the last value as forecast, for comparison"""
+    mean squared error of the last value as forecast, which a model should beat"""
     lines: int = 500
     """dev examples predicted at each evaluation during training"""
     samples: int = 0
@@ -220,6 +244,8 @@ def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> di
 # ----------------------------------------------------------------------------------------- task
 
 
+LARGEST = 1e15
+"""of a scaled value: sums of its square stay far from the largest number of float32"""
 LABELS = {"mse": "MSE", "mae": "MAE", "persistence": "MSE of persistence"}
 """of the metrics, as printed"""
 
@@ -282,19 +308,27 @@ class RegressionTask(Task):
         values, least = np.asarray(data.series.values(), np.float64), data.steps + data.horizon
         has = f"the series has {len(values)} values"
         require(len(values) >= least, f"{has}: data.steps {data.steps} and data.horizon {data.horizon} need {least}")
+        for index in np.flatnonzero(~np.isfinite(values))[:1]:
+            raise UserError(f"{data.series.where(index)} is {values[index]}: give finite numbers, or leave it out")
         return values
 
     def _splits(self, count: int) -> np.ndarray:
-        """[count]: the split of each window."""
+        """[count]: the split of each window, or "gap"."""
         data = self.experiment.data
         test, dev = data.test_percent / 100, (data.test_percent + data.dev_percent) / 100
-        if data.split == "time":
-            total = count + data.steps + data.horizon - 1
-            place = 1 - (np.arange(total - count, total) + 0.5) / total  # the share of values after the target
-        else:
-            # Spread evenly over the series, which may grow: multiples of the golden ratio, modulo 1.
+        ahead = data.steps + data.horizon - 1
+        if data.split == "spread":
+            # Evenly, in a series that may grow: multiples of the golden ratio, modulo 1.
             place = np.arange(count) * (5**0.5 - 1) / 2 % 1
-        return np.where(place < test, "test", np.where(place < dev, "dev", "train"))
+            return np.where(place < test, "test", np.where(place < dev, "dev", "train"))
+        total = count + ahead
+        place = 1 - (np.arange(ahead, total) + 0.5) / total  # the share of values after the target
+        tests, held_out = int((place < test).sum()), int((place < dev).sum())
+        gap = ahead if data.split == "gap" else 0
+        first, second = gap * (tests > 0), gap * (held_out > tests)
+        ends = np.cumsum([tests, first, held_out - tests, second])  # from the last window on
+        later = np.arange(count)[::-1]
+        return np.array(["test", "gap", "dev", "gap", "train"])[np.searchsorted(ends, later, side="right")]
 
     def example_of(self, line: str, where: str) -> Window:
         steps = self.experiment.data.steps
@@ -304,10 +338,27 @@ class RegressionTask(Task):
             raise UserError(f"{where}: {error}: write {steps} numbers, separated by blanks") from None
         require(bool(np.isfinite(values).all()), f"{where} has a number that is not finite: correct it")
         require(len(values) == steps, f"{where} has {len(values)} numbers: write {steps}, separated by blanks")
+        if "scale" in self.assets:
+            self._check_size(values, lambda index: f"{where}, number {index + 1}")
         return Window(values, np.nan)
 
     def blank_example(self) -> Window:
         return Window(np.zeros(self.experiment.data.steps), np.nan)
+
+    def _check_size(self, values: np.ndarray, where: Callable[[int], str]) -> None:
+        """Refuses values that overflow when they are scaled and squared in float32."""
+        scale = self.assets["scale"]
+        with np.errstate(over="ignore", invalid="ignore"):
+            large = np.flatnonzero(~(np.abs(scale.apply(values)) < LARGEST))
+        if len(large):
+            least, most = scale.low, scale.high
+            raise UserError(
+                f"{where(int(large[0]))} is {values[large[0]]:.6g}, too far from the training values (scaled by "
+                f"{least:.6g} to {most:.6g}) for float32: use logarithms or differences, or leave it out"
+            )
+
+    def check_examples(self, split: str, examples: Sequence[Window]) -> None:
+        self._check_size(self._values(), self.experiment.data.series.where)
 
     def fingerprint(self, data: Sequence[Window]) -> str:
         digest = hashlib.sha256()
@@ -315,16 +366,37 @@ class RegressionTask(Task):
             digest.update(np.append(window.values, window.target).tobytes())
         return digest.hexdigest()
 
+    def remarks(self, data: Sequence[Window]) -> list[str]:
+        options, total = self.experiment.data, len(self._values())
+        ahead = options.steps + options.horizon - 1
+        splits, read = self._splits(total - ahead), np.zeros(total, bool)
+        for first in np.flatnonzero(splits == "train"):
+            read[first : first + options.steps] = True
+        predicted = read[ahead:][(splits == "dev") | (splits == "test")]
+        if not predicted.any():
+            return []
+        leak = f"training reads {predicted.sum():,} of the {len(predicted):,} values that dev and test predict"
+        return [f"{leak}: set data.split gap to measure forecasts"]
+
+    def sides(self, split: str, examples: Sequence[Window]) -> Iterable[Sides]:
+        return (Sides(window.values.tobytes(), (np.float64(window.target).tobytes(),)) for window in examples)
+
     def learn_assets(self, data: Sequence[Window]) -> Assets:
         options = self.experiment.data
         values = np.concatenate([[*window.values, window.target] for window in data])
-        if options.split == "time":  # each value once
-            held_out = (options.dev_percent + options.test_percent) / 100
-            values = self._values()
-            values = values[: round(len(values) * (1 - held_out))]
-        low, high = float(values.min()), float(values.max())
-        if options.scale == "deviation":
-            low, high = float(values.mean()), float(values.mean() + values.std())
+        if options.split != "spread":  # each value once
+            values = self._values()[: len(data) + options.steps + options.horizon - 1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, high = float(values.min()), float(values.max())
+            if options.scale == "deviation":
+                low, high = float(values.mean()), float(values.mean() + values.std())
+        if not np.isfinite([low, high, high - low]).all():
+            series = self._values()
+            largest = int(np.argmax(np.abs(series)))
+            raise UserError(
+                f"{options.series.where(largest)} is {series[largest]:.6g}: sums or squares of such numbers "
+                "overflow: divide the series by a power of ten"
+            )
         return {"scale": Scale(low, high)}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:

@@ -6,7 +6,7 @@ gives each word its tag.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +23,7 @@ from s2sjax.core.tokens import SPECIALS
 from s2sjax.data import tagged, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.data.remarks import Sides
 from s2sjax.data.tagged import Sentence, Vocabularies
 from s2sjax.evaluate import tags
 from s2sjax.evaluate.batched import Batched
@@ -138,13 +139,20 @@ class TaggingTask(Task):
         with_intent = sum(sentence.intent != "" for sentence in data)
         if with_intent and not self.experiment.model.intent:
             found.append(f"{with_intent:,} sentences have an intent, which is not learned: set model.intent above 0")
-        learned = {tag for sentence in data for tag in sentence.tags}
+        of_sentence = {"tags": lambda sentence: sentence.tags}
+        if self.experiment.model.intent:
+            of_sentence["intents"] = lambda sentence: (sentence.intent,)
         for split in filter(self.has, ("dev", "test")):
-            new = sorted({tag for sentence in self.examples(split) for tag in sentence.tags} - learned)
-            if new:
+            sentences = self.examples(split)
+            for name, labels in of_sentence.items():
+                new = sorted({x for s in sentences for x in labels(s)} - {x for s in data for x in labels(s)})
                 shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
-                found.append(f"tags of {split} that training never sees, so that they count as wrong: {shown}")
+                if new:
+                    found.append(f"{name} of {split} that training never sees, so that they count as wrong: {shown}")
         return found
+
+    def sides(self, split: str, examples: Sequence[Sentence]) -> Iterable[Sides]:
+        return (Sides(" ".join(each.words), (f"{' '.join(each.tags)}\t{each.intent}",)) for each in examples)
 
     def learn_assets(self, data: Sequence[Sentence]) -> Assets:
         d = self.experiment.data

@@ -20,7 +20,7 @@ Training, checkpoints, resuming, meshes, evaluation and the commands know nothin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -30,9 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax.config import Experiment, replace
-from s2sjax.data import memory, text
+from s2sjax.data import Example, memory, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.data.remarks import Sides, overlaps
 from s2sjax.errors import UserError
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
@@ -145,6 +146,22 @@ class Task(ABC):
     def remarks(self, data: Any) -> list[str]:
         """What is odd about the training data but no error, printed before training."""
         return []
+
+    def sides(self, split: str, examples: Any) -> Iterable[Sides | Example] | None:
+        """What is read and predicted in the examples of a split; of train, in what `read` returned.
+
+        Examples that two splits share are counted before training. None: they cannot be compared.
+        """
+        return None
+
+    def overlaps(self, data: Any, held_out: Mapping[str, Sequence[Any]]) -> list[str]:
+        """How many examples of dev and test are also in train, or in each other; printed before training."""
+        train = self.sides("train", data)
+        others = {split: sides for split, each in held_out.items() if (sides := self.sides(split, each)) is not None}
+        return [] if train is None else overlaps(train, others, self.noun)
+
+    def check_examples(self, split: str, examples: Sequence[Any]) -> None:  # noqa: B027
+        """Refuses, before training, examples that could not be scored after it; of train, what `read` returned."""
 
     def save_data(self, folder: Path) -> None:
         """Writes to the run folder what exists only in memory, so that the run can be evaluated later."""

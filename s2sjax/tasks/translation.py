@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -226,6 +226,10 @@ class TranslationTask(Task):
 
     def remarks(self, data: pairs.Training) -> list[str]:
         return pairs.remarks_on(self.experiment.data, data)
+
+    def sides(self, split: str, examples: Any) -> Iterable[Example] | None:
+        """None of a prepared folder, which keeps ids: its remarks have what was counted when it was prepared."""
+        return None if isinstance(examples, records.Records) else examples
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))

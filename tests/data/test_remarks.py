@@ -2,7 +2,7 @@
 
 from s2sjax import config
 from s2sjax.data import Example, pairs, prepare, sources
-from s2sjax.data.remarks import remarks
+from s2sjax.data.remarks import Sides, overlaps, remarks
 
 
 def written(path, content):
@@ -37,3 +37,42 @@ def test_a_prepared_folder_keeps_its_remarks(tmp_path):
     raw = pairs.remarks_on(data, pairs.read(data))
     prepared = config.replace(data, corpus=config.Prepared(str(tmp_path / "made")))
     assert done.remarks == pairs.remarks_on(prepared, pairs.read(prepared)) == raw != []
+
+
+def test_examples_in_two_splits_are_counted_exactly_and_normalised():
+    train = [Example("a dog", ("ein Hund",)), Example("a cat", ("eine Katze", "die Katze")), Example("", ("x",))]
+    dev = [
+        Example("a dog", ("ein Hund",)),  # exactly
+        Example("A  cat", ("Die\u00a0Katze",)),  # but for case, blanks and Unicode form
+        Example("a dog", ("der Hund",)),  # the source alone
+        Example("a bird", ("ein Vogel",)),
+        Example("", ("x",)),  # blank: counts for nothing
+    ]
+    test = [Example("a bird", ("kein Vogel", "ein Vogel"))]
+    assert overlaps(train, {"dev": dev, "test": test}, "sentence") == [
+        "2 of 4 dev sentences are also in train, 1 of them with another case, blanks or Unicode form, "
+        "1 more has a source of train with another target",
+        "1 of 1 test sentences is also in dev",
+    ]
+    assert overlaps(train, {"dev": dev[2:4]}, "word") == ["1 of 2 dev words has a source of train with another target"]
+    assert overlaps(train, {"dev": dev[3:], "test": []}, "word") == overlaps(train, {}, "word") == []
+
+
+def test_bytes_are_compared_as_they_are_and_texts_without_targets_by_themselves():
+    train = [Sides(b"A", ("x",)), Sides("line ")]
+    held_out = [Sides(b"a", ("x",)), Sides(b"A", ("X",)), Sides("Line"), Sides("other")]
+    assert overlaps(iter(train), {"test": iter(held_out)}, "line") == [
+        "2 of 4 test lines are also in train, 2 of them with another case, blanks or Unicode form"
+    ]
+
+
+def test_a_prepared_folder_keeps_how_many_examples_its_splits_share(tmp_path):
+    names = [written(tmp_path / name, text) for name, text in (("train", "a\tb\nc\td\n"), ("dev", "A\tb\ne\tf\n"))]
+    data = config.Data(config.TextFiles(train=names[:1], dev=names[1:], test=names[1:]))
+    done = prepare.prepare(data, tmp_path / "made")
+    shared = "of 2 {} examples {} also in {}"
+    assert done.remarks == [
+        "1 " + shared.format("dev", "is", "train") + ", 1 of them with another case, blanks or Unicode form",
+        "1 " + shared.format("test", "is", "train") + ", 1 of them with another case, blanks or Unicode form",
+        "2 " + shared.format("test", "are", "dev"),
+    ]

@@ -166,6 +166,20 @@ def test_settings_and_files_that_cannot_work_are_refused(tmp_path):
     assert "there is no file none.txt (text, one sentence a line) of a data set" in error_of(missing.task().read)
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_text_of_unknown_words_alone_is_refused_before_training(tmp_path, split):
+    """A line with one known word hides it, so that no score is of 0 words."""
+    (tmp_path / "other.txt").write_text("xx yy\nzz ww\n")
+    other = config.replace(BERT, data=config.replace(BERT.data, **{split: str(tmp_path / "other.txt")}))
+    assert error_of(lambda: run.train(other, tmp_path / "run")) == (
+        f"{tmp_path}/other.txt has no word of the training text, so that none can be hidden and guessed: "
+        f"give a text in its language, or unset data.{split}"
+    )
+    (tmp_path / "other.txt").write_text("xx yy\nzz the\n")
+    known = task_of(other)
+    known.check_examples(split, known.examples(split))
+
+
 # -------------------------------------------------------------------------------------- transfer
 
 

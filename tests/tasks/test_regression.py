@@ -1,17 +1,20 @@
 """The Fibonacci experiment: weights counted by hand, and mistakes of a user."""
 
+from itertools import pairwise
+
 import jax
 import numpy as np
 import optax
 import pytest
 
-from s2sjax import config
+from s2sjax import config, run
+from s2sjax.config import settings
 from s2sjax.core.pooling import attention_pool
 from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
-from s2sjax.tasks.regression import CsvSeries, Estimate, Fibonacci, Scale, SeriesEvaluate, SeriesModel, Windows
+from s2sjax.tasks.regression import CsvSeries, Estimate, Fibonacci, Scale, Series, SeriesEvaluate, SeriesModel, Windows
 
-SMALL = Regression("small", Windows(Fibonacci(40), steps=4))
+SMALL = Regression("small", Windows(Fibonacci(40), steps=4, split="spread"))
 
 
 def weights(experiment) -> int:
@@ -21,8 +24,8 @@ def weights(experiment) -> int:
 
 def test_many_to_one_fibonacci_has_11_weights_and_33_with_attention():
     """RNN of two units on one input 8, dense 3; attention over 20 states of width 2: 22."""
-    assert weights(Regression("plain", Windows(steps=20), SeriesModel(width=2))) == 8 + 3
-    assert weights(Regression("attention", Windows(steps=20), SeriesModel(width=2, attention=True))) == 8 + 22 + 3
+    assert weights(Regression("plain", Windows(steps=20), SeriesModel(2, "rnn"))) == 8 + 3
+    assert weights(Regression("attention", Windows(steps=20), SeriesModel(2, "rnn", attention=True))) == 8 + 22 + 3
 
 
 def test_the_series_and_its_windows():
@@ -77,6 +80,126 @@ def test_a_split_by_time_has_the_latest_targets_in_dev(tmp_path):
     ahead = config.replace(data, horizon=3)
     later = Regression("series", ahead).task().examples("dev")
     assert later[0].values[-1] == 12 * 12 and later[0].target == 15 * 15
+
+
+@settings
+class Numbers(Series):
+    """0, 1, 2, ...: a value is its own place."""
+
+    length: int = 100
+
+    def values(self):
+        return np.arange(float(self.length))
+
+
+@pytest.mark.parametrize("steps, horizon", [(1, 1), (4, 1), (7, 3), (20, 5)])
+@pytest.mark.parametrize("dev_percent, test_percent", [(10.0, 20.0), (25.0, 0.0), (0.0, 30.0), (7.5, 12.5), (0.0, 0.0)])
+def test_by_default_no_value_is_in_two_parts(steps, horizon, dev_percent, test_percent):
+    """In order of time, so that no target of dev and test is read in training; dev and test are as large as by time."""
+    data = Windows(Numbers(200), steps, horizon, dev_percent, test_percent)
+    assert data.split == "gap"
+    parts = {}
+    for split in ("train", "dev", "test"):
+        task, by_time = (Regression("x", each).task() for each in (data, config.replace(data, split="time")))
+        if not task.has(split):
+            continue
+        windows = task.examples(split)
+        parts[split] = {value for window in windows for value in (*window.values, window.target)}
+        assert split == "train" or len(windows) == len(by_time.examples(split))
+        assert split != "test" or [w.target for w in windows] == [w.target for w in by_time.examples(split)]
+    in_order = list(parts.values())
+    assert all(max(one) < min(other) for one, other in pairwise(in_order))
+
+
+def test_a_split_that_leaks_says_so():
+    spread, by_time, gap = (Windows(Numbers(100), steps=4, split=split) for split in ("spread", "time", "gap"))
+    task = Regression("x", spread).task()
+    train = {value for window in task.read() for value in window.values}
+    targets = [window.target for split in ("dev", "test") for window in task.examples(split)]
+    read = len(train.intersection(targets))
+    assert read > 0 and task.remarks(task.read()) == [
+        f"training reads {read} of the {len(targets)} values that dev and test predict: "
+        "set data.split gap to measure forecasts"
+    ]
+    assert all(Regression("x", data).task().remarks([]) == [] for data in (by_time, gap))
+
+
+def test_the_scale_is_that_of_the_training_values(tmp_path):
+    task = Regression("x", Windows(Numbers(100), steps=4, scale="range")).task()
+    train = task.read()
+    assert task.learn_assets(train)["scale"] == (0.0, train[-1].target)
+
+
+@pytest.mark.slow
+def test_the_default_model_beats_persistence():
+    """On two waves, after 100 updates; persistence is scored by default."""
+    task = Regression("x").task()
+    task = task.replace(assets=task.learn_assets(task.read()))
+    columns = task.columns(task.read())
+    train = columns.batch(np.arange(len(columns.lengths)), (20,))
+    optimizer = optax.adam(1e-2)
+    loss = lambda params, batch: (lambda total, weight: total / weight)(*task.evaluation_loss()(params, batch)["loss"])
+
+    def step(state, key):
+        params, moments = state
+        rows = jax.random.randint(key, (32,), 0, len(train["target"]))
+        gradient = jax.grad(loss)(params, {name: jax.numpy.asarray(array)[rows] for name, array in train.items()})
+        update, moments = optimizer.update(gradient, moments, params)
+        return (optax.apply_updates(params, update), moments), None
+
+    params = task.init(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(1), 100)
+    (params, _), _ = jax.jit(lambda state: jax.lax.scan(step, state, keys))((params, optimizer.init(params)))
+    examples = task.examples("test")
+    found = task.metrics(examples, task.predictor()(params, examples))
+    assert list(found) == ["mse", "persistence"]
+    assert found["mse"].value < 0.1 * found["persistence"].value
+
+
+class NotANumber(Series):
+    def values(self):
+        return np.where(np.arange(60) == 2, np.nan, 1.0)
+
+
+@settings
+class Huge(Series):
+    largest: float = 1.7e308
+    place: int = 3
+
+    def values(self):
+        return np.where(np.arange(60) == self.place, self.largest, np.arange(60) % 7)
+
+
+@pytest.mark.parametrize(
+    "series, options, message",
+    [
+        (
+            Huge(),
+            {},
+            "value 4 of Huge is 1.7e+308: sums or squares of such numbers overflow: divide",
+        ),
+        (Huge(-1.7e308), {"split": "spread"}, "value 4 of Huge is -1.7e+308: sums or squares"),
+        (Huge(1e30, 59), {}, "value 60 of Huge is 1e+30, too far from the training values (scaled by 2."),
+        (Huge(1e30, 59), {"scale": "range"}, "value 60 of Huge is 1e+30, too far from the training values"),
+        (Fibonacci(300), {}, "value 2"),
+        (NotANumber(), {}, "value 3 of NotANumber is nan: give finite numbers, or leave it out"),
+    ],
+)
+def test_numbers_that_overflow_are_refused_before_training(tmp_path, series, options, message):
+    experiment = Regression("huge", Windows(series, steps=4, **options), train=config.Train(steps=2, evaluate_every=0))
+    with pytest.raises(UserError) as caught:
+        run.train(experiment, tmp_path / "run")
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_a_column_that_overflows_is_named(tmp_path):
+    series = hours(tmp_path)
+    (tmp_path / "series.csv").write_text("OT\n" + "1e308\n-1e308\n" * 10)
+    task = Regression("huge", Windows(series, steps=2)).task()
+    with pytest.raises(UserError, match=r"value 1 of column 'OT' of .*series\.csv is 1e\+308: sums or squares"):
+        task.learn_assets(task.read())
+    with pytest.raises(UserError, match=r"line 1, number 2 is 1e\+300, too far from the training values"):
+        SMALL.task().replace(assets={"scale": Scale(0.0, 1.0)}).example_of("1 1e300 2 3", "line 1")
 
 
 def test_persistence_is_the_value_of_now(tmp_path):
@@ -167,7 +290,8 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     )
     code, out, err = call("train", "page.py")
     assert (code, err) == (0, "")
-    assert "fib: SeriesModel with 11 weights" in out and "MSE " in out
+    assert "fib: SeriesModel with 3,297 weights" in out
+    assert "\nMSE " in out and "\nMSE of persistence " in out
     code, out, err = call("decode", "runs/fib", stdin=b"1 1 2 3\n5 8 13 21\n")
     assert (code, err, len(out.splitlines())) == (0, "", 2)
     assert all(np.isfinite(float(line)) for line in out.splitlines())
@@ -193,7 +317,7 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
         assert (code, out) == (2, "")
         assert err.startswith(message)
     code, out, _ = call("plan", "page.py", "--devices", 2)
-    assert code == 0 and "fib: SeriesModel with 11 weights" in out
+    assert code == 0 and "fib: SeriesModel with 3,297 weights" in out
 
 
 @pytest.mark.exhaustive
@@ -206,7 +330,8 @@ def test_many_to_one_fibonacci_has_a_lower_test_error_with_attention_than_withou
 
 def errors_of(attention: bool, seeds: int, steps: int) -> np.ndarray:
     """[seeds]: the mean squared error of the test windows after training on batches of 8."""
-    task = Regression("fibonacci", Windows(Fibonacci(1200), steps=20), SeriesModel(2, "rnn", attention)).task()
+    data = Windows(Fibonacci(1200), steps=20, split="spread", scale="range")
+    task = Regression("fibonacci", data, SeriesModel(2, "rnn", attention, "tanh", residual=False)).task()
     task = task.replace(assets=task.learn_assets(task.read()))
     train, test = (task.columns(task.examples(split)) for split in ("train", "test"))
     train, test = (columns.batch(np.arange(len(columns.lengths)), (20,)) for columns in (train, test))

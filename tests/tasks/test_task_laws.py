@@ -37,6 +37,7 @@ from s2sjax.data import batches
 from s2sjax.data.pictures import Squares
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import Patterns
+from s2sjax.errors import UserError
 from s2sjax.models.identity import Identity
 from s2sjax.models.ngrams import NGrams
 from s2sjax.models.pictures import Grid
@@ -72,8 +73,8 @@ EXPERIMENTS = {
     ),
     "regression": Regression(
         "regression",
-        Windows(Fibonacci(60), steps=4, tokens=32),
-        SeriesModel(width=4, cell="gru", attention=True),
+        Windows(Fibonacci(60), steps=4, split="spread", scale="range", tokens=32),
+        SeriesModel(width=4, attention=True, output="tanh", residual=False),
         TRAIN,
     ),
     "classification": Classification(
@@ -185,6 +186,70 @@ def test_a_test_split_that_is_to_be_left_alone_is_not_predicted_after_training(n
         with contextlib.suppress(InterruptedError):
             task.figures(tmp_path, None, dict)
         assert set(asked) <= {task.default_split, "dev"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_examples_that_two_splits_share_are_counted_before_training(name):
+    """Training examples as test are all found in every task, and none when nothing is held out."""
+    task = EXPERIMENTS[name].task()
+    data = task.read()
+    count = sum(bool(each.source) for each in task.sides("train", data))
+    if name == "pretraining":  # compares lines: those of the file
+        task = task.replace(config.replace(task.experiment, data=config.replace(task.experiment.data, test=TEXT)))
+    assert task.overlaps(data, {"test": task.examples("train")}) == [
+        f"{count} of {count} test {task.noun}s are also in train"
+    ]
+    assert task.overlaps(data, {}) == []
+
+
+@config.settings
+class OddPatterns(Patterns):
+    """Patterns with a label that is not in the alphabet, in one split."""
+
+    odd: str = "test"
+
+    def examples(self, split):
+        first, *others = super().examples(split)
+        return [first._replace(labels=("unseen",)) if split == self.odd else first, *others]
+
+
+def with_unseen(name, split):
+    """The experiment of a task with a symbol that only one split has."""
+    experiment = EXPERIMENTS[name]
+    if name in ("recognition", "transcription"):
+        corpus = OddPatterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2, odd=split)
+    else:
+        rows = LETTERS if name == "classification" else TAGGED
+        odd = ("0 1", "unseen") if name == "classification" else ("a b", "X unseen", "never")
+        corpus = InMemory(**{"train": rows[:40], "dev": rows[:4], "test": rows[:4]} | {split: [odd]})
+    return config.replace(experiment, data=config.replace(experiment.data, corpus=corpus))
+
+
+UNSEEN = {
+    "classification": "{split} example 1: label 'unseen' does not occur in the training data: use a, b",
+    "tagging": "tags of {split} that training never sees, so that they count as wrong: unseen\n"
+    "intents of {split} that training never sees, so that they count as wrong: never",
+    "recognition": "{split} 0: the label 'unseen' is not in the alphabet, 0 1 2 3: correct it",
+    "transcription": "{split} 0: the label 'unseen' is not in the alphabet, 0 1 2 3: correct it",
+}
+OPEN = {"translation", "language_model", "pretraining", "captioning", "regression"}
+"""tasks whose symbols are open, as words are, or that have none"""
+
+
+class Training(Exception):
+    """The first step."""
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_symbol_that_only_dev_or_test_has_is_named_before_training(name, split, tmp_path, monkeypatch, capsys):
+    """In the same words for both."""
+    assert UNSEEN.keys() == EXPERIMENTS.keys() - OPEN
+    monkeypatch.setattr(run, "fit", lambda *arguments, **options: (_ for _ in ()).throw(Training))
+    with pytest.raises((Training, UserError)) as caught:
+        run.train(with_unseen(name, split), tmp_path)
+    said = f"{caught.value}\n{capsys.readouterr().out}"
+    assert UNSEEN[name].format(split=split) in said
 
 
 every_task = zoo.each(EXPERIMENTS, quick=())
