@@ -67,8 +67,8 @@ class Log:
             self._task = self._live.add_task("", total=self._steps, completed=step)
             self._live.start()
         self._clear()
-        self._sums = {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
-        self._scalars = dict(partial.get("scalars", {}))
+        self._sums.update((name, (total, weight)) for name, (total, weight) in partial.get("sums", {}).items())
+        self._scalars.update(partial.get("scalars", {}))
         self._begin -= partial.get("seconds", 0.0)
 
     def partial(self) -> dict[str, Any]:
