@@ -315,7 +315,7 @@ Checkpoints.save = save_or_die
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_dies_at_a_save_is_named_and_not_the_checkpoint(pod, monkeypatch):
     monkeypatch.setenv("DIES", "1")
     pod.page.write_text(SAVE_ALONE + PAGE)

@@ -135,7 +135,7 @@ CODE = [
     AttributeError("no attribute"), RuntimeError("a bug"), NotImplementedError(), AssertionError(), ImportError("zstd"),
     KeyboardInterrupt(), SystemExit(1), UserError("another model: use another run folder"),
 ]  # fmt: skip
-READERS = {"arrays": "_restore_arrays", "notes": "_restore_notes", "fingerprints": "_compare_shapes"}
+READERS = {"arrays": "_restore_arrays", "notes": "_restore_notes", "shapes": "_compare_shapes"}
 
 
 def fail_in(reader, error, patch):

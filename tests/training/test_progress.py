@@ -280,3 +280,22 @@ def test_events_that_cannot_be_written_do_not_hide_what_ended_the_run(tmp_path, 
     assert capsys.readouterr().out == (
         f"{tmp_path}/tensorboard: No space left on device: the last events are not written\n"
     )
+
+
+def test_a_run_goes_on_when_its_events_cannot_be_written(tmp_path, monkeypatch):
+    """The thread of tensorboardX ends at the first error, and nobody empties its queue any more."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ended = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
+    log = Log(tmp_path, steps=100, every=1)
+    log.start(0)
+    monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.write_event", full)
+    log.step(1, numbers(1.0, 1.0))
+    assert ended.wait(60)
+    for step in range(2, 20):
+        log.step(step, numbers(1.0, 1.0))
+    log.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 19
