@@ -17,10 +17,10 @@ from s2sjax.experiment_file import load_experiment
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py"}
+EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py", "series.py", "recordings.py"}
 """files that a reader is asked to write"""
-PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md"}
-"""pages whose Python a test runs: here, in test_python.py, test_extending.py and align/test_command.py"""
+PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md", "your-data.md"}
+"""pages whose Python a test runs: here, in test_python, test_extending, test_your_data and align/test_command"""
 
 
 def prose(page: Path) -> str:
