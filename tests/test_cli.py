@@ -102,7 +102,7 @@ def test_help_lists_the_fields_with_their_words_and_defaults(call, page, trained
     assert (code, err) == (0, "")
     assert out.count("usage:") == 1
     words = re.sub(r"[│\s]+", " ", out)
-    assert "--train.steps INT total number of updates; to train longer, raise it and run again (default: 4)" in words
+    assert re.search(r"--train.steps INT total number of updates; [^()]*\(default: 4\) --train.micro_batches", words)
     assert re.search(r"--model\.width INT[│\s]+of the states \(default: 8\)", out)
     out = call("decode", trained[0], "--help")[1]
     assert "--search.beam INT beam size; 1 is greedy search (default: 2)" in re.sub(r"[│\s]+", " ", out)
@@ -146,7 +146,7 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["train", "PAGE", "--uot", "x"], "there is no field --uot: did you mean --out?"),
         (["train", "PAGE", "--train.steps", "many"], "--train.steps: 'many' is not a whole number"),
         (["train", "PAGE", "--train.steps"], "Missing value for argument '--train.steps'. Expected 1 values."),
-        (["train", "PAGE", "--train.steps", "-1"], "train.steps is -1: it must be at least 0"),
+        (["train", "PAGE", "--train.keep", "0"], "train.keep is 0: it must be at least 1"),
         (
             ["train", "PAGE", "--model.cell", "x"],
             "invalid choice 'x' for argument '--model.cell'. Expected one of ('rnn', ",

@@ -11,16 +11,17 @@ import pytest
 import zoo
 from conftest import said_by_us
 
+from s2sjax import config, tasks
 from s2sjax.core import search
 from s2sjax.experiment_file import load_experiment
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py"}
+EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py", "series.py", "recordings.py"}
 """files that a reader is asked to write"""
-PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md"}
-"""pages whose Python a test runs: here, in test_python.py, test_extending.py and align/test_command.py"""
+PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md", "your-data.md"}
+"""pages whose Python a test runs: here, in test_python, test_extending, test_your_data and align/test_command"""
 
 
 def prose(page: Path) -> str:
@@ -70,14 +71,18 @@ def test_the_python_of_every_page_is_run_by_a_test():
     assert {page.name for page in PAGES if "```python" in page.read_text(encoding="utf-8")} == PROGRAMS
 
 
-def python_of(page: str) -> str:
-    (program,) = re.findall("```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
+def python_of(page: str, file: str = "") -> str:
+    first = f"# {file}.py\n" if file else ""
+    (program,) = re.findall(f"```python\n{first}(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
     return program
 
 
-def test_the_experiment_on_your_own_data_can_be_loaded(tmp_path):
+def test_the_experiment_on_your_own_data_is_that_of_the_page_on_it(tmp_path):
+    """Which a test runs, with the files that it writes."""
     (tmp_path / "mine.py").write_text(python_of("getting-started.md"), encoding="utf-8")
-    assert load_experiment(tmp_path / "mine.py").name == "mine"
+    experiment = config.without_folders(load_experiment(tmp_path / "mine.py"))
+    (pairs,) = re.findall(r"\nexperiment = (.*?\n\))", python_of("your-data.md", "pairs"), re.S)
+    assert config.replace(experiment, name="pairs") == eval(pairs, {"config": config, "tasks": tasks})
 
 
 @pytest.mark.slow
@@ -89,7 +94,8 @@ def test_the_program_of_the_contract_runs():
 
 def test_the_map_names_every_package_and_every_file_beside_them():
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    paths = [path for path in (ROOT / "s2sjax").iterdir() if not path.name.startswith("__")]
+    paths = [path for path in (ROOT / "s2sjax").iterdir() if path.is_dir() or path.suffix == ".py"]
+    paths = [path for path in paths if not path.name.startswith("__")]
     assert [path.name for path in paths if path.name + "/" * path.is_dir() not in text] == []
 
 

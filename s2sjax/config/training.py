@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
@@ -191,7 +191,9 @@ class Train:
         if self.steps:
             return self
         steps = min(max(EPOCHS * epoch, FEWEST), MOST)
-        often = {name: steps // 10 for name in CHOSEN[1:] if getattr(self, name) == getattr(Train, name)}
+        often: dict[str, Any] = {
+            name: steps // 10 for name in CHOSEN[1:] if getattr(self, name) == getattr(Train, name)
+        }
         return replace(self, steps=steps, **often)
 
     @property

@@ -41,8 +41,9 @@ class Heartbeat:
         return SILENCE
 
     def _run(self) -> None:
-        while not self._stopped.wait(self.beat()):
-            pass
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: `s2sjax train FILE | head`
+            while not self._stopped.wait(self.beat()):
+                pass
 
     def __enter__(self) -> Heartbeat:
         self.heard()

@@ -194,6 +194,20 @@ def test_the_heartbeat_has_a_thread_that_ends(monkeypatch):
     assert not beating._thread.is_alive()
 
 
+def test_a_closed_pipe_ends_the_heartbeat_without_a_traceback(monkeypatch):
+    said, ticks = threading.Event(), itertools.count(step=heartbeat.SILENCE)
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
+
+    def say(text: str) -> None:
+        said.set()
+        raise BrokenPipeError
+
+    with Heartbeat(say, lambda: "at work") as beating:
+        assert said.wait(60)
+        beating._thread.join(60)
+        assert not beating._thread.is_alive()
+
+
 def test_work_outside_of_the_loop_is_told_too(clock, beats, capsys):
     with heartbeat.working("evaluating test") as work, counting(work.count):
         clock(20)
