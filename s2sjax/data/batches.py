@@ -161,9 +161,7 @@ def _no_rows_message(lengths: np.ndarray, buckets: Buckets) -> str:
 # ------------------------------------------------------------------------------------- batches
 
 
-def make_batch(
-    columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int] = (0,), shard_count: int = 1
-) -> Batch:
+def make_batch(columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int] = (0,), shard_count: int = 1) -> Batch:
     """The rows of some shards of the global batch at `step`: it is split into `shard_count` equal parts.
 
     Example: shards (0, 2) of 4 are the rows 0 1 4 5 of 8. A process loads the shards of its devices, which other
