@@ -100,7 +100,8 @@ class Programs:
         except FloatingPointError as error:
             raise UserError(
                 f"step {int(state.step) + 1}: {str(error).splitlines()[0].rstrip('.')} ({settings.place_of(error)}): "
-                "lower train.learning_rate or train.clip, or turn jax_debug_nans and jax_debug_infs off to skip such steps"
+                "lower train.learning_rate or train.clip, or turn jax_debug_nans and jax_debug_infs off: then such "
+                "steps are skipped"
             ) from error
 
     def close(self) -> None:

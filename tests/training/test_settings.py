@@ -136,6 +136,6 @@ def test_without_jit_a_step_sees_numbers():
 
 
 def test_64_bits_are_refused_before_anything_is_read(tmp_path):
-    with jax.enable_x64(True), pytest.raises(UserError, match="^jax_enable_x64 is on, .*: unset JAX_ENABLE_X64, or"):
+    with jax.enable_x64(True), pytest.raises(UserError, match=r"^jax_enable_x64 is on, .*: unset JAX_ENABLE_X64, or"):
         run.train(Translation("never"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
