@@ -21,13 +21,11 @@ from s2sjax import code, config, evaluations, folder, lock
 from s2sjax.core.device import compiler_options, use_compilation_cache
 from s2sjax.data import batches
 from s2sjax.data.columns import AnyColumns
+from s2sjax.dev_evaluation import DevEvaluation
 from s2sjax.errors import UserError
-from s2sjax.evaluate.counter import counting
 from s2sjax.evaluate.decoding import Output, Translator
-from s2sjax.evaluate.dev_loss import DevLoss
 from s2sjax.evaluate.notes import Notes
 from s2sjax.evaluations import Evaluation, evaluate
-from s2sjax.evaluations import score as _score
 from s2sjax.experiment_file import load_experiment
 from s2sjax.parameters import shapes_only
 from s2sjax.tasks.task import Predictor, Task, shapes_of, task_of
@@ -35,9 +33,9 @@ from s2sjax.training import hosts, settings, transfer
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import Checkpoints
 from s2sjax.training.heartbeat import working
-from s2sjax.training.loop import Result, Scores, fit
+from s2sjax.training.loop import Result, fit
 from s2sjax.training.progress import METRICS, Log
-from s2sjax.training.state import TrainState, create, evaluation_params, make_train_step
+from s2sjax.training.state import TrainState, create, make_train_step
 
 if TYPE_CHECKING:  # Matplotlib is slow to import
     from s2sjax.evaluate.figures import AttentionMap
@@ -429,42 +427,6 @@ def _describe(
             "parts (devices x micro-batches): raise data.tokens"
         )
     return lines
-
-
-class DevEvaluation:
-    """Predicts the dev examples with the current parameters, scores them, shows a few, and computes their loss."""
-
-    def __init__(
-        self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log, mesh: jax.sharding.Mesh | None = None
-    ):
-        self.task, self.predict, self.log = task, predict, log
-        self.dev = task.dev_sample(dev, task.experiment.evaluate.lines)
-        self.loss = self._loss(mesh)
-
-    def _loss(self, mesh: jax.sharding.Mesh | None) -> DevLoss | None:
-        loss, data = self.task.evaluation_loss(), self.task.experiment.data
-        if loss is None:
-            return None
-        columns = self.task.dev_columns(self.dev)
-        found = DevLoss(loss, columns, data.buckets, data.tokens, mesh, self.task.has_perplexity)
-        if found.left_out:
-            self.log.print(
-                f"{found.left_out:,} of {len(columns.lengths):,} dev {self.task.noun}s are longer than the last of "
-                f"data.buckets, {tuple(data.buckets[-1])}: dev_loss leaves them out"
-            )
-        return found
-
-    def __call__(self, state: TrainState, step: int) -> Scores:
-        params = evaluation_params(state)
-        with counting(self.log.count):
-            outputs = self.predict(params, self.dev)
-        results, groups = _score(self.task, self.dev, outputs)
-        some = zip(self.dev[: self.task.experiment.evaluate.samples], outputs)
-        self.log.samples(step, [f"  {self.task.show(example, output)}" for example, output in some])
-        first, *others = results.values()
-        details = {other.name: other.value for other in others} | (self.loss(params) if self.loss else {})
-        details |= {f"{first.name} {label}": part[first.name].value for label, part in groups.items()}
-        return Scores(first.name, first.value, first.higher_is_better, details)
 
 
 # ---------------------------------------------------------------------------------- after training

@@ -34,6 +34,7 @@ LAYERS = [
     "lock",
     "folder",
     "evaluations",
+    "dev_evaluation",
     "comparison",
     "run",
     "report",

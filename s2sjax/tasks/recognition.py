@@ -506,7 +506,7 @@ class RecognitionTask(SignalTask):
                         e.model.reduction,
                         self.show(example, output),
                         self.corpus.seconds,
-                    )
+                    )  # fmt: skip
                 )
             spikes.spike_figure(path, drawn)
         return [path]
