@@ -98,7 +98,7 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
                 f"make its rows a multiple of train.mesh data x fsdp = {count}"
             )
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             place = held.index((index[0].start or 0) // share)
             return leaf[place * share : (place + 1) * share]
 

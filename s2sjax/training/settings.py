@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 def check() -> None:
     """Refuses a setting under which nothing can be trained."""
-    if jax.config.jax_enable_x64:
+    if jax.config.values["jax_enable_x64"]:
         raise UserError(
             "jax_enable_x64 is on, and parameters are float32: unset JAX_ENABLE_X64, or call this outside of "
             "jax.enable_x64(); for more exact products use jax.default_matmul_precision('highest')"
@@ -31,7 +31,7 @@ def debugged() -> bool:
 
     A program that is compiled ahead of time has lost its function, and can do neither.
     """
-    return jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs
+    return any(jax.config.values[f"jax_{name}"] for name in ("disable_jit", "debug_nans", "debug_infs"))
 
 
 def place_of(error: BaseException) -> str:
@@ -58,7 +58,7 @@ def inherit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextlib.contextmanager
-def _entered(settings: Mapping[str, Any]) -> Iterator[None]:
+def _entered(settings: dict[str, Any]) -> Iterator[None]:
     """Enters the context manager `jax.x(value)` of each setting jax_x that has another value in this thread.
 
     A setting without one cannot differ between threads. In reverse: jax_transfer_guard comes after those that it sets.

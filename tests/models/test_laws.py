@@ -198,7 +198,7 @@ OF_STRUCTURE = (
 build_optimized = cache(partial(zoo.Pure, sharp=1.5, options=zoo.AS_USERS_COMPILE))
 
 
-@zoo.each(sorted(zoo.FAMILIES), quick=())
+@zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
 @pytest.mark.parametrize("law", OF_STRUCTURE, ids=lambda law: law.__name__.removeprefix("test_"))
 def test_the_laws_hold_with_the_optimisations_of_xla(law, name):
     """As users compile; everywhere else they are off, to save time."""
