@@ -5,7 +5,7 @@ Letters: B rows of a batch, S source length, T target length, L maximum output l
 
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -111,9 +111,20 @@ class Translator:
         its corpus; the random samples of a line depend on its number, or on that in `numbers`. `notes` collects what is
         odd about the lines.
         """
+        return self.dispatch(params, lines, prefixes, first, notes, numbers)()
+
+    def dispatch(
+        self,
+        params: Any,
+        lines: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        notes: Notes | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> Callable[[], list[list[Output]]]:
+        """Begins to decode; what it returns waits for the outputs of `decode`."""
         numbers = range(first, first + len(lines)) if numbers is None else numbers
         nonblank = [index for index, line in enumerate(lines) if line.strip()]
-        outputs = [[EMPTY] for _ in lines]
         sources = [self.source.encode(lines[index]) for index in nonblank]
         if notes:
             notes.lines += len(lines)
@@ -129,15 +140,19 @@ class Translator:
             seeds = np.array([numbers[nonblank[index]] if index >= 0 else 0 for index in indices], np.int32)
             begin = padded_prefixes([forced[index] if index >= 0 else [] for index in indices])
             batches.append((indices, _dispatch(self._search_rows(params, source, begin, seeds))))
-        done = 0
-        for indices, found in batches:
-            found = jax.device_get(found)
-            for row, index in enumerate(indices):
-                if index >= 0:
-                    outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
-                    done += 1
-            count(done, len(nonblank))
-        return outputs
+
+        def collect() -> list[list[Output]]:
+            outputs, done = [[EMPTY] for _ in lines], 0
+            for indices, found in batches:
+                found = jax.device_get(found)
+                for row, index in enumerate(indices):
+                    if index >= 0:
+                        outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
+                        done += 1
+                count(done, len(nonblank))
+            return outputs
+
+        return collect
 
     def _search_rows(self, params: tuple, source: np.ndarray, begin: np.ndarray, numbers: np.ndarray) -> Hypotheses:
         slots = rows_that_fit(source.shape[1], max(self.buckets), self.rows, self._multiple)

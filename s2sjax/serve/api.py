@@ -82,7 +82,7 @@ class Service:
             self.translator = FewShapes(run.task.translator(mesh), rows)  # type: ignore[attr-defined]
             sizes = self.translator.sizes()
         self.nbest = run.experiment.search.nbest if self.translates else 1
-        self.engine = Engine(self._answer, sizes, WAITING)
+        self.engine = Engine(self._begin, sizes, WAITING)
         self.compiled, self.programs, self.warming = 0, 0, False
         self._held, self._counting = 0, threading.Lock()
         self.why = self._left_out()
@@ -198,7 +198,7 @@ class Service:
         """Starts the engine, which first compiles all programs that a request may need: none is compiled for one."""
         self.warming = True
         self.engine.start()
-        self.engine.call(lambda: self.warm_up(report))
+        self.engine.call(lambda: self.warm_up(report), counts=False)
 
     def warm_up(self, report: Callable[[str], None] = lambda line: None) -> None:
         began = time.monotonic()
@@ -236,14 +236,17 @@ class Service:
 
     # ------------------------------------------------------------------- in the thread of the engine
 
-    def _answer(self, asked: list[Asked]) -> list[dict[str, Any]]:
+    def _begin(self, asked: list[Asked]) -> Callable[[], list[dict[str, Any]]]:
         lines = [each.line for each in asked]
         if not self.translates:
             read = self.run.task.example_from
             examples = [read(each.line, each.where) for each in asked] if self.kinds else lines
-            return [{"text": str(output)} for output in self._predict(examples)]
+            return lambda: [{"text": str(output)} for output in self._predict(examples)]
         notes = Notes()
-        found = self.translator.decode(self.params, lines, notes=notes, numbers=[each.number for each in asked])
+        collect = self.translator.dispatch(self.params, lines, notes=notes, numbers=[each.number for each in asked])
+        return lambda: self._answers(asked, collect(), notes)
+
+    def _answers(self, asked: Sequence[Asked], found: Sequence[list[Output]], notes: Notes) -> list[dict[str, Any]]:
         cut, unknown = set(notes.cut), set(notes.unknown)
         answers = []
         links = self._links(asked, found)

@@ -2,7 +2,8 @@
 
 A batch has lines of all requests that have waited for one before, or of all new requests; these two alternate. While
 others come, the slice of a large request is a `turn`: few enough lines that a small request waits for it about as long
-as it takes itself. JAX runs in this thread only.
+as it takes itself. Where many requests wait, the device computes the next batch while the answers of the last are made.
+JAX runs in this thread only.
 """
 
 from __future__ import annotations
@@ -58,17 +59,20 @@ class Job:
 
 Picked = tuple[Job, int]
 """an item of a batch: its request, and its index there"""
+Begun = tuple[list[Picked], Callable[[], list[Any]]]
+"""a batch that is being computed, and what waits for its answers"""
 
 
 class Engine:
-    """Answers lists of items by `answer(items)`, which gets the items of several requests at once.
+    """Answers lists of items by `begin(items)()`, which gets the items of several requests at once.
 
-    sizes: rows of the compiled programs, ascending; a batch has at most the last. waiting: items that may wait;
-    `submit` refuses more. `call` runs anything else in the same thread, between two batches.
+    begin: dispatches the computation; what it returns waits for the answers, one for each item. sizes: rows of the
+    compiled programs, ascending; a batch has at most the last. waiting: items that may wait; `submit` refuses more.
+    `call` runs anything else in the same thread, between two batches.
     """
 
-    def __init__(self, answer: Callable[[list[Any]], list[Any]], sizes: Sequence[int], waiting: int):
-        self._answer, self._sizes, self._limit = answer, tuple(sizes), waiting
+    def __init__(self, begin: Callable[[list[Any]], Callable[[], list[Any]]], sizes: Sequence[int], waiting: int):
+        self._begin, self._sizes, self._limit = begin, tuple(sizes), waiting
         self.turn = self._sizes[-1]
         """items of a large request in one batch, while others come"""
         self._jobs: deque[Job] = deque()
@@ -97,11 +101,12 @@ class Engine:
                 self._changed.notify()
         return job.future
 
-    def call(self, function: Callable[[], Any]) -> Future[Any]:
+    def call(self, function: Callable[[], Any], counts: bool = True) -> Future[Any]:
+        """A future of function(), which runs between two batches. counts: as a request."""
         future: Future[Any] = Future()
         with self._changed:
             self._check(len(self._calls) + 1)
-            self.requests += 1
+            self.requests += counts
             self._calls.append((function, future))
             self._changed.notify()
         return future
@@ -128,20 +133,30 @@ class Engine:
     # ------------------------------------------------------------------------------- the thread
 
     def _work(self) -> None:
-        while True:
+        before: Begun | None = None
+        while not self._stopped:
             with self._changed:
-                while not (self._jobs or self._calls or self._stopped):
-                    self._changed.wait()
-                if len(self._jobs) < self._answered:
-                    self._changed.wait_for(lambda: self._stopped or len(self._jobs) >= self._answered, WINDOW)
-                if self._stopped:
-                    return
+                if before is None:
+                    self._wait()
                 batch = self._take()
                 call = self._calls.popleft() if self._calls else None
-            if batch:
-                self._answer_batch(batch)
+            begun = self._begin_batch(batch) if batch else None
+            if before:
+                self._finish(*before)
+            before = begun
+            if before and len(self._jobs) < self._sizes[-1]:  # nothing fills another program: answer at once
+                self._finish(*before)
+                before = None
             if call:
                 self._run(*call)
+        if before:
+            self._finish(*before)
+
+    def _wait(self) -> None:
+        while not (self._jobs or self._calls or self._stopped):
+            self._changed.wait()
+        if len(self._jobs) < self._answered:
+            self._changed.wait_for(lambda: self._stopped or len(self._jobs) >= self._answered, WINDOW)
 
     def _take(self) -> list[Picked]:
         """The next batch: in turns, one item of each request, until a program is full."""
@@ -172,21 +187,33 @@ class Engine:
                 return count if 2 * count >= size or not smaller else smaller
         return self._sizes[-1]
 
-    def _answer_batch(self, batch: Sequence[Picked]) -> None:
+    def _begin_batch(self, batch: list[Picked]) -> Begun | None:
         self.items, self.batches = self.items + len(batch), self.batches + 1
-        jobs = list(dict.fromkeys(job for job, _ in batch))
         try:
-            answers = self._answer([job.items[index] for job, index in batch])
+            return batch, self._begin([job.items[index] for job, index in batch])
         except Exception as error:
-            if len(jobs) == 1:
-                settle(jobs[0].future, error=_seen(error))
-                return
-            for job in jobs:  # whose fault it is, only each alone can tell
-                self._answer_batch([picked for picked in batch if picked[0] is job])
+            self._blame(batch, error)
+            return None
+
+    def _finish(self, batch: list[Picked], answers_of: Callable[[], list[Any]]) -> None:
+        try:
+            answers = answers_of()
+        except Exception as error:
+            self._blame(batch, error)
             return
         for (job, index), answer in zip(batch, answers, strict=True):
             job.add(index, answer)
-        self._answered = sum(job.future.done() for job in jobs)
+        self._answered = sum(job.future.done() for job in {job for job, _ in batch})
+
+    def _blame(self, batch: Sequence[Picked], error: Exception) -> None:
+        """A batch has failed: whose fault it is, only each request alone can tell."""
+        jobs = list(dict.fromkeys(job for job, _ in batch))
+        if len(jobs) == 1:
+            settle(jobs[0].future, error=_seen(error))
+            return
+        for job in jobs:
+            if begun := self._begin_batch([picked for picked in batch if picked[0] is job]):
+                self._finish(*begun)
 
     def _run(self, function: Callable[[], Any], future: Future[Any]) -> None:
         try:

@@ -496,17 +496,9 @@ class RecognitionTask(SignalTask):
             for example, output, (logits, length) in zip(examples, outputs, found):
                 log_probs, ids = jax.nn.log_softmax(logits[:length]), self.labels.ids(output.labels)
                 states, _ = ctc.align(log_probs, length, jnp.array(ids, int), jnp.array(len(ids)))
-                drawn.append(
-                    spikes.Spikes(
-                        example.frames,
-                        np.exp(log_probs),
-                        self.labels.alphabet,
-                        ids,
-                        np.asarray(states),
-                        e.model.reduction,
-                        self.show(example, output),
-                        self.corpus.seconds,
-                    )  # fmt: skip
-                )
+                drawn.append(spikes.Spikes(
+                    example.frames, np.exp(log_probs), self.labels.alphabet, ids, np.asarray(states),
+                    e.model.reduction, self.show(example, output), self.corpus.seconds,
+                ))  # fmt: skip
             spikes.spike_figure(path, drawn)
         return [path]

@@ -15,7 +15,7 @@ class Echo:
     run, why, translates, most_bytes = SimpleNamespace(folder=Path("runs/echo")), [], True, 1_000_000
 
     def __init__(self):
-        self.engine = Engine(lambda lines: [{"text": line} for line in lines], (1, 4, 16), 4000)
+        self.engine = Engine(lambda lines: lambda: [{"text": line} for line in lines], (1, 4, 16), 4000)
         self.engine.start()
 
     def about(self):

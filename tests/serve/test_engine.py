@@ -24,7 +24,7 @@ class Recorded:
         assert self.free.is_set() or self.gate.acquire(timeout=10)
         if 13 in items:
             raise UserError("13 is not allowed")
-        return [2 * item for item in items]
+        return lambda: [2 * item for item in items]
 
     def hold(self):
         """Keeps the thread busy, so that what follows waits."""
@@ -116,6 +116,24 @@ def test_many_small_requests_fill_programs():
 def test_at_most_half_of_a_program_is_padding(recorded, count, taken):
     assert Engine(recorded.answer, (1, 4, 16), 100)._fit(count) == taken
     assert recorded.engine._fit(count) == min(count, 8)  # one size: there is no smaller program
+
+
+def test_where_many_wait_the_next_batch_begins_before_the_last_is_answered():
+    """So the device computes while answers are made. Where fewer wait, an answer does not wait for the next batch."""
+    events = []
+
+    def begin(items):
+        events.append(("begin", items[0]))
+        return lambda: (events.append(("finish", items[0])), items)[1]
+
+    found = Engine(begin, (1, 4), 100)
+    futures = [found.submit([number]) for number in range(10)]
+    found.start()
+    assert [future.result(10) for future in futures] == [[number] for number in range(10)]
+    found.close()
+    assert events == [
+        ("begin", 0), ("begin", 4), ("finish", 0), ("finish", 4), ("begin", 8), ("finish", 8),
+    ]  # fmt: skip
 
 
 def test_what_nobody_waits_for_is_not_decoded():

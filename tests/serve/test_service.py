@@ -126,7 +126,7 @@ def test_samples_of_a_line_depend_on_its_place_in_the_request_alone(monkeypatch)
     drawn = config.Search(beam=1, nbest=2, sampling=config.Sampling(count=3))
     service = api.Service(opened(replace(BEAM, search=drawn), monkeypatch))
     request = {"lines": ["abc"] * 5, "nbest": 2}
-    alone = [service._answer([api.Asked("abc", "", number, 2, False)])[0] for number in range(5)]
+    alone = [service._begin([api.Asked("abc", "", number, 2, False)])()[0] for number in range(5)]
     together = [service.decode(request) for _ in range(3)]
     service.engine.start()
     for future in together:
