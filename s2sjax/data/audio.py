@@ -105,9 +105,8 @@ def read(
         content = archive.read(str(path)) if archive else content
         with soundfile.SoundFile(os.path.expanduser(path) if content is None else io.BytesIO(content)) as file:
             count = file.frames * file.channels
-            require(
-                most is None or count <= most, f"{name} has {count:,} samples, at most {most:,} are read: shorten it"
-            )
+            if most is not None and count > most:
+                raise UserError(f"{name} has {count:,} samples, at most {most:,} are read: shorten it")
             samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except KeyError:
         raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
@@ -115,7 +114,7 @@ def read(
         raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
     except (RuntimeError, TypeError, zlib.error, zipfile.BadZipFile) as error:
         # soundfile's own error is a RuntimeError; a .raw file is a TypeError, an encrypted archive a RuntimeError
-        if content is None and not os.path.exists(os.path.expanduser(path)):
+        if content is None and not archive and not os.path.exists(os.path.expanduser(path)):
             raise UserError(f"{name} does not exist: correct the path") from None
         reason = str(getattr(error, "error_string", error)).rstrip(".")
         raise UserError(f"{name} cannot be read ({reason}): give a WAV, FLAC or OGG file") from None
