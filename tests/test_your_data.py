@@ -6,8 +6,7 @@ import jax
 import zoo
 from test_docs import DOCS
 
-from s2sjax import tasks
-from s2sjax.config import training
+from s2sjax import config, tasks
 
 PAGE = (DOCS / "your-data.md").read_text(encoding="utf-8")
 PROGRAMS = {name: (program, shown) for name, program, shown in re.findall(
@@ -30,12 +29,12 @@ def without_numbers(text: str) -> list[str]:
 
 @zoo.each(PROGRAMS, quick=("text",))
 def test_a_program_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch, capsys):
-    """With few steps, on one device; so the scores are other ones."""
+    """With two steps, on one device; so the scores are other ones."""
     everything = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
-    for limit in ("FEWEST", "MOST"):
-        monkeypatch.setattr(training, limit, 10)
+    few = dict.fromkeys(config.CHOSEN, 2)
+    monkeypatch.setattr(config.Train, "suited", lambda train, epoch: config.replace(train, **few))
     monkeypatch.chdir(tmp_path)
     program, shown = PROGRAMS[name]
     exec(compile(program, f"{name}.py", "exec"), {})
