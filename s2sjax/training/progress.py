@@ -57,7 +57,7 @@ class Log:
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
-                # 0: no limit. If its thread fails, as on a full disk, nobody empties the queue, and a full one would block.
+                # 0: no limit. If its thread fails, as on a full disk, nobody empties the queue, and a full one blocks.
                 self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         if self._is_leader and sys.stdout.isatty():
             self._live = Progress(
