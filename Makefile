@@ -28,11 +28,11 @@ test-all: .venv/dev
 test-tpu: .venv/tpu
 	@$(PYTEST) --dist load --timeout 1200 tests/test_tpu.py
 
-# The laws on a GPU, and the Pallas kernels as it compiles them. About a minute on an H200.
+# The laws on a GPU, and the Pallas kernels as it compiles them. About ten minutes on an H200, a minute when repeated.
 test-gpu: .venv/gpu-dev
 	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' || \
 	  { echo "JAX finds no GPU here: s2sjax doctor says what to install"; exit 2; }
-	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 4 $(addprefix tests/,test_gpu.py core/test_fused.py core/test_short.py)
+	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/test_fused.py core/test_short.py)
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev

@@ -18,6 +18,18 @@ from s2sjax.training.heartbeat import Heartbeat
 from s2sjax.training.progress import Log, remove_after, remove_samples_after
 
 
+@pytest.fixture(autouse=True)
+def no_thread_is_left(monkeypatch):
+    """A log that a test does not close would print into the next test."""
+    started: list[Log] = []
+    start = Log.start
+    monkeypatch.setattr(Log, "start", lambda self, *values: (started.append(self), start(self, *values))[1])
+    yield
+    for log in started:
+        if log._heartbeat is not None:
+            log._heartbeat.__exit__()
+
+
 def numbers(total, weight, norm=1.0):
     return {"loss": (total, weight), "grad_norm": norm, "skipped": 0}
 

@@ -95,7 +95,7 @@ def test_a_train_step_has_the_precision_of_its_caller(precision):
 
 def test_an_engine_answers_under_the_settings_of_its_maker():
     with jax.default_matmul_precision("highest"):
-        engine = Engine(lambda items: [jax.config.jax_default_matmul_precision for _ in items], most=1, waiting=1)
+        engine = Engine(lambda items: lambda: [jax.config.jax_default_matmul_precision for _ in items], [1], waiting=1)
     with contextlib.closing(engine):
         engine.start()
         assert engine.submit(["a"]).result(60) == ["highest"]
