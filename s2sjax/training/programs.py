@@ -79,6 +79,8 @@ class Programs:
             # compiles, and collectives time out; and where GPUs tune their kernels together, each waits for all.
             for batch in missing.values():
                 self.wait(batch, log)
+            with log.timed("compile"):
+                hosts.wait_for_all("compile")  # some find their programs in the cache, others do not
 
     def wait(self, batch: Batch, log: Log) -> None:
         """Waits until the program of this batch is ready. Prints a line for each that has become ready."""

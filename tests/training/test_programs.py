@@ -88,6 +88,16 @@ def test_a_bucket_does_not_wait_for_another_one(state, log, held, capsys):
     assert state.step == 4 and "batches of source 2x3 in" in capsys.readouterr().out
 
 
+def test_no_process_begins_before_all_have_compiled(state, log, monkeypatch):
+    """One may find its programs in the cache while another compiles for longer than a collective waits."""
+    waited = []
+    programs = Programs(step, state)
+    monkeypatch.setattr(hosts, "is_multiprocess", lambda: True)
+    monkeypatch.setattr(hosts, "wait_for_all", lambda what: waited.append((what, len(programs.seconds))))
+    programs.prepare([batch_of(3), batch_of(4)], log)
+    assert waited == [("compile", 2)]
+
+
 def test_buckets_are_compiled_in_the_order_of_use_and_what_is_not_begun_is_forgotten(state, log, held, monkeypatch):
     monkeypatch.setattr(device, "compile_threads", lambda: 1)
     held[4] = Hold()
