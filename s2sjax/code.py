@@ -97,19 +97,32 @@ def read(run: Path) -> Code:
 
 def check_same(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
     """Refuses to continue a run with other code than it was trained with."""
+    if found := change(run, experiment, file):
+        remedy = "give another --out, or add --accept-code (accept_code=True) to continue with the new code"
+        raise UserError(f"{run} was trained with other code: {found}: {remedy}")
+
+
+def change(run: Path, experiment: config.Experiment, file: str | Path | None) -> str:
+    """The first difference between the code of a run and that of an experiment; empty if there is none."""
     old = read(run)
     new = code_of(experiment, file, old.files)
-    if not (new.needed or old.needed) or not old.files:
-        return
+    if not (new.needed or old.needed):
+        return ""
+    if not old.files:
+        return f"{run / FOLDER} is missing"
     names = sorted(old.files.keys() | new.files.keys())
     if old.needed is None:  # earlier versions kept other files, too
         names = [name for name in names if name in old.files and name in new.files]
-    for name in names:
-        if old.files.get(name) != new.files.get(name):
-            raise UserError(
-                f"{run} was trained with other code: {_difference(name, old.files.get(name), new.files.get(name))}: "
-                "give another --out, or add --accept-code to continue with the new code"
-            )
+    different = (name for name in names if old.files.get(name) != new.files.get(name))
+    return next((_difference(name, old.files.get(name), new.files.get(name)) for name in different), "")
+
+
+def first_step(run: Path) -> int:
+    """The step after which the run was trained with its present code."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a run may need no code
+        former = json.loads((run / FOLDER / RECORD).read_text(encoding="utf-8"))["former"]
+        return max((each["until_step"] for each in former), default=0)
+    return 0
 
 
 def _difference(name: str, old: bytes | None, new: bytes | None) -> str:

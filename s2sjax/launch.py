@@ -51,6 +51,9 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
     reader, writer = os.pipe()  # closed by the kernel when this process ends, however it ends
     shared = {WATCHED: "1", PARENT: str(reader), "PYTHONUNBUFFERED": "1"}
     numbers = range(len(environments)) if many else [None]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        # A shell starts a command with `&` so that it ignores Ctrl-C, and its children would too: they could not save.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     children = [_Child(extra | shared, command, n, reader) for n, extra in zip(numbers, environments)]
     os.close(reader)
     first, deadline, printed = None, None, set[str]()

@@ -200,7 +200,8 @@ class Run:
     def checkpoints(self, read_only: bool = False) -> Checkpoints:
         best = "max" if self.task.higher_is_better else "min"
         verify = partial(lock.verify, self.folder)
-        return Checkpoints(self.folder / "checkpoints", self.experiment.train.keep, best, read_only, verify)  # type: ignore[arg-type]
+        keep, since = self.experiment.train.keep, code.first_step(self.folder)
+        return Checkpoints(self.folder / "checkpoints", keep, best, read_only, verify, since)  # type: ignore[arg-type]
 
     def params(self, average: int = 0, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, int]:
         """(the parameters of the best checkpoint, its step); refused if they do not fit this model.
@@ -324,6 +325,10 @@ def train(
     log.print("\n".join([*_describe(run, template, columns, plan, mesh), *remarks]))
     checkpoints = run.checkpoints()
     step = max(checkpoints.steps(), default=0)
+    if step and code.change(run.folder, e, file):  # accepted: the scores and checkpoints until here are of other code
+        if step >= e.train.steps:
+            raise UserError(f"{run.folder} has no step left to train with the new code: raise train.steps")
+        checkpoints.since = step
     for line in describe_change(schedule_before, experiment.train, e.train, step):
         log.print(line)
     if init and other is None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -211,7 +212,9 @@ def test_a_run_does_not_continue_with_other_code_unless_told(way, tmp_path):
     changed = next(name for name, text in WAYS[way].items() if "1.75" in text)
     assert message.startswith(f"{path} was trained with other code: {changed}, line ")
     assert "1.75" in message and "2.25" in message
-    assert message.endswith(": give another --out, or add --accept-code to continue with the new code")
+    assert message.endswith(
+        ": give another --out, or add --accept-code (accept_code=True) to continue with the new code"
+    )
     assert code.read(path) == stored
     start(tmp_path, WAYS[way], "2.25", accept_code=True)
     experiment = run.load_experiment(tmp_path / "mine.py")
@@ -221,6 +224,25 @@ def test_a_run_does_not_continue_with_other_code_unless_told(way, tmp_path):
     assert record["former"] == [{"until_step": 60, "sha256": code.hashes(stored.files)}]
     assert (path / "code/until-step-60" / changed).read_bytes() == stored.files[changed]
     assert code.keep(path, experiment, tmp_path / "mine.py", 70) == []
+
+
+def test_a_run_without_its_code_does_not_continue(tmp_path):
+    path = start(tmp_path, WAYS["cell"])
+    shutil.rmtree(path / "code")
+    message = refused(lambda: start(tmp_path, WAYS["cell"], "2.25"))
+    assert message.startswith(f"{path} was trained with other code: {path / 'code'} is missing: ")
+
+
+def test_a_run_without_a_step_left_takes_no_other_code(tmp_path, monkeypatch):
+    path = start(tmp_path, WAYS["cell"])
+    stored = code.read(path)
+    start(tmp_path, WAYS["cell"], "2.25", accept_code=True)
+    monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [10**6])
+    monkeypatch.setattr(run.Checkpoints, "_read_score", lambda self, step: None)
+    file = tmp_path / "mine.py"
+    message = refused(lambda: run.train(run.load_experiment(file), path, file, accept_code=True))
+    assert message == f"{path} has no step left to train with the new code: raise train.steps"
+    assert code.read(path) == stored
 
 
 def test_settings_are_compared_as_settings(tmp_path):

@@ -64,6 +64,8 @@ def without_number(name: str) -> str:
 
 
 def _find(name: str) -> Any:
+    if not isinstance(name, str):
+        raise UserError(f"the kind of some settings is {name!r:.60}, which is not a name: it was changed by hand")
     module, colon, path = name.partition(":")
     try:
         found: Any = (_own(module) or installed(module)) if colon else importlib.import_module(PACKAGE)

@@ -35,7 +35,7 @@ three functions, so that it can run to its end (`run_loop`) or in the slots of c
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -96,9 +96,13 @@ def advance_some(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return advance if tokens == 1 else lambda loop: lax.fori_loop(0, tokens, lambda _, now: advance(now), loop)
 
 
-def limit_of_each(limit: Array | int, state: State) -> Array:
+def limit_of_each(limit: Array | int, state: State, length: int) -> Array:
     """[B]: the limit of each sentence, if one number is given for all."""
     limits = jnp.asarray(limit)
+    if not jnp.issubdtype(limits.dtype, jnp.integer):
+        raise ValueError(f"limit is of type {limits.dtype}: give whole numbers")
+    if not isinstance(limits, jax.core.Tracer) and limits.size and int(limits.max()) > length:
+        raise ValueError(f"limit {int(limits.max())} is above length {length}, the places of a hypothesis: lower it")
     if limits.ndim > 1:
         raise ValueError(f"limit has shape {limits.shape}: give one number, or one for each sentence")
     if limits.ndim == 1:
@@ -109,7 +113,10 @@ def limit_of_each(limit: Array | int, state: State) -> Array:
     return jnp.full(rows[0], limits)
 
 
-def check_beam(width: int, nbest: int, groups: int) -> None:
+def check_beam(width: int, nbest: int, groups: int, penalty: str, stop: str) -> None:
+    for name, value, kind in (("penalty", penalty, Penalty), ("stop", stop, Stop)):
+        if value not in get_args(kind):
+            raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(get_args(kind))}")
     if width < 1:
         raise ValueError(f"width {width} is below 1: it is the number of prefixes of the beam")
     if not 1 <= nbest <= width:
@@ -155,7 +162,7 @@ def decode_loop(
 
     choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit, of all sentences or [B], is at most length.
     """
-    limit = limit_of_each(limit, state)
+    limit = limit_of_each(limit, state, length)
     shape = (len(limit), copies)
     every = jnp.broadcast_to(jnp.arange(copies), shape)
     beams = as_beams(step)
@@ -280,8 +287,10 @@ def beam_loop(
     record: bool = False,
 ) -> Search:
     """The loop of `beam_search`: its result has n hypotheses per sentence and, with `record`, the tree."""
-    check_beam(width, nbest, groups)
-    limit = limit_of_each(limit, state)
+    check_beam(width, nbest, groups, penalty, stop)
+    if coverage and source_mask is None:
+        raise ValueError("coverage requires source_mask, [B, S]: give it, or leave coverage out")
+    limit = limit_of_each(limit, state, length)
     sentences, W = len(limit), width // groups
     beams = as_beams(step)
     by_row = lambda x: x.reshape(sentences * groups, W, *x.shape[2:])

@@ -29,6 +29,7 @@ from s2sjax.run import Run
 from s2sjax.serve.engine import Busy, Engine
 from s2sjax.serve.files import MOST_BYTES as MOST_FILE_BYTES
 from s2sjax.serve.files import Files, sent
+from s2sjax.training.heartbeat import working
 
 MOST_BYTES = 1_000_000
 """of a body, without files"""
@@ -206,10 +207,13 @@ class Service:
             programs = self._programs()
             self.programs = len(programs)
             # Compiling leaves Python alone: programs of two threads compile at the same time.
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            if programs:
+                report("compiling its programs: requests are answered when they are ready")
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, working("compiling") as work:
                 for done in as_completed([pool.submit(program) for program in programs]):
                     done.result()
                     self.compiled += 1
+                    work.count(self.compiled, self.programs)
             if self.translates:
                 self.engine.turn = self._turn()
         finally:

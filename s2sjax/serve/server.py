@@ -197,8 +197,8 @@ class Server:
 
     async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Reads what the client still sends, for a second: it could not read the error if the connection broke."""
-        writer.write_eof()
-        with self._waits(), contextlib.suppress(TimeoutError):
+        with self._waits(), contextlib.suppress(OSError):  # a time-out, or a client that is gone
+            writer.write_eof()
             async with asyncio.timeout(1):
                 while await reader.read(65536):
                     pass

@@ -300,7 +300,9 @@ class RegressionTask(Task):
         data, values = self.experiment.data, self._values()
         ahead = data.steps + data.horizon - 1  # of the first value of a window
         chosen = np.flatnonzero(self._splits(len(values) - ahead) == split)
-        require(len(chosen) > 0, f"there are no {split} examples: raise data.{split}_percent, or give a longer series")
+        fewer = "lower data.steps, data.dev_percent or data.test_percent"
+        remedy = fewer if split == "train" else f"raise data.{split}_percent"
+        require(len(chosen) > 0, f"there are no {split} examples: {remedy}, or give a longer series")
         return [Window(values[i : i + data.steps], float(values[i + ahead])) for i in chosen]
 
     def _values(self) -> np.ndarray:

@@ -39,7 +39,8 @@ class Checkpoints:
     """The checkpoints of one run: the newest `keep` and, if `best` is given, the one with the lowest or highest score.
 
     `read_only` is for decoding while a training is running: nothing is written, renamed or deleted.
-    verify: called before each save, which it refuses by an error.
+    verify: called before each save, which it refuses by an error. since: a step; no checkpoint up to it is the best
+    one, or averaged with those after it, because it was trained with other code.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class Checkpoints:
         best: Literal["min", "max"] | None = None,
         read_only: bool = False,
         verify: Callable[[], None] = lambda: None,
+        since: int = 0,
     ):
-        self.folder = Path(folder).absolute()
+        self.folder, self.since = Path(folder).absolute(), since
         self._best, self._read_only, self._verify = best, read_only, verify
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, Damaged] = {}
@@ -83,8 +85,11 @@ class Checkpoints:
             with hosts.leader_first("replaced checkpoints"):
                 if hosts.is_leader():
                     self._finish_replacements()
+            manager: Any = ocp.CheckpointManager
             with quiet():
-                return ocp.CheckpointManager(self.folder, options=self._options(keep))
+                # Orbax would take the time since the last checkpoint at a preemption, whose time it has not read.
+                found = type("Manager", (manager,), {"reached_preemption": lambda self, step: False})
+                return found(self.folder, options=self._options(keep))
         except OSError as error:
             raise self._inaccessible(error) from error
 
@@ -214,7 +219,7 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """The step with the best score; of equal ones the earliest."""
-        scores = {step: score for step, score in self._scores.items() if score == score}  # not NaN
+        scores = {step: score for step, score in self._scores.items() if score == score and step > self.since}  # no NaN
         if self._best is None or not scores:
             return None
         sign = 1 if self._best == "min" else -1
@@ -302,7 +307,7 @@ class Checkpoints:
         """(the mean of what `restore_params` gives for each of the `last` newest checkpoints, the newest step)."""
         whole: list[tuple[int, Tree]] = []
         for step in self.steps()[::-1]:
-            if len(whole) == last:
+            if len(whole) == last or (whole and step <= self.since):
                 break
             try:
                 whole.append((step, self._read(step, {"params": template}, params_only=True)["params"]))

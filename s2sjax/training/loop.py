@@ -166,7 +166,10 @@ def _restore_or_init(
         state = init()
         return state, int(state.step), Best(evaluated=int(state.step)), {}
     notes = checkpoints.notes(found[1])
-    return *found, Best(**notes["best"]), notes.get("log", {})  # older versions kept none
+    best = Best(**notes["best"])
+    if 0 < best.step <= checkpoints.since:  # of other code
+        best = Best(evaluated=best.evaluated)
+    return *found, best, notes.get("log", {})  # older versions kept none
 
 
 def _evaluation_due(step: int, best: Best, train: config.Train) -> bool:

@@ -330,6 +330,11 @@ def test_one_limit_for_all_sentences_is_a_limit_of_each():
         (3, {"width": 2, "nbest": 0}, "nbest 0 is not from 1 to width 2"),
         (3, {"width": 3, "groups": 2}, "groups 2 does not divide width 3"),
         (3, {"width": 0}, "width 0 is below 1"),
+        (3, {"width": 2, "penalty": "meen"}, "penalty is 'meen': it must be one of none, mean, gnmt"),
+        (3, {"width": 2, "stop": "x"}, "stop is 'x': it must be one of bound, first, never"),
+        (3, {"width": 2, "coverage": 0.1}, "coverage requires source_mask"),
+        (LENGTH + 1, {"width": 2}, f"limit {LENGTH + 1} is above length {LENGTH}"),
+        (2.5, {"width": 2}, "limit is of type float32: give whole numbers"),
         (np.full((1, 1), 3), {"width": 2}, r"limit has shape \(1, 1\): give one number, or one for each"),
     ],
 )

@@ -17,6 +17,7 @@ from s2sjax.errors import UserError
 from s2sjax.training import mesh, reading
 from s2sjax.training.checkpoints import Checkpoints
 from s2sjax.training.fingerprints import fingerprint, fingerprint_on_host
+from s2sjax.training.loop import Best, _restore_or_init
 from s2sjax.training.state import TrainState, create
 
 
@@ -103,6 +104,34 @@ def test_the_newest_and_the_best_are_kept(open_folder):
     assert_same(again.restore(state_at(0), again.best_step())[0], state_at(20))
     assert again.restore_params()[1] == 20 and again.restore(state_at(0))[1] == 60
     assert open_folder(keep=2, best="min").best_step() == 60
+
+
+def test_checkpoints_of_other_code_are_neither_the_best_nor_averaged(open_folder):
+    checkpoints, template = open_folder(keep=5, best="max"), state_at(0).params
+    for step, score in ((1, 0.9), (2, 0.5), (3, 0.6)):
+        notes = {"best": Best(0.9, 1, step - 1, step)._asdict()}
+        checkpoints.save(state_at(step), step, score, notes)
+    checkpoints.wait()
+    opened = lambda since: open_folder(keep=5, best="max", read_only=True, since=since)
+    assert [opened(since).restore_params(template)[1] for since in (0, 1, 2, 3)] == [1, 3, 3, 3]
+    assert opened(1).restore_average(2, template)[1] == 3
+    with pytest.raises(UserError, match="there are 1 readable checkpoints"):
+        opened(2).restore_average(2, template)
+    bests = [_restore_or_init(state_at(0), lambda: None, opened(since))[2] for since in (0, 3)]
+    assert bests == [Best(0.9, 1, 2, 3), Best(evaluated=3)]
+
+
+def test_a_preempted_run_saves_also_after_a_resume(open_folder, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    first = open_folder()
+    first.save(state_at(1), 1)
+    first.wait()
+    monkeypatch.setattr(ocp.CheckpointManager, "reached_preemption", lambda self, step: True)
+    again = open_folder()
+    again.save(state_at(2), 2)
+    again.wait()
+    assert again.steps() == [1, 2]
 
 
 def test_saved_on_eight_devices_and_restored_on_one_on_four_and_on_eight_otherwise(open_folder):
