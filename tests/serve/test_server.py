@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import struct
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -232,6 +233,18 @@ def serving(service):
 
 def connect(found):
     return socket.create_connection(("127.0.0.1", found.server_port), timeout=10)
+
+
+def test_clients_that_leave_in_the_middle_of_a_body_are_no_error(capfd):
+    head = POST + b"Content-Length: 900\r\n\r\n{"
+    with serving(Backwards()) as found:
+        for _ in range(30):
+            with connect(found) as client:
+                client.sendall(head)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
+            with connect(found) as client:
+                client.sendall(head)
+    assert capfd.readouterr().err == ""
 
 
 def test_slow_and_idle_connections_make_room_for_others(monkeypatch):
