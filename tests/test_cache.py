@@ -50,6 +50,7 @@ def hits():
     jax.monitoring.unregister_event_listener(listen)
 
 
+@pytest.mark.slow
 def test_what_python_trains_and_decodes_is_compiled_once_and_for_all(own_cache, hits, tmp_path):
     jax.jit(lambda x: x + 1)(1)  # a notebook that has compiled before
     counts = []
