@@ -117,7 +117,7 @@ def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypa
     (tmp_path / "model.py").write_text(changed, encoding="utf-8")
     code, _, err = call("train", "model.py", *few)
     assert code == 2 and "runs/model was trained with other code: model.py, line 21 was" in err
-    code, _, err = call("train", "model.py", *few, "--accept-code")
+    code, _, err = call("train", "model.py", *few, "--train.steps", "2", "--accept-code")
     assert code == 2 and "use the model and data it was trained with" in err
     assert (tmp_path / "runs/model/code/model.py").read_text(encoding="utf-8") == FILES["model"]
 
