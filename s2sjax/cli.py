@@ -103,9 +103,8 @@ def _end(code: int, message: str, at_once: bool = False) -> None:
 
     at_once: does not wait for threads either, such as one that compiles.
     """
-    sys.stderr.write(
-        f"{one_line(message)}\n"
-    )  # at once: `print` may let a line of XLA's log come before the end of this one
+    # In one piece: `print` may let a line of XLA's log come before the end of this one.
+    sys.stderr.write(f"{one_line(message)}\n")
     if at_once or launch.WATCHED in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -30,14 +30,14 @@ from s2sjax.training import hosts
 
 FOLDER, RECORD = "code", "code.json"
 TRUSTED = "s2sjax/trusted"
-"""in $XDG_STATE_HOME, which is ~/.local/state by default: one empty file, named by its SHA-256, for each file"""
+"""folder in $XDG_STATE_HOME (default: ~/.local/state) with an empty file for each trusted one, named by its SHA-256"""
 NOTHING = tables.Space()
 """the space of a run that needs no code"""
 
 
 class Code(NamedTuple):
     files: dict[str, bytes]
-    """by their names in RUN/code"""
+    """content of each file, by its name in RUN/code"""
     loaded: list[str]
     """those that are loaded to open the run; they import the others"""
     needed: bool | None

@@ -23,14 +23,6 @@ from s2sjax.lines import Refused, chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, ends_by_signal, start_jax
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
-BENCHMARKS = ("layers", "train", "decode", "data", "serve")
-_OF_LAYERS = (
-    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
-)  # fmt: skip
-OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
-    "run": ("serve",), "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
-}  # fmt: skip
-"""of `bench`: the benchmarks that each belongs to"""
 
 
 def train(options: argparse.Namespace, fields: list[str]) -> None:
@@ -299,35 +291,9 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 def bench(options: argparse.Namespace, fields: list[str]) -> None:
-    if options.subject not in BENCHMARKS:
-        near = nearest(options.subject, BENCHMARKS)
-        raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
-    if options.rounds < 1:
-        raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
-    for name, owners in OPTIONS.items():
-        if getattr(options, name) and options.subject not in owners:
-            owner = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
-            raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
-    start_jax(shares_device=True)
-    if options.subject == "layers":
-        from s2sjax.bench import layers
+    from s2sjax.bench.command import bench
 
-        return layers.bench(layers.settings(options))
-    if options.subject == "serve":
-        from s2sjax.bench import serve as serving
-
-        if not options.run:
-            raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
-        return serving.bench(options.run, options.rounds)
-    from s2sjax.bench import data as feeding
-    from s2sjax.bench import decode as decoding
-    from s2sjax.bench import train as training
-
-    if options.subject == "data":
-        return feeding.bench(options.rounds)
-    measured = {"train": training, "decode": decoding}[options.subject]
-    out = Path(options.out or f"runs/bench/{options.subject}")
-    return measured.bench(options.size, options.rounds, options.only, out)
+    bench(options, start_jax)
 
 
 def doctor(options: argparse.Namespace, fields: list[str]) -> None:

@@ -30,7 +30,7 @@ from s2sjax.errors import UserError
 
 _numbers = itertools.count(1)
 _newest: dict[Path, Space] = {}
-"""by the file that was loaded"""
+"""the newest space of each file that was loaded"""
 
 
 class Space(tables.Space):

@@ -116,11 +116,13 @@ def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
     train: Any = experiment.train
     if train.steps == 0:
         plain: Any = config.Train()
-        names = [name for name in config.CHOSEN if getattr(train, name) == getattr(plain, name)]
+        names = [name for name in config.SIZED_BY_DATA if getattr(train, name) == getattr(plain, name)]
         found = {name: page[f"train.{name}"] for name in names if f"train.{name}" in page}
         experiment = config.replace(experiment, train=config.replace(train, **found))  # type: ignore[type-var]
     sizes = {
-        name: page.get(f"model.{name}", 0) for name in experiment.suited_sizes if not getattr(experiment.model, name, 1)
+        name: page.get(f"model.{name}", 0)
+        for name in experiment.sized_by_data
+        if not getattr(experiment.model, name, 1)
     }
     return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment  # type: ignore[type-var]
 

@@ -24,7 +24,7 @@ from typing import IO
 WATCHED = "S2SJAX_WATCHED"
 """set in the environment of a process that has such a parent"""
 PARENT = "S2SJAX_PARENT"
-"""in the environment, too: the number of an open pipe, which ends when the parent does"""
+"""variable of the environment with the number of an open pipe, which ends when the parent does"""
 GRACE = 60
 """seconds that the other processes have to exit when one, or the parent, has failed"""
 CHATTER = ("[Gloo]", "preemption_notifier", "preemption_sync_manager")

@@ -35,7 +35,7 @@ PATIENCE = 60.0
 """seconds without a touch after which a holder on another host counts as dead"""
 Train = TypeVar("Train", bound=Callable[..., Any])
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
-"""by the file system; NFS refuses to lock a folder, since it cannot be opened for writing"""
+"""errors of a file system that cannot lock; NFS cannot lock a folder, because that is not open for writing"""
 _held: dict[Path, _Lock] = {}
 """the locks of this process, by the absolute path of the folder"""
 

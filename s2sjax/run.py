@@ -286,7 +286,7 @@ def train(
     with hosts.leader_first("data"), working("reading the data"):  # which it may have to fetch
         data = task.read()
         held_out = {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
-    e = task.replace(folder.with_recorded(e, Path(path))).suited(data)
+    e = task.replace(folder.with_recorded(e, Path(path))).resolve_defaults(data)
     if e.train.evaluate_every and "dev" not in held_out:
         raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
     dev = held_out["dev"] if e.train.evaluate_every else []

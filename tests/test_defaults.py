@@ -14,7 +14,9 @@ PAIRS = [("ab", "x"), ("ba", "y"), ("aa", "x")]
 
 
 def test_the_number_of_updates_follows_the_data_unless_it_is_set():
-    chosen = lambda epoch, **fields: [getattr(config.Train(**fields).suited(epoch), name) for name in config.CHOSEN]
+    chosen = lambda epoch, **fields: [
+        getattr(config.Train(**fields).resolve_defaults(epoch), name) for name in config.SIZED_BY_DATA
+    ]
     assert chosen(1) == [500, 50, 50]
     assert chosen(100) == [2000, 200, 200]
     assert chosen(100_000) == [10_000, 1000, 1000]
@@ -23,7 +25,7 @@ def test_the_number_of_updates_follows_the_data_unless_it_is_set():
 
 
 def test_a_language_model_is_as_large_as_its_text_deserves():
-    sizes = lambda tokens, **fields: config.RecurrentLM(**fields).suited(tokens).widths
+    sizes = lambda tokens, **fields: config.RecurrentLM(**fields).resolve_defaults(tokens).widths
     assert sizes(2_799) == (32,) and sizes(1_000_000) == (496, 248)
     assert sizes(10**9) == (1150, 1150, 400), "as Merity et al. 2017 have it"
     assert sizes(2_799, width=8, layers=2, tie=False) == (8, 8)
@@ -47,7 +49,7 @@ def test_the_default_models_suit_a_small_corpus(tmp_path):
     for experiment in default_experiments(tmp_path):
         task = experiment.task()
         data = task.read()
-        task = task.replace(task.suited(data), task.learn_assets(data))
+        task = task.replace(task.resolve_defaults(data), task.learn_assets(data))
         weights = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(task.init, jax.random.key(0))))
         assert weights < 2_000_000 and task.experiment.train.steps == 500, (experiment.name, weights)
 
@@ -72,7 +74,7 @@ def test_what_was_chosen_is_printed_and_kept(text, tmp_path, monkeypatch, capsys
     stored = folder.flat(json.loads(before)["experiment"])
     assert (stored["train.steps"], stored["model.width"], stored["train.schedule_steps"]) == (10, 64, 10)
     monkeypatch.setattr(training, "FEWEST", 20)  # another version chooses otherwise
-    monkeypatch.setattr(config.RecurrentLM, "suited", lambda self, tokens: self)
+    monkeypatch.setattr(config.RecurrentLM, "resolve_defaults", lambda self, tokens: self)
     run = s2sjax.train(text, tmp_path / "run")
     assert "already done: 10 steps" in capsys.readouterr().out
     assert (tmp_path / "run/config.json").read_text() == before and run.experiment.model.width == 64

@@ -113,7 +113,7 @@ def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
     if text.startswith('"""') and "\nexperiment = " in text:
         experiment = load_experiment(str(file))
         assert experiment.train.steps > 0, "its scores must not change with the defaults"
-        assert all(getattr(experiment.model, name, 1) for name in experiment.suited_sizes)
+        assert all(getattr(experiment.model, name, 1) for name in experiment.sized_by_data)
         assert f"s2sjax train {file.relative_to(ROOT)}" in text or "make run" in text
 
 

@@ -33,8 +33,8 @@ def test_a_program_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypat
     everything = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
-    few = dict.fromkeys(config.CHOSEN, 2)
-    monkeypatch.setattr(config.Train, "suited", lambda train, epoch: config.replace(train, **few))
+    few = dict.fromkeys(config.SIZED_BY_DATA, 2)
+    monkeypatch.setattr(config.Train, "resolve_defaults", lambda train, epoch: config.replace(train, **few))
     monkeypatch.chdir(tmp_path)
     program, shown = PROGRAMS[name]
     exec(compile(program, f"{name}.py", "exec"), {})

@@ -35,6 +35,6 @@ from s2sjax.config.serialize import from_json, kind_of, to_json
 from s2sjax.config.settings import at_least, check_buckets, require, settings
 from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.tagging import TagData, TagEvaluate, TaggedFiles, TaggerModel
-from s2sjax.config.training import CHOSEN, Mesh, ScheduledSampling, Softmax, Train
+from s2sjax.config.training import SIZED_BY_DATA, Mesh, ScheduledSampling, Softmax, Train
 
 replace = dataclasses.replace

@@ -40,8 +40,8 @@ class Experiment:
     free_fields: ClassVar[tuple[str, ...]] = ()
     """dotted names that may change between two starts of one run, besides those of `train`"""
 
-    suited_sizes: ClassVar[tuple[str, ...]] = ()
-    """fields of `model` that follow the size of the data where they are 0 (`Task.suited`)"""
+    sized_by_data: ClassVar[tuple[str, ...]] = ()
+    """fields of `model` that follow the size of the data where they are 0 (`Task.resolve_defaults`)"""
 
     def task(self) -> Any:
         """The `tasks.Task` of this experiment, before it has any assets."""

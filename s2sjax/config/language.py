@@ -88,7 +88,7 @@ class RecurrentLM:
     temporal_penalty: float = 0.0
     """strength of the temporal activation regularisation (beta)"""
 
-    def suited(self, tokens: int) -> RecurrentLM:
+    def resolve_defaults(self, tokens: int) -> RecurrentLM:
         """With sizes for a training text of that many tokens, where they are 0."""
         width = self.width or min(max(round(tokens**0.5 / 2 / 16) * 16, 64), 1150)
         embedding = self.embedding or min(max(width // 2, 32), 400)

@@ -19,7 +19,7 @@ SCHEDULES = {
 
 EPOCHS, FEWEST, MOST = 20, 500, 10_000
 """times that all examples are read, and limits of the updates, where train.steps is not set"""
-CHOSEN = ("steps", "evaluate_every", "save_every")
+SIZED_BY_DATA = ("steps", "evaluate_every", "save_every")
 """fields that follow the size of the data where train.steps is not set"""
 
 
@@ -186,13 +186,13 @@ class Train:
             "train has both r_drop and scheduled_sampling: turn one off",
         )
 
-    def suited(self, epoch: int) -> Train:
+    def resolve_defaults(self, epoch: int) -> Train:
         """With numbers for data of which an epoch takes that many updates, if `steps` is not set."""
         if self.steps:
             return self
         steps = min(max(EPOCHS * epoch, FEWEST), MOST)
         often: dict[str, Any] = {
-            name: steps // 10 for name in CHOSEN[1:] if getattr(self, name) == getattr(Train, name)
+            name: steps // 10 for name in SIZED_BY_DATA[1:] if getattr(self, name) == getattr(Train, name)
         }
         return replace(self, steps=steps, **often)
 

@@ -34,7 +34,7 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV
 
 
 MOST_PIXELS = 25_000_000
-"""of a picture that is sent to `s2sjax serve`"""
+"""largest number of pixels of a picture that is sent to `s2sjax serve`"""
 
 
 class Picture(NamedTuple):

@@ -95,7 +95,7 @@ class _Keys(NamedTuple):
     normal: frozenset[bytes]
     exact: frozenset[bytes]
     hash: int
-    """of the source: fast to compare with, and equal by chance at times"""
+    """a short hash of the source: fast to compare with, and equal by chance at times"""
 
     @property
     def all(self) -> frozenset[bytes]:

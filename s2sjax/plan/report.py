@@ -68,7 +68,7 @@ def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | Non
         return task.replace(assets=task.assumed_assets(sizes))
     try:
         data = task.read()
-        return task.replace(task.suited(data), task.learn_assets(data))
+        return task.replace(task.resolve_defaults(data), task.learn_assets(data))
     except UserError as error:
         raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 

@@ -32,7 +32,7 @@ from s2sjax.serve.files import Files, sent
 from s2sjax.training.heartbeat import working
 
 MOST_BYTES = 1_000_000
-"""of a body, without files"""
+"""largest number of bytes of a body, without files"""
 MOST_LINES = 1000
 """of a request"""
 MOST_CHARACTERS = 20_000
@@ -42,7 +42,7 @@ WAITING = 4000
 MOST_HELD = 100_000_000
 """bytes of files that wait"""
 TRIALS = 10
-"""of a search, the fastest of which counts"""
+"""times that a search is measured; the fastest counts"""
 CPU_ROWS = 16
 """lines of a batch on a CPU, which computes more of them no faster"""
 
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     """a string; the bytes of a file; an example of a task that reads lines but does not translate them"""
     where: str
     number: int
-    """of the line in its request: random samples depend on it"""
+    """place of the line in its request: random samples depend on it"""
     nbest: int
     alignment: bool
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from s2sjax.errors import UserError
 
 MOST_BYTES = 10_000_000
-"""of the files of a request, together"""
+"""largest number of bytes of all files of a request"""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO without a writer would block
 

@@ -45,7 +45,7 @@ PATIENCE = 30
 class Route(NamedTuple):
     method: str
     answer: Callable[[Any], Any]
-    """of the request's JSON: a value, or a future of one"""
+    """answer(JSON of the request): a value, or a future of one"""
 
 
 def check_sender(headers: Mapping[str, str], names: set[str]) -> None:

@@ -61,7 +61,7 @@ class LanguageModel(config.Experiment):
     """of the initial parameters, where each epoch starts, and dropout"""
 
     decode_fields: ClassVar = ("search",)
-    suited_sizes: ClassVar = ("embedding", "width", "layers")
+    sized_by_data: ClassVar = ("embedding", "width", "layers")
     # Where the text is stored may change: its fingerprint may not.
     free_fields: ClassVar = (
         "data.train", "data.dev", "data.test", "data.origin", "search", "evaluate.streams", "evaluate.context", "show",
@@ -141,10 +141,10 @@ class LanguageModelTask(Task):
     def fingerprint(self, data: Sequence[str]) -> str:
         return streams.fingerprint(data)
 
-    def suited(self, data: Sequence[str]) -> LanguageModel:
+    def resolve_defaults(self, data: Sequence[str]) -> LanguageModel:
         """The sizes of a recurrent model follow the length of the text."""
-        e = super().suited(data)
-        return config.replace(e, model=e.model.suited(self._tokens(data))) if e.keeps_state else e
+        e = super().resolve_defaults(data)
+        return config.replace(e, model=e.model.resolve_defaults(self._tokens(data))) if e.keeps_state else e
 
     def epoch(self, data: Sequence[str]) -> int:
         return -(-self._tokens(data) // self.experiment.data.tokens)

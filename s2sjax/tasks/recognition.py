@@ -6,13 +6,12 @@ or by prefix beam search with an n-gram language model of the training labels (c
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,20 +25,17 @@ from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
 from s2sjax.data.columns import Bucket, Columns, Ragged
 from s2sjax.data.label_models import LabelModel
-from s2sjax.data.remarks import Sides
-from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
+from s2sjax.data.signals import Signal, Signals
 from s2sjax.data.written import SklearnDigits
-from s2sjax.evaluate.batched import DOUBLINGS, Batched
+from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.edit import distance
-from s2sjax.evaluate.metrics import Result, mean_result
+from s2sjax.evaluate.metrics import Result
 from s2sjax.models.recognizer import Recognizer
+from s2sjax.tasks.signal_task import SignalTask, Transcript, error_rates
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.training import hosts
 from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
-
-LABELS = {"ler": "LER", "ser": "SER"}
 
 # ------------------------------------------------------------------------------------- settings
 
@@ -234,95 +230,9 @@ class Recognition(config.Experiment):
 def _ctc(
     module: Recognizer, params: Any, frames: Any, lengths: Any, labels: Any, train: bool = False, rngs: Any = None
 ) -> dict[str, tuple[Array, Array]]:
-    """Of a batch: see `ctc.ctc_loss`. labels [B, L], 0 behind the last."""
+    """The loss of a batch, see `ctc.ctc_loss`; labels [B, L], 0 after the last."""
     logits, lengths = module.apply({"params": params}, frames, lengths, train, rngs=rngs)
     return ctc.ctc_loss(logits, lengths, labels, jnp.sum(labels > 0, axis=1))
-
-
-class Transcript(NamedTuple):
-    labels: tuple[str, ...]
-    score: float
-    """log-probability of the alignment (greedy), or the score of prefix beam search"""
-
-    def __str__(self) -> str:
-        return " ".join(self.labels)
-
-
-def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
-    """Label and sequence error rate, in percent."""
-    pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
-    terms = {
-        "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
-        "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
-    }
-    return {name: mean_result(name, LABELS[name], terms[name], higher_is_better=False) for name in names}
-
-
-class SignalTask(Task):
-    """What tasks that read signals have in common, besides the model."""
-
-    noun = "sequence"
-
-    @property
-    def corpus(self) -> Signals:
-        return self.experiment.data.corpus
-
-    @property
-    @abstractmethod
-    def reader(self) -> Any:
-        """The settings of the encoder."""
-
-    def has(self, split: str) -> bool:
-        return self.corpus.has(split)
-
-    def read(self) -> list[Signal]:
-        return self.examples("train")
-
-    def examples(self, split: str) -> list[Signal]:
-        found = self.corpus.examples(split)
-        require(len(found) > 0, f"data.corpus has no {split} examples: give some, or name another split")
-        for signal in found:
-            check_labels(signal.labels, self.corpus.alphabet, signal.name)
-        return found
-
-    def example_of(self, line: str, where: str) -> Signal:
-        return self._checked(self.corpus.example_of(line, where), where)
-
-    @property
-    def file_kinds(self) -> str:
-        return self.corpus.file_kinds
-
-    def example_from(self, content: bytes, where: str) -> Signal:
-        return self._checked(self.corpus.example_from(content, where, self._served), where)
-
-    def blank_example(self) -> Signal:
-        self.corpus.compile_features(self._served)
-        return Signal(np.zeros((1, self.corpus.features), np.float32), (), "")
-
-    @property
-    def _served(self) -> int:
-        """The most frames that a server reads: see `batched.few_shapes`."""
-        return max(T for T, _ in self.experiment.data.buckets) << DOUBLINGS
-
-    def _checked(self, signal: Signal, where: str) -> Signal:
-        most = self.longest
-        require(
-            most is None or len(signal.frames) <= most,
-            f"{where} has {len(signal.frames)} frames, the model reads at most {most}: shorten it",
-        )
-        return signal
-
-    @property
-    def longest(self) -> int | None:
-        """The most frames that the encoder can address; None: any number."""
-        places = self.reader.max_positions
-        return None if places is None else places * self.experiment.model.reduction
-
-    def sides(self, split: str, examples: Sequence[Signal]) -> Iterable[Sides]:
-        return (Sides(signal.frames.tobytes(), (" ".join(signal.labels),)) for signal in examples)
-
-    def fingerprint(self, data: Sequence[Signal]) -> str:
-        return fingerprint(data)
 
 
 class RecognitionTask(SignalTask):

@@ -245,7 +245,7 @@ def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> di
 
 
 LARGEST = 1e15
-"""of a scaled value: sums of its square stay far from the largest number of float32"""
+"""largest scaled value: sums of its square stay far from the largest number of float32"""
 LABELS = {"mse": "MSE", "mae": "MAE", "persistence": "MSE of persistence"}
 """of the metrics, as printed"""
 

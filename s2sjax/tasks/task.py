@@ -129,10 +129,12 @@ class Task(ABC):
     def fingerprint(self, data: Any) -> str:
         """SHA-256 of the training data: a run refuses to continue on other data."""
 
-    def suited(self, data: Any) -> Any:
+    def resolve_defaults(self, data: Any) -> Any:
         """The experiment, with numbers that suit the size of its training data where it leaves them open."""
         train = self.experiment.train
-        return self.experiment if train.steps else replace(self.experiment, train=train.suited(self.epoch(data)))
+        return (
+            self.experiment if train.steps else replace(self.experiment, train=train.resolve_defaults(self.epoch(data)))
+        )
 
     def epoch(self, data: Any) -> int:
         """About how many updates an epoch takes, as far as is known before there are columns."""

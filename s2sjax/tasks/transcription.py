@@ -27,7 +27,8 @@ from s2sjax.evaluate.decoding import Output
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.listener import Listener
 from s2sjax.tasks.generation import GenerationTask, check_network, sample_numbers
-from s2sjax.tasks.recognition import FrameModel, LabelEvaluate, LabelledSignals, SignalTask, Transcript, error_rates
+from s2sjax.tasks.recognition import FrameModel, LabelEvaluate, LabelledSignals
+from s2sjax.tasks.signal_task import SignalTask, Transcript, error_rates
 from s2sjax.tasks.task import Assets, abstract
 
 # ------------------------------------------------------------------------------------- settings

@@ -27,7 +27,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def heard(self) -> None:
-        """A line was printed: the silence begins anew."""
+        """Restarts the clock, after a line was printed."""
         self._last = time.perf_counter()
 
     def beat(self) -> float:

@@ -1,0 +1,52 @@
+"""`s2sjax bench NAME`: which benchmarks there are, and their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from s2sjax.errors import UserError
+from s2sjax.fields import nearest
+
+BENCHMARKS = ("layers", "train", "decode", "data", "serve")
+_OF_LAYERS = (
+    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
+)  # fmt: skip
+OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
+    "run": ("serve",), "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
+}  # fmt: skip
+"""options, and the benchmarks that each belongs to"""
+
+
+def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None:
+    """Runs the benchmark that is named, if its options are right."""
+    if options.subject not in BENCHMARKS:
+        near = nearest(options.subject, BENCHMARKS)
+        raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")
+    if options.rounds < 1:
+        raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
+    for name, owners in OPTIONS.items():
+        if getattr(options, name) and options.subject not in owners:
+            owner = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
+            raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
+    start_jax(shares_device=True)
+    if options.subject == "layers":
+        from s2sjax.bench import layers
+
+        return layers.bench(layers.settings(options))
+    if options.subject == "serve":
+        from s2sjax.bench import serve as serving
+
+        if not options.run:
+            raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
+        return serving.bench(options.run, options.rounds)
+    from s2sjax.bench import data as feeding
+    from s2sjax.bench import decode as decoding
+    from s2sjax.bench import train as training
+
+    if options.subject == "data":
+        return feeding.bench(options.rounds)
+    measured = {"train": training, "decode": decoding}[options.subject]
+    out = Path(options.out or f"runs/bench/{options.subject}")
+    return measured.bench(options.size, options.rounds, options.only, out)
