@@ -323,12 +323,7 @@ def train(
     remarks = [*folder.describe_choice(experiment, e), *task.remarks(data), *task.overlaps(data, held_out)]
     del held_out
     log.print("\n".join([*_describe(run, template, columns, plan, mesh), *remarks]))
-    checkpoints = run.checkpoints()
-    step = max(checkpoints.steps(), default=0)
-    if step and code.change(run.folder, e, file):  # accepted: the scores and checkpoints until here are of other code
-        if step >= e.train.steps:
-            raise UserError(f"{run.folder} has no step left to train with the new code: raise train.steps")
-        checkpoints.since = step
+    checkpoints, step = _open_checkpoints(run, file)
     for line in describe_change(schedule_before, experiment.train, e.train, step):
         log.print(line)
     if init and other is None:
@@ -351,6 +346,20 @@ def train(
     )
     keep_code(int(result.state.step))  # of a run that had no step left
     return run, result
+
+
+def _open_checkpoints(run: Run, file: str | Path | None) -> tuple[Checkpoints, int]:
+    """The checkpoints of a run that is to be trained, and the newest step; 0 without one.
+
+    If other code was accepted, the scores and checkpoints until this step count no more.
+    """
+    checkpoints = run.checkpoints()
+    step = max(checkpoints.steps(), default=0)
+    if step and code.change(run.folder, run.experiment, file):
+        if step >= run.experiment.train.steps:
+            raise UserError(f"{run.folder} has no step left to train with the new code: raise train.steps")
+        checkpoints.since = step
+    return checkpoints, step
 
 
 def abstract_state(run: Run, mesh: jax.sharding.Mesh, rows: int = 0) -> TrainState:

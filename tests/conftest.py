@@ -113,6 +113,16 @@ def child_environment(**extra: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | extra
 
 
+def refused(action) -> str:
+    """The one line of the UserError that an action must raise."""
+    from s2sjax.errors import UserError
+
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 needs_eight_devices = pytest.mark.skipif(ON_GPU, reason="needs eight fake devices of a CPU")
 
 

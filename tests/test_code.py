@@ -11,13 +11,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import child_environment
+from conftest import child_environment, refused
 from test_extending import FILES
 
 import s2sjax
 from s2sjax import code, config, experiment_file, folder, run
 from s2sjax.core import cells, tables
-from s2sjax.errors import UserError
 
 LITERAL = ("layers.Recurrent(cell, width,", 'layers.Recurrent("independent", width,')
 CELL = FILES["cell"].partition("experiment = ")[0].replace("jnp.tanh(projected", "jnp.tanh(1.75 * projected")
@@ -96,13 +95,6 @@ def program(opened: run.Run) -> str:
     params = jax.eval_shape(task.init, jax.random.key(0))
     traced = jax.make_jaxpr(task.loss(columns))(params, batch, jax.random.key(0), 0)
     return re.sub("0x[0-9a-f]+", "", f"{task.read()[:2]} {traced}")
-
-
-def refused(build) -> str:
-    with pytest.raises(UserError) as caught:
-        build()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # ----------------------------------------------------------------------------- a space for each run

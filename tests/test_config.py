@@ -5,6 +5,7 @@ import inspect
 import json
 
 import pytest
+from conftest import refused
 
 from s2sjax import config
 from s2sjax.config import (
@@ -26,16 +27,7 @@ from s2sjax.config import (
     Train,
     Transformer,
 )
-from s2sjax.errors import UserError
 from s2sjax.tasks import Translation
-
-
-def refused(build) -> str:
-    with pytest.raises(UserError) as caught:
-        build()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import refused
 
 from s2sjax import comparison, config, evaluations
-from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics import Result, score
-
-
-def refused(action) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import child_environment
+from conftest import child_environment, refused
 
 import s2sjax
 from s2sjax import config, tasks
-from s2sjax.errors import UserError
 from s2sjax.evaluate.decoding import Translator
 from s2sjax.tasks.regression import Fibonacci, Windows
 
@@ -47,13 +46,6 @@ def one_device(monkeypatch):
     everything = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
-
-
-def refused(action) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_the_page_runs_and_its_files_are_there(typed):

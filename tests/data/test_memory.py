@@ -1,17 +1,10 @@
 """Examples in memory: pairs or mappings, kept in the run folder, and what is no example refused in one line."""
 
 import pytest
+from conftest import refused
 
 from s2sjax import config, tasks
 from s2sjax.data import memory, sources
-from s2sjax.errors import UserError
-
-
-def refused(action) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_each_corpus_of_a_mixture_is_kept(tmp_path):
