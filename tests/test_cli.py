@@ -334,6 +334,7 @@ def test_the_same_command_again_says_that_it_is_done(call, page, copy):
     assert "compiled the train step" not in out
 
 
+@pytest.mark.slow
 def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page, copy):
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     for field, was, now in (("--model.width", 8, 16), ("--train.learning_rate", 0.001, 1.0), ("--seed", 0, 3)):
@@ -542,6 +543,7 @@ def spoil(checkpoint: Path) -> None:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+@pytest.mark.slow
 def test_a_copied_run_decodes_and_a_damaged_checkpoint_gives_way_to_the_newest_whole_one(call, refused, trained, copy):
     whole = call("decode", trained[0], stdin=b"abcd\nbad\n")
     assert call("decode", copy, stdin=b"abcd\nbad\n") == whole

@@ -64,6 +64,7 @@ def text(tmp_path, monkeypatch):
     return tasks.LanguageModel("text", config.PlainText(path, path, rows=2, steps=4))
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_printed_and_kept(text, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "FEWEST", 10)
     monkeypatch.setattr(training, "EPOCHS", 1)

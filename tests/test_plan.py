@@ -103,6 +103,7 @@ def test_flops_are_those_of_xla_where_there_is_no_loop_and_all_of_them_where_the
     assert ours(looped, x, w).kind.tolist() == [Kind.SPLIT]
 
 
+@pytest.mark.slow
 def test_a_training_step_has_three_products_for_each_forward():
     """6 FLOPs a weight and token (Kaplan et al. 2020), attention besides."""
     planned = program(TINY["transformer"])
@@ -115,6 +116,7 @@ def test_a_training_step_has_three_products_for_each_forward():
     assert flops[work.kind == Kind.HEADS].sum() == 3 * 6 * 2 * 2 * tokens * 16 * 64
 
 
+@pytest.mark.slow
 def test_micro_batches_do_the_same_products():
     whole, parts = (program(TINY["recurrent"], micro_batches=m).work(12).products for m in (1, 3))
     assert parts == pytest.approx(whole, rel=1e-12)

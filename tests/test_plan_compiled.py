@@ -170,6 +170,7 @@ def test_outside_of_a_mesh_nothing_is_constrained():
         assert gather_for_loop(x) is x
 
 
+@pytest.mark.slow
 def test_decisions_follow_the_device_that_is_compiled_for():
     other = types.SimpleNamespace(platform="tpu")
     assert device.on_cpu()

@@ -266,6 +266,7 @@ def test_the_split_that_is_evaluated():
     assert default(config.Cmudict(test_percent=0.0)) == "dev"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_holds_as_many_bytes_as_a_fresh_one(tmp_path, monkeypatch):
     """At the first step: restored, not restored beside what was initialised."""
     series = Regression("series", Windows(Fibonacci(40), steps=4), train=Train(steps=1, evaluate_every=0))

@@ -23,6 +23,7 @@ def missing(*_):
     raise ImportError("No module named 'torch'")
 
 
+@pytest.mark.slow
 def test_ours_in_both_precisions_without_the_others(tiny, call, tmp_path, monkeypatch):
     monkeypatch.setattr(decode_peers, "PEERS", {"transformers": missing, "ctranslate2": lambda *_: missing})
     code, out, err = call("bench", "decode", "--only", "GREEDY", "--rounds", 2, "--out", tmp_path)
@@ -59,6 +60,7 @@ def test_ratios_to_both_of_ours(tiny, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_int8_is_that_of_decode():
     source = decode.np.full((2, 4), 5, "int32")
     decoder = decode.Decoder(SIZE, 2, source, "int8")

@@ -19,6 +19,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(layers.importlib.util, "find_spec", lambda name: None)
 
 
+@pytest.mark.slow
 def test_a_small_run_writes_its_table_and_figures(call, tmp_path):
     out = tmp_path / "made" / "here"
     some = "recurrent,convolution,attention"
@@ -70,6 +71,7 @@ def test_remat_saves_memory_of_the_recurrent_backward_pass():
     assert sizes[1] < sizes[0]
 
 
+@pytest.mark.slow
 def test_pytorch_beside_ours(call, tmp_path, monkeypatch):
     """The faster of two peers is compared with; one that fails is named once."""
 

@@ -66,6 +66,7 @@ def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path
     assert "--rounds is 0: it must be at least 1" in call("bench", "train", "--rounds", 0)[2]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_left_out(tiny, monkeypatch, capsys):
     def full(case, *_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes")
@@ -104,6 +105,7 @@ def clock(monkeypatch):
     return clock
 
 
+@pytest.mark.slow
 def test_ratios_to_each_mode_of_pytorch_and_the_best_of_them(tiny, clock, monkeypatch, capsys):
     ours = Fake(clock, 0.1)
     # The first call of a peer is not measured.

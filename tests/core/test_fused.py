@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from conftest import ON_GPU, needs_eight_devices
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -47,7 +48,7 @@ def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
     return drawn(B, K, 3, N, D, dtype=dtype), cache, beam_index
 
 
-@pytest.mark.parametrize(("prefixes", "length"), [(1, 64), (5, 1), (5, 150), (17, 64), (17, 150)])
+@pytest.mark.parametrize(("prefixes", "length"), zoo.first(2, [(1, 64), (17, 150), (5, 1), (5, 150), (17, 64)]))
 def test_a_shared_memory(prefixes, length):
     queries, keys, values = drawn(2, prefixes, 3, 16), drawn(2, 3, length, 16, seed=1), drawn(2, 3, length, 16, seed=2)
     mask = jnp.asarray(np.random.default_rng(0).random((2, prefixes, length)) < 0.5).at[1, -1].set(False)
@@ -56,7 +57,7 @@ def test_a_shared_memory(prefixes, length):
     assert not attended[1, -1].any()  # it sees nothing
 
 
-@pytest.mark.parametrize(("length", "prefixes"), [(1, 5), (32, 1), (70, 1), (70, 5)])
+@pytest.mark.parametrize(("length", "prefixes"), zoo.first(1, [(70, 5), (1, 5), (32, 1), (70, 1)]))
 def test_the_cache_of_each_prefix_and_what_is_written(length, prefixes):
     for position in ([0, 1, length - 1], [length, length + 3, 2 * length]):  # the second: a cache that rolls
         at = jnp.asarray(position)
@@ -77,9 +78,7 @@ def test_half_precision_is_summed_in_float32():
     np.testing.assert_allclose(attended.astype("float32"), exact, rtol=2**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("positions", "window"), [("sinusoidal", 0), pytest.param("rotary", 4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("positions", "window"), zoo.first(0, [("sinusoidal", 0), ("rotary", 4)]))
 def test_a_search_finds_the_same(positions, window, use_kernels):
     small = {"width": 32, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2}
     module = models.build(config.Transformer(positions=positions, window=window, **small), 30, 30)
@@ -98,6 +97,7 @@ def test_a_search_finds_the_same(positions, window, use_kernels):
     np.testing.assert_allclose(kernels.scores, plain.scores, rtol=1e-5)
 
 
+@pytest.mark.slow
 @needs_eight_devices
 def test_each_of_eight_devices_serves_its_own_sentences_and_heads():
     mesh = meshes.make_mesh(config.Mesh(tensor=2))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from s2sjax.core.losses import doubly_stochastic
 from s2sjax.core.norms import group_norm
@@ -24,6 +25,7 @@ def test_a_mirror_image_and_nothing_at_all():
     np.testing.assert_allclose(change(Changes(flip=1.0), key, jnp.array(PICTURE)), PICTURE[:, ::-1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_changes_depend_on_the_key_alone_and_stay_in_range():
     changes = Changes(zoom=0.5, flip=0.5, colour=0.5)
     keys = jax.random.split(jax.random.key(1), 3)

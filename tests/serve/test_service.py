@@ -70,10 +70,14 @@ def picture(n, size=8):
     return base64.b64encode(file.getvalue()).decode()
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in (*EXPERIMENTS, "beam on 8 devices") if name != "tagging"]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("beam", *EXPERIMENTS, "beam on 8 devices")
+    if name != "tagging"
+]
 
 
-@pytest.mark.parametrize("name", ["beam", "tagging", *SLOW])
+@pytest.mark.parametrize("name", ["tagging", *SLOW])
 def test_nothing_is_compiled_for_a_request(name, monkeypatch):
     """Whatever the lengths and the number of lines, whatever is asked for; what is too long is refused or cut."""
     name, _, several = name.partition(" ")
@@ -107,6 +111,7 @@ def test_nothing_is_compiled_for_a_request(name, monkeypatch):
     assert bool(refused) == (name not in ("translation", "beam", "captioning", "regression"))
 
 
+@pytest.mark.slow
 def test_while_it_warms_up_requests_are_told_so(monkeypatch):
     service = api.Service(opened(BEAM, monkeypatch))
     free, printed = threading.Event(), []

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from lives import KEEP, state_at
 
 from s2sjax.errors import UserError
@@ -36,10 +37,7 @@ HARMS = {
 }
 
 
-QUICK_HARMS = ("a torn shard", "torn notes")
-
-
-@pytest.mark.parametrize("name", [n if n in QUICK_HARMS else pytest.param(n, marks=pytest.mark.slow) for n in HARMS])
+@zoo.each(HARMS, quick=("torn notes",))
 def test_a_damaged_checkpoint_is_told_in_one_line_by_training_and_by_decoding(folder, capfd, name):
     HARMS[name](folder / "20")
     for restore in (
@@ -170,7 +168,7 @@ def test_an_error_of_the_machine_is_not_damage_and_is_told_in_one_line(folder, m
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("error", CODE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", zoo.first(3, CODE), ids=lambda error: type(error).__name__)
 def test_an_error_of_the_code_is_not_damage_and_is_raised_as_it_is(folder, monkeypatch, capsys, error, reader):
     with monkeypatch.context() as patch:
         fail_in(reader, error, patch)
@@ -189,7 +187,7 @@ def test_a_checkpoint_that_disappears_is_not_damaged(folder):
 
 
 @pytest.mark.parametrize("file", ["rest/_METADATA", "params/_METADATA", "rest/array_metadatas/process_0"])
-@pytest.mark.parametrize("key", ["param_name", "write_shape", "key_type", "net", "optimizer"])
+@pytest.mark.parametrize("key", zoo.first(1, ["param_name", "write_shape", "key_type", "net", "optimizer"]))
 def test_metadata_with_another_key_or_name_is_damage(folder, capsys, file, key):
     """It can be parsed, but Orbax fails on it with whatever error, or not at all."""
     path = folder / "20" / file

@@ -147,6 +147,7 @@ def lead_lives(folder, ends):
     return within
 
 
+@pytest.mark.slow
 def test_five_lives_that_end_at_fixed_points(tmp_path):
     lead_lives(
         tmp_path / "checkpoints", [within_save(1), after("restored"), within_save(3), after("saved", 2), within_save(2)]
@@ -221,6 +222,7 @@ def test_a_checkpoint_that_is_replaced_is_there_at_every_moment(saved, tmp_path)
     assert found == sorted(found) and set(found) == {20, 21} and len(found) > 4
 
 
+@pytest.mark.slow
 def test_also_in_processes_that_are_killed(folder, tmp_path):
     last = 20
     for _ in range(4):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 
 from s2sjax import config
 from s2sjax.errors import UserError
@@ -147,7 +148,7 @@ def logged(lab):
     return [{k: v for k, v in line.items() if not k.endswith(clocked)} for line in lab.lines()]
 
 
-@pytest.mark.parametrize("end", ["SIGTERM", "kill", "more steps"])
+@pytest.mark.parametrize("end", zoo.first(1, ["kill", "SIGTERM", "more steps"]))
 def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(lab, other, end):
     """Means are over 3 steps each: the runs end within the second three, and the third."""
     train = config.replace(TRAIN, steps=10, schedule_steps=10, log_every=3, save_every=2, evaluate_every=4)
