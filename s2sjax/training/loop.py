@@ -193,6 +193,7 @@ def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Lo
         log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:
+            hosts.wait_for_all("nonfinite")  # the leader may still write the file, and the first error ends a pod
             which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
             which = f"the examples in {file}" if file else which
             raise UserError(

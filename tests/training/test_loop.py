@@ -338,6 +338,15 @@ def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys)
     )
 
 
+def test_no_host_ends_the_pod_before_the_skipped_step_is_written(lab, monkeypatch):
+    """The first host to exit ends the others."""
+    written = []
+    monkeypatch.setattr(loop.hosts, "wait_for_all", lambda what: written.extend(lab.lines("nonfinite.jsonl")))
+    with pytest.raises(UserError, match="1 non-finite steps in a row"):
+        lab.fit(config.replace(TRAIN, max_skipped=1), batches=poisoned(2), saving=False)
+    assert [line["step"] for line in written] == [3]
+
+
 def test_skipped_steps_are_kept_with_their_examples_once_each(lab):
     """Steps 6 and 7 are skipped, the run ends at step 8, and goes on from the checkpoint of step 4."""
     train = config.replace(TRAIN, max_skipped=3)
