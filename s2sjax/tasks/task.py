@@ -132,9 +132,9 @@ class Task(ABC):
     def resolve_defaults(self, data: Any) -> Any:
         """The experiment, with numbers that suit the size of its training data where it leaves them open."""
         train = self.experiment.train
-        return (
-            self.experiment if train.steps else replace(self.experiment, train=train.resolve_defaults(self.epoch(data)))
-        )
+        if train.steps:
+            return self.experiment
+        return replace(self.experiment, train=train.resolve_defaults(self.epoch(data)))
 
     def epoch(self, data: Any) -> int:
         """About how many updates an epoch takes, as far as is known before there are columns."""

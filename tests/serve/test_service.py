@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import zoo
 from tasks.test_task_laws import EXPERIMENTS
 
 from s2sjax import config, run
@@ -70,14 +71,7 @@ def picture(n, size=8):
     return base64.b64encode(file.getvalue()).decode()
 
 
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("beam", *EXPERIMENTS, "beam on 8 devices")
-    if name != "tagging"
-]
-
-
-@pytest.mark.parametrize("name", ["tagging", *SLOW])
+@zoo.each(("beam", *EXPERIMENTS, "beam on 8 devices"), quick=("tagging",))
 def test_nothing_is_compiled_for_a_request(name, monkeypatch):
     """Whatever the lengths and the number of lines, whatever is asked for; what is too long is refused or cut."""
     name, _, several = name.partition(" ")
