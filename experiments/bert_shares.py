@@ -1,9 +1,9 @@
-"""What pre-training buys as labels become fewer: 1%, 10% and 100% of them, with and without bert_ddtp.py.
+"""The gain from pre-training with 1%, 10% and 100% of the labels: models with and without bert_ddtp.py.
 
     s2sjax train experiments/bert_ddtp.py
     python experiments/bert_shares.py [runs]        trains 12 models, prints a table, draws runs/bert_shares.png
 
-A run that is there already is not trained again. SST-2 is scored on dev, UD on its official dev part, once.
+Existing runs are not trained again. SST-2 is scored on dev, UD on its official dev part, once.
 """
 
 import sys

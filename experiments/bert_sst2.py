@@ -1,4 +1,4 @@
-"""Is a sentence about a film positive? SST-2 as in sst2.py, by the encoder of bert_ddtp.py.
+"""Sentiment of sentences about films: SST-2 as in sst2.py, by the encoder of bert_ddtp.py.
 
 Paper     Devlin et al. 2019, section 3.2, fine-tuning
 Command   s2sjax train experiments/bert_sst2.py --init runs/bert_ddtp --init-assets
@@ -8,7 +8,7 @@ Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences
 Hardware  one H200, shared with other trainings
 Score     accuracy on dev with 1%, 10% and 100% of the labels, seed 0: 57.57%, 67.20% and 80.28% from BERT; 51.72%,
           62.73% and 77.06% from scratch. An earlier run from scratch had 51.61% and 61.01%
-          Dev is evaluated once, after the last step, and chooses nothing.
+          Dev is evaluated once, after the last step, and selects nothing.
 """
 
 from pathlib import Path

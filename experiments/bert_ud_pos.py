@@ -3,7 +3,7 @@
 Paper     Devlin et al. 2019, section 5.3
 Command   s2sjax train experiments/bert_ud_pos.py --init runs/bert_ddtp --init-assets
           without --init and --init-assets: the same model from scratch; --data.corpus.train_percent 10 uses a tenth of
-          the sentences. A word that is one subword of BERT's vocabulary starts with its vector, also if no training
+          the sentences. A word that is one subword of BERT's vocabulary starts with its vector, even if no training
           sentence has it.
 Data      data/ud_ewt: train.tsv, of which 4% choose the checkpoint, and dev.tsv, which is scored at the end as `test`
 Hardware  one H200, shared with other trainings

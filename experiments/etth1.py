@@ -1,12 +1,12 @@
-"""The oil temperature of an electricity transformer, an hour ahead, from the day before (ETTh1, Zhou et al. 2021).
+"""The oil temperature of an electricity transformer in the next hour, from the last day (ETTh1, Zhou et al. 2021).
 
 Command   s2sjax train experiments/etth1.py
 Data      data/ett/ETTh1_train_val.csv: train on the first 8,640 hours, dev on the next 2,880
 Hardware  1 ARM core, no accelerator; about a minute of CPU time
 Score     dev MSE 0.00992 after 1,000 steps, seed 0; persistence 0.01017
 
-The mean squared error is of values scaled by the mean and the standard deviation of the training hours. Beside it is
-the error of the persistence forecast: the value of now.
+The mean squared error is that of values scaled by the mean and the standard deviation of the training hours. The
+persistence forecast, which is the current value, is scored for comparison.
 """
 
 from s2sjax.config import Train

@@ -5,7 +5,7 @@ Command   s2sjax train experiments/flickr8k.py                  (pip install 's2
 Data      Flickr8k in data/flickr8k: 128 x 128 pixels, 5 captions a photo. A hash of the names takes 5% of the training
           photos to choose the checkpoint; the official dev part (1,000 photos) is scored once, at the end, as test
 Published BLEU-1 to 4 of 67, 44.8, 29.9 and 19.5 on the official test part, with full-size photos and an encoder that
-          was trained on ImageNet: another, easier setting
+          was trained on ImageNet: a different, easier setting
 Metric    BLEU-n of sacreBLEU against 5 references, in lower case, without punctuation, words separated by blanks, no
           smoothing
 Hardware  one H200, shared with four other trainings; 487 s, 14,635,564 weights

@@ -1,6 +1,6 @@
 """Captions of photos by a Transformer over the grid of a convolutional network: Flickr8k, trained from scratch.
 
-Paper     Vaswani et al. 2017, Attention Is All You Need, in the place of the recurrent decoder of Xu et al. 2015
+Paper     Vaswani et al. 2017, Attention Is All You Need, instead of the recurrent decoder of Xu et al. 2015
 Command   s2sjax train experiments/flickr8k_transformer.py      (pip install 's2sjax[pictures]')
 Data      see flickr8k.py
 Hardware  one H200, shared with four other trainings; 518 s, 11,681,392 weights

@@ -4,7 +4,7 @@ Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly 
           a bidirectional GRU encoder over the letters, a GRU decoder with attention for the phones.
 Command   make run      (or: s2sjax train experiments/g2p.py)
 Hardware  2 x86 cores, no accelerator
-Time      6 min 12 s and, run again, 6 min 30 s after the installation, on a machine that other work shared
+Time      6 min 12 s and, in a second run, 6 min 30 s after the installation, on a shared machine
 Tuning    eleven runs of 2,250 steps compared on dev; before them, learning rates on test, in runs of 1,500 steps.
           Label smoothing: the best of eleven settings on dev in runs of 5,000 steps, six of them with two seeds; the
           scores on test were seen with those on dev. 6,250 steps have PER 7.12%, 8,000 7.03%
@@ -19,8 +19,8 @@ experiment = Translation(
     data=Data(
         corpus=Cmudict(),
         source=Text("characters"),
-        target=Text("words"),  # phones, separated by spaces
-        # Five programs to compile; 89% of the positions they compute are tokens, the rest is padding.
+        target=Text("words"),  # phones separated by spaces
+        # Five programs to compile; 89% of the positions that they compute are tokens, the rest padding.
         buckets=((7, 6), (8, 7), (10, 9), (12, 11), (16, 17)),
         tokens=1024,
     ),

@@ -11,7 +11,7 @@ Hardware  one H200, shared with eight other trainings; 420 s, 13,236,032 weights
 Score     BLEU 23.30 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0), seed 0. Alignment error rate of the
           attention 56.4% on the 37 dev sentences; those of the aligners are in docs/alignment.md
 
-The text of the test part, which has no links here, chooses the checkpoint by its BLEU.
+BLEU on the text of the test part, which has no links here, selects the checkpoint.
 """
 
 from s2sjax.config import Data, Evaluate, RNNsearch, Search, Text, TextFiles, Train

@@ -1,11 +1,11 @@
-"""Who says /ae/? Nine speakers from 12 cepstrum coefficients a frame (Japanese Vowels, Kudo et al. 1999).
+"""Nine speakers of the vowel /ae/, from 12 cepstrum coefficients per frame (Japanese Vowels, Kudo et al. 1999).
 
 Command   s2sjax train experiments/japanese_vowels.py
 Data      data/japanese_vowels/train.tsv: 270 utterances; about 30% of them, by a hash, are held out as dev
 Hardware  1 ARM core, no accelerator; about half a minute of CPU time
 Score     accuracy 98.67% (74 of 75), 97.33%, 97.33% for seeds 0, 1, 2 (the last two on an x86 core)
 
-Evaluated once, after the last step: dev chooses nothing.
+Dev is evaluated once, after the last step, and selects nothing.
 """
 
 from s2sjax.config import LabelData, LabelledFrames, LabelModel, Luong, Train

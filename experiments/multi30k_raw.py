@@ -1,4 +1,4 @@
-"""English to German descriptions of pictures: experiments/multi30k.py on the raw text, with its upper case letters.
+"""English to German descriptions of pictures: experiments/multi30k.py on the raw text, with upper-case letters.
 
 Command   s2sjax train experiments/multi30k_raw.py
 Data      data/multi30k/raw

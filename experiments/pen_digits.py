@@ -3,8 +3,8 @@
 Paper     Graves et al. 2006, Connectionist Temporal Classification; Graves et al. 2009 on handwriting
 Command   s2sjax train experiments/pen_digits.py
 Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits, each a path of 8 points. Numbers of 1
-          to 5 digits side by side; the model sees heights and steps, but not where a digit begins, unless with
-          --data.corpus.pen_lifts True (each has 8 points, so that a model may count). 15 % of the digits are only in
+          to 5 digits side by side; the model reads heights and steps, but not where a digit begins, except with
+          --data.corpus.pen_lifts True (each digit has 8 points, so a model could count). 15 % of the digits are only in
           test numbers, 5 % only in dev numbers; writers are not marked in the data, so they are in all splits
 Hardware  one H200, beside six other trainings; 207 s, 135,563 weights
 Score     label error rate 0.98%, sequences with an error 2.90%, 1,000 test numbers, greedy, seed 0
@@ -14,7 +14,7 @@ from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import PenDigits
 from s2sjax.tasks import Recognition
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 
 experiment = Recognition(
     name="pen_digits",
@@ -28,5 +28,5 @@ experiment = Recognition(
         Luong(width=128, embedding=0, layers=2, cell="lstm", bidirectional=True, dropout=0.2), dropout=0.2
     ),
     train=Train(steps=3000, learning_rate=3e-3, warmup=100, evaluate_every=500, save_every=500),
-    evaluate=LabelEvaluate(samples=2, drawn=3),
+    evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

@@ -1,4 +1,4 @@
-"""Words of the Penn Treebank by a small Transformer, beside the LSTM of ptb_lstm.py.
+"""Words of the Penn Treebank by a small Transformer, for comparison with the LSTM of ptb_lstm.py.
 
 Paper     Vaswani et al. 2017; Radford et al. 2018, who train the decoder alone
 Command   s2sjax train experiments/ptb_transformer.py

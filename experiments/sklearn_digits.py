@@ -1,4 +1,4 @@
-"""Written numbers, read as columns of pixels from left to right: CTC on scikit-learn's digits, without any download.
+"""Written numbers, read as columns of pixels from left to right: CTC on scikit-learn's digits. Needs no download.
 
 Paper     Graves et al. 2006, Connectionist Temporal Classification
 Command   s2sjax train experiments/sklearn_digits.py            (pip install 's2sjax[sklearn]')
@@ -12,7 +12,7 @@ from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
 from s2sjax.data.written import SklearnDigits
 from s2sjax.tasks import Recognition
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 
 experiment = Recognition(
     name="sklearn_digits",
@@ -26,5 +26,5 @@ experiment = Recognition(
         Luong(width=128, embedding=0, layers=2, cell="gru", bidirectional=True, dropout=0.2), dropout=0.2
     ),
     train=Train(steps=600, learning_rate=3e-3, warmup=100, evaluate_every=200, save_every=200),
-    evaluate=LabelEvaluate(samples=2, drawn=3),
+    evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

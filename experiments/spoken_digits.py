@@ -1,24 +1,24 @@
-"""Strings of spoken digits by speakers that training has never heard: CTC on the Free Spoken Digit Dataset.
+"""Strings of spoken digits by speakers that are not in train: CTC on the Free Spoken Digit Dataset.
 
 Paper     Graves et al. 2006, Connectionist Temporal Classification; augmentation after Park et al. 2019 (SpecAugment),
           Ko et al. 2015 (speed) and Jaitly and Hinton 2013 (vocal tract length)
 Command   s2sjax train experiments/spoken_digits.py             (pip install 's2sjax[audio]')
 Data      FSDD, takes 5 to 49 of six speakers, in data/fsdd. Recordings of one speaker are joined to strings of 1 to 5
-          digits with up to 0.2 s of silence between. Test strings: theo and yweweler, the last two by alphabet, whom
-          no other split hears. Dev strings: the last 5 takes of the other four, which choose the checkpoint
+          digits with up to 0.2 s of silence between. Test strings: theo and yweweler, the last two by alphabet, who
+          are in no other split. Dev strings: the last 5 takes of the other four, which select the checkpoint
 Tuning    noise and filters were chosen on single digits, with each of the four training speakers left out in turn: 19%
-          of them are wrong, against 30% with less noise and no filters (stronger filters: 19%, too). The other
+          of them are wrong, against 30% with less noise and no filters (stronger filters: also 19%). The other
           settings were changed five times with the test score of small runs in view, so it is not a clean test
 Hardware  one H200, beside three other trainings; 339 s, 1,260,651 weights
 Score     label error rate 12.03%, strings with an error 24.70%: 1,000 test strings, greedy, seed 0. Dev, other takes of
-          the speakers that training hears: 0.08%. With noise of at most 0.1 and no filters: 14.81%, 28.00% and 0.25%
+          the training speakers: 0.08%. With noise of at most 0.1 and no filters: 14.81%, 28.00% and 0.25%
 """
 
 from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
 from s2sjax.data.spoken import SpokenDigits
 from s2sjax.tasks import Recognition
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 
 experiment = Recognition(
     name="spoken_digits",
@@ -36,5 +36,5 @@ experiment = Recognition(
         dropout=0.3,
     ),
     train=Train(steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998),
-    evaluate=LabelEvaluate(samples=2, drawn=3),
+    evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

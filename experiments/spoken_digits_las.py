@@ -1,22 +1,22 @@
-"""Strings of spoken digits by speakers that training has never heard: Listen, Attend and Spell.
+"""Strings of spoken digits by speakers that are not in train: Listen, Attend and Spell.
 
 Paper     Chan et al. 2016, Listen, Attend and Spell
 Command   s2sjax train experiments/spoken_digits_las.py         (pip install 's2sjax[audio]')
 Data      the strings of spoken_digits.py, which reads them by CTC: dev and test are the same. Training strings have
           less noise and no filters, which dev prefers: 0.17% against 0.75%
 Hardware  one H200, shared with eight other trainings; 438 s, 1,387,694 weights
-Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test strings of speakers whom training does not
-          hear, beam 4, seed 0. Dev, other takes of the speakers that it hears: 0.17%. With the noise and the filters
+Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test strings of speakers that are not in
+          train, beam 4, seed 0. Dev, other takes of the training speakers: 0.17%. With the noise and the filters
           of spoken_digits.py: 16.47%, 33.30% and 0.75%; both test scores were known when the settings were chosen.
-          The settings that both share were changed with the test score
-          of small runs of CTC in view, so it is not a clean test
+          The settings that both share were changed with the test score of small runs of CTC in view, so it is not a
+          clean test
 """
 
 from s2sjax.config import RNNsearch, Search, Train
 from s2sjax.data.signals import Strings
 from s2sjax.data.spoken import SpokenDigits
 from s2sjax.tasks import Transcription
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate
 from s2sjax.tasks.transcription import SpellerModel
 
 experiment = Transcription(
@@ -36,5 +36,5 @@ experiment = Transcription(
         steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998, label_smoothing=0.1
     ),
     search=Search(beam=4, max_length=8),
-    evaluate=LabelEvaluate(samples=2, drawn=3),
+    evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

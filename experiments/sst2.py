@@ -1,14 +1,14 @@
-"""Is a sentence about a film positive? SST-2 (Socher et al. 2013), whole sentences only, from scratch.
+"""Sentiment of sentences about films: SST-2 (Socher et al. 2013), whole sentences only, from scratch.
 
 The mean of the features of words, pairs and triples: convolutions as in Kim 2014, averaged as in Iyyer et al. 2015.
 
 Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for others)
-          sst2_gru.py and sst2_transformer.py beside it are the same with other encoders
+          sst2_gru.py and sst2_transformer.py are the same with other encoders
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
 Hardware  one x86 core, no accelerator; 32 s, 974,402 weights
 Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% in the mean
-          Dev is evaluated once, after the last step, and chooses nothing.
+          Dev is evaluated once, after the last step, and selects nothing.
 """
 
 from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train

@@ -1,9 +1,9 @@
-"""English to German and to French by one model, which a tag before the source tells what to write.
+"""English to German and to French by one model; a tag before the source selects the language.
 
 Paper     Johnson et al. 2017, "Google's multilingual neural machine translation system"
 Command   s2sjax train experiments/tatoeba_multilingual.py
           echo 'Where is the train station?' | s2sjax decode runs/tatoeba_multilingual --tag '<2de>'
-Data      that of tatoeba_en_de.py and tatoeba_en_fr.py; no English sentence is in the training part of one and the
+Data      those of tatoeba_en_de.py and tatoeba_en_fr.py; no English sentence is in the training part of one and the
           scored part of the other
 Hardware  one H200, shared with up to ten other trainings; 997 s, 19,637,760 weights
 Score     to German BLEU 45.41, chrF2 63.90; to French BLEU 49.03, chrF2 66.30 (seed 0). Nothing was tuned

@@ -1,14 +1,14 @@
-"""What does a question ask for? Six classes of TREC questions (Li and Roth 2002), from scratch.
+"""The kind of answer that a question asks for: six classes of TREC questions (Li and Roth 2002), from scratch.
 
 A bidirectional GRU (Bahdanau et al. 2014), pooled by attention with a learned query (Yang et al. 2016).
 
 Command   s2sjax train experiments/trec.py          (--seed 1, --seed 2 for others; --model.pooling final, mean or max)
-          trec_cnn.py and trec_transformer.py beside it are the same with other encoders
+          trec_cnn.py and trec_transformer.py are the same with other encoders
 Data      data/trec/train.tsv: 5,452 questions, about a tenth of them, by a hash of the question, held out as dev.
           Settings were chosen on another tenth: --data.corpus.split_seed 0
 Hardware  one x86 core, no accelerator; 46 s, 274,566 weights
 Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84.6% in the mean. Dev is evaluated once,
-          after the last step, and chooses nothing
+          after the last step, and selects nothing
 """
 
 from s2sjax.config import LabelData, LabelledText, LabelModel, RNNsearch, Text, Train

@@ -19,7 +19,7 @@ experiment = Translation(
         target=subwords,
         shared=True,
         buckets=((16, 16), (32, 32), (64, 64), (128, 128)),
-        tokens=50_000,  # source and target together, as the paper's 25,000 of each
+        tokens=50_000,  # source and target together, like the paper's 25,000 of each
     ),
     model=Transformer(width=512, heads=8, feedforward=2048, encoder_layers=6, decoder_layers=6, dropout=0.1, tie="all"),
     train=Train(

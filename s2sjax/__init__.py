@@ -1,8 +1,8 @@
 """s2sjax: sequence-to-sequence research in JAX, from the plain recurrent cell to the Transformer.
 
-run = s2sjax.load("runs/g2p")                    a run that was trained before
+run = s2sjax.load("runs/g2p")                    opens a trained run
 run = s2sjax.train(experiment, "runs/mine")      trains an experiment
-s2sjax.compare("runs/g2p", "runs/mine")          tests whether one is better than the other
+s2sjax.compare("runs/g2p", "runs/mine")          tests whether their scores differ significantly
 
 See docs/python.md.
 """
@@ -22,9 +22,9 @@ __version__ = "0.1.0"
 
 
 def load(folder: str | Path, trust: bool = False) -> Run:
-    """The run in a folder: see s2sjax/run.py.
+    """Opens the run in a folder. See s2sjax/run.py.
 
-    trust: executes the code of a run that this user has not trained, now and from now on.
+    trust: execute the code of a run that this user has not trained, and remember that it is trusted.
     """
     from s2sjax import run
 
@@ -36,13 +36,14 @@ def train(
     folder: str | Path | None = None,
     init: str | Path | None = None,
     init_assets: bool = False,
+    *,
     accept_code: bool = False,
 ) -> Run:
-    """Trains an experiment in a folder (default: runs/NAME), from its newest checkpoint if there is one: the run.
+    """Trains an experiment in a folder (default: runs/NAME) and returns the run. Continues from its newest checkpoint.
 
-    `experiment` may be the path of an experiment file. init: a run folder whose parameters a new run starts from; with
-    `init_assets` also from its vocabularies. accept_code: continue a run with other code than it was trained with.
-    `s2sjax.run.train` also returns the last state.
+    experiment: an experiment, or the path of an experiment file. init: the run folder from which a new run takes its
+    initial parameters; with `init_assets`, also its vocabularies. accept_code: continue a run whose code has changed.
+    `s2sjax.run.train` also returns the final state.
     """
     from s2sjax import run
 
@@ -59,7 +60,7 @@ def compare(
     split: str | None = None,
     resamples: int = 1000,
 ) -> Comparison:
-    """Two evaluations, or the newest ones of two runs: their scores and whether the difference is significant."""
+    """Compares two evaluations, or the newest ones of two runs: scores, and significance of the difference."""
     from s2sjax import comparison
 
     return comparison.compare(first, second, split, resamples)

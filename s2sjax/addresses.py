@@ -1,4 +1,4 @@
-"""Paths of this machine and addresses elsewhere, such as gs://bucket/run, which s2sjax does not open."""
+"""Local paths. Remote addresses such as gs://bucket/run are refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from s2sjax.errors import UserError
 
 MOUNTS = {"gs": "gcsfuse", "s3": "mount-s3", "az": "blobfuse2", "abfs": "blobfuse2", "hdfs": "hadoop-fuse-dfs"}
-"""programs that show a bucket as a folder"""
+"""programs that mount a bucket as a folder, by URL scheme"""
 LONGEST = 4096
-"""characters of a path, as in Linux"""
+"""maximal number of characters of a path, as in Linux"""
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine. An address, such as gs://bucket/run, is refused: it would become a folder `gs:`."""
+    """Returns a local path. Raises for an address such as gs://bucket/run, which would become a folder `gs:`."""
     if len(str(path)) > LONGEST:
         raise UserError(
             f"{str(path)[:60]}... has {len(str(path)):,} characters, a path at most {LONGEST:,}: name a file"
@@ -31,4 +31,4 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     else:
         how = f", for example with {MOUNTS[scheme]}," if scheme in MOUNTS else ""
         remedy = f"mount it{how} and give the folder below the mount"
-    raise UserError(f"{scheme}://{rest} is not a path of this machine, and s2sjax opens no other: {remedy}")
+    raise UserError(f"{scheme}://{rest} is not a local path, and s2sjax opens only local files: {remedy}")

@@ -1,12 +1,12 @@
-"""The code of a run: RUN/code, copies of the experiment file and of the files beside it that it imports.
+"""The code of a run: RUN/code holds copies of the experiment file and of the files next to it that it imports.
 
-NAME.py               as it was executed; stored before the first step, or when it was imported later
-until-step-N/         the code of the steps before N, if it was replaced by `--accept-code`
-code.json             the SHA-256 of each file and of those before; which files are loaded to open the run, and whether
-                      it needs them: a file that only sets fields of s2sjax is kept, and never executed again
+NAME.py               as it was executed; stored before the first step, or when it was first imported
+until-step-N/         the code of the steps before N, if it was replaced with `--accept-code`
+code.json             the SHA-256 of each file, now and formerly; the files to load when the run is opened, and whether
+                      it needs them: a file that only sets fields of s2sjax is stored, but not executed again
 
-To open a run that needs its code is to execute that code. It is executed if this user has trained with these files, or
-has said that they are to be trusted. Which files these are is kept for each user, by their SHA-256, in TRUSTED.
+Opening a run that needs its code executes that code. It is executed only if this user has trained with these files or
+has declared them trusted. The SHA-256 of trusted files is stored for each user in TRUSTED.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from s2sjax.training import hosts
 
 FOLDER, RECORD = "code", "code.json"
 TRUSTED = "s2sjax/trusted"
-"""folder in $XDG_STATE_HOME (default: ~/.local/state) with an empty file for each trusted one, named by its SHA-256"""
+"""folder in $XDG_STATE_HOME (default: ~/.local/state) with an empty file, named by SHA-256, for each trusted file"""
 NOTHING = tables.Space()
 """the space of a run that needs no code"""
 
 
 class Code(NamedTuple):
+    """The code of a run or of an experiment."""
+
     files: dict[str, bytes]
-    """content of each file, by its name in RUN/code"""
+    """content of each file, by name in RUN/code"""
     loaded: list[str]
-    """those that are loaded to open the run; they import the others"""
+    """files that are loaded to open the run; they import the others"""
     needed: bool | None
-    """whether it cannot be opened without them; None: not known, for it was stored by an earlier version"""
+    """whether the run cannot be opened without them; None if unknown, because an earlier version stored them"""
     former: list[dict[str, Any]]
-    """[{"until_step": 60, "sha256": {"mine.py": ...}}, ...] for code that was replaced"""
+    """code that was replaced: [{"until_step": 60, "sha256": {"mine.py": ...}}, ...]"""
 
 
 def code_of(experiment: config.Experiment, file: str | Path | None = None, names: Iterable[str] = ()) -> Code:
-    """The code of an experiment, and of the file that defines it. names: files that it may import later."""
+    """Collects the code of an experiment and of its experiment file. names: files that it may import later."""
     spaces = needed = spaces_of(experiment)
     loose: dict[str, bytes] = {}
     if file and not any(space.path == Path(os.path.abspath(file)) for space in spaces):
@@ -69,9 +71,9 @@ def code_of(experiment: config.Experiment, file: str | Path | None = None, names
 
 
 def read(run: Path) -> Code:
-    """The code that a run keeps, refused if it needs it and it is not that of its record."""
+    """Reads the code stored in a run. Raises if the run needs it and it does not match code.json."""
     folder = run / FOLDER
-    if not (folder / RECORD).is_file():  # of an earlier version, or none
+    if not (folder / RECORD).is_file():  # stored by an earlier version, or no code
         files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
         return Code(files, list(files), None, [])
     try:
@@ -96,14 +98,14 @@ def read(run: Path) -> Code:
 
 
 def check_same(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
-    """Refuses to continue a run with other code than it was trained with."""
+    """Raises if the code of an experiment differs from the code with which the run was trained."""
     if found := change(run, experiment, file):
         remedy = "give another --out, or add --accept-code (accept_code=True) to continue with the new code"
-        raise UserError(f"{run} was trained with other code: {found}: {remedy}")
+        raise UserError(f"{run} was trained with different code: {found}: {remedy}")
 
 
 def change(run: Path, experiment: config.Experiment, file: str | Path | None) -> str:
-    """The first difference between the code of a run and that of an experiment; empty if there is none."""
+    """Describes the first difference between the code of a run and of an experiment; "" if there is none."""
     old = read(run)
     new = code_of(experiment, file, old.files)
     if not (new.needed or old.needed):
@@ -111,22 +113,22 @@ def change(run: Path, experiment: config.Experiment, file: str | Path | None) ->
     if not old.files:
         return f"{run / FOLDER} is missing"
     names = sorted(old.files.keys() | new.files.keys())
-    if old.needed is None:  # earlier versions kept other files, too
+    if old.needed is None:  # earlier versions stored more files
         names = [name for name in names if name in old.files and name in new.files]
     different = (name for name in names if old.files.get(name) != new.files.get(name))
     return next((_difference(name, old.files.get(name), new.files.get(name)) for name in different), "")
 
 
 def first_step(run: Path) -> int:
-    """The step after which the run was trained with its present code."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a run may need no code
+    """The step from which the run was trained with its current code."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a run may have no code
         former = json.loads((run / FOLDER / RECORD).read_text(encoding="utf-8"))["former"]
         return max((each["until_step"] for each in former), default=0)
     return 0
 
 
 def _difference(name: str, old: bytes | None, new: bytes | None) -> str:
-    """The first line that differs."""
+    """Describes the first line that differs."""
     if old is None or new is None:
         return f"{name} is {'new' if old is None else 'missing'}"
     lines = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
@@ -135,7 +137,7 @@ def _difference(name: str, old: bytes | None, new: bytes | None) -> str:
             same = next((at for at, (one, other) in enumerate(zip(before, after)) if one != other), 0)
             was, now = (_short(line[max(0, same - 30) :]) for line in (before, after))
             return f"{name}, line {number} was {was} and is {now}"
-    return f"{name} has other line ends"
+    return f"{name} has different line endings"
 
 
 def _short(line: str) -> str:
@@ -144,9 +146,9 @@ def _short(line: str) -> str:
 
 
 def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step: int | None = None) -> list[str]:
-    """Stores the code of a new run, or that of the steps from `step` on: the names of the files that have changed.
+    """Stores the code of a new run, or its code from `step` on. Returns the names of the files that have changed.
 
-    What its files import later is stored then.
+    Files that are imported later are stored at that time.
     """
     new = code_of(experiment, file)
     for space in spaces_of(experiment):
@@ -189,7 +191,7 @@ def _store(run: Path, code: Code) -> None:
 
 
 def is_needed(run: Path, code: Code, page: Any) -> bool | None:
-    """Whether the experiment of a config.json needs the code of its run; None: not known, try without."""
+    """Whether the experiment in a config.json needs the code of its run; None if unknown: try without."""
     modules = set(_modules(page))
     for name in sorted(modules):
         file = f"{name.removeprefix(PREFIX)}.py"
@@ -201,7 +203,7 @@ def is_needed(run: Path, code: Code, page: Any) -> bool | None:
 
 
 def _modules(page: Any) -> Iterable[str]:
-    """The modules that the kinds of a configuration come from."""
+    """The modules that define the kinds in a configuration."""
     if isinstance(page, dict):
         kind = page.get("kind")
         if isinstance(kind, str) and ":" in kind:
@@ -211,7 +213,7 @@ def _modules(page: Any) -> Iterable[str]:
 
 
 def execute(run: Path, code: Code) -> Space:
-    """The space of a run, with its code: executed if it is trusted."""
+    """Executes the code of a run in a new space. Raises if it is not trusted."""
     known = _trusted()
     if any(digest not in known for digest in hashes(code.files).values()):
         raise UserError(
@@ -230,14 +232,14 @@ def execute(run: Path, code: Code) -> Space:
 
 
 _here: set[str] = set()
-"""trusted in this process, should the folder not be writable"""
+"""SHA-256 of the files trusted in this process, in case TRUSTED is not writable"""
 
 
 def trust(files: Mapping[str, bytes]) -> None:
-    """Lets this user open runs that have these files from now on."""
+    """Records that this user trusts these files: runs with them can be opened from now on."""
     digests = set(hashes(files).values())
     _here.update(digests)
-    with contextlib.suppress(OSError, RuntimeError):  # then --trust is asked for again
+    with contextlib.suppress(OSError, RuntimeError):  # --trust will be required again
         _folder().mkdir(parents=True, exist_ok=True)
         for digest in digests:
             (_folder() / digest).touch()

@@ -1,6 +1,6 @@
-"""The commands. Each gets its parsed options and the fields set on the command line, and prints its results.
+"""The commands. Each takes its parsed options and the fields set on the command line, and prints its results.
 
-What is slow to import, or may be missing, is imported inside the commands: `doctor` works without it.
+Modules that are slow to import, or may be missing, are imported inside the commands: `doctor` works without them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from s2sjax import launch as processes
 from s2sjax.errors import UserError
-from s2sjax.fields import nearest, override
+from s2sjax.fields import check_command, nearest, override
 from s2sjax.lines import Refused, chunks, two_columns
 from s2sjax.startup import ends_at_sigterm, ends_by_signal, start_jax
 
@@ -31,6 +31,8 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         from s2sjax.training.preemption import Interrupted
 
         experiment = _experiment(options, fields)
+        if options.debug:
+            return _debug(options, experiment)
         start_jax(options.distributed)
         try:
             trained, result = run.train(
@@ -46,6 +48,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
             written.append(run.evaluate(trained, report=_print_now).path)
         written += run.show(trained)
         print("wrote " + ", ".join(str(path) for path in written))
+        return None
 
 
 def prepare(options: argparse.Namespace, fields: list[str]) -> None:
@@ -82,7 +85,7 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
     opened = _adjusted(opened, opened.experiment.evaluate_fields, options, fields)
     others = [run.load(other) for other in options.also]
     start_jax(options.distributed)
-    found = run.evaluate(opened, options.split, others, options.average, _print_now)
+    found = run.evaluate(opened, options.split, others, options.average, report=_print_now)
     print(f"wrote {found.path}")
 
 
@@ -116,7 +119,7 @@ def report(options: argparse.Namespace, fields: list[str]) -> None:
         check_out(options.out)
     start_jax()
     limits = Limits(options.attention, options.heads, options.trees, options.resamples)
-    write(options.runs, options.out, options.split, limits, _print_now)
+    write(options.runs, options.out, options.split, limits, say=_print_now)
 
 
 def serve(options: argparse.Namespace, fields: list[str]) -> None:
@@ -151,52 +154,34 @@ def decode(options: argparse.Namespace, fields: list[str]) -> None:
 
     opened = run.load(options.subject)
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
-    for name in ("tree", "attention"):
-        if getattr(options, name):
-            from s2sjax.evaluate import style  # imports Matplotlib, which is slow
+    figures = [name for name in ("tree", "attention") if getattr(options, name)]
+    for name in figures:
+        from s2sjax.evaluate import style  # imports Matplotlib, which is slow
 
-            style.check_format(getattr(options, name), f"--{name} ")
+        style.check_format(getattr(options, name), f"--{name} ")
     others = [run.load(other) for other in options.also]
     if not opened.task.generates_text:
         return _predict(opened, others, options)
-
-    def parse(line: str, index: int) -> tuple[str, str]:
-        source, prefix = two_columns(line, index, "prefix") if options.prefixes else (line, "")
-        return _tagged(opened, source, options.tag, index), prefix
-
-    _tagged(opened, "", options.tag, 0)  # an unknown tag is refused here, not at each line
-    pairs_of_stdin = chunks(parse)
+    pairs_of_stdin = _pairs_of_stdin(opened, options, "prefix" if options.prefixes else "")
     translator, params = _translator(opened, others, options.average)
-    if options.alignment:
-        translator.require_attention("--alignment", "leave it out")
-    if options.attention:
-        translator.require_attention("--attention", "leave it out")
+    for name in ("alignment", "attention"):
+        if getattr(options, name):
+            translator.require_attention(f"--{name}", "leave it out")
     first, notes, refused = 0, Notes(), Refused()
     for read in pairs_of_stdin:
-        if first == 0 and (options.tree or options.attention) and isinstance(read[0], UserError):
+        if first == 0 and figures and isinstance(read[0], UserError):
             raise read[0]
         pairs = refused.blanked(read)
         lines = [source for source, _ in pairs]
         prefixes = [prefix for _, prefix in pairs] if options.prefixes else None
-        if options.tree and first == 0:
-            from s2sjax.evaluate import figures
-
-            tree, found = translator.tree(params, lines[0], prefixes[0] if prefixes else None)
-            figures.search_tree(options.tree, tree, found, translator.target.pieces)
+        if first == 0 and options.tree:
+            _draw_tree(options.tree, translator, params, lines[0], prefixes[0] if prefixes else None)
         outputs = translator.decode(params, lines, prefixes, first, notes)
-        if options.attention and first == 0:
-            from s2sjax.evaluate import figures
-
-            drawn = figures.AttentionMap(*translator.attention(params, lines[:1], outputs[0])[0])
-            drawn._replace(title=lines[0]).save(options.attention)
-        aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
-        for pair, best in zip(read, outputs):
-            columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
-            answer = "\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns)
-            print("" if isinstance(pair, UserError) else answer)
-        sys.stdout.flush()
+        if first == 0 and options.attention:
+            _draw_attention(options.attention, translator, params, lines[0], outputs[0])
+        _print_answers(read, _decoded(translator, params, lines, outputs, options))
         first += len(lines)
-    if not first and (options.tree or options.attention):
+    if not first and figures:
         print("standard input has no lines: nothing is drawn", file=sys.stderr)
     _report(notes)
     refused.check()
@@ -209,22 +194,14 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
 
     opened = run.load(options.subject)
     if not opened.task.generates_text:
-        raise UserError(f"{opened.folder} does not translate text, so score cannot be used: use s2sjax evaluate")
+        raise UserError(f"{opened.folder} does not translate text, which score requires: use s2sjax evaluate")
     opened = _adjusted(opened, opened.experiment.decode_fields, options, fields)
-
-    def parse(line: str, index: int) -> tuple[str, str]:
-        source, target = two_columns(line, index, "target")
-        return _tagged(opened, source, options.tag, index), target
-
-    _tagged(opened, "", options.tag, 0)  # an unknown tag is refused here, not at each line
-    pairs_of_stdin = chunks(parse)
+    pairs_of_stdin = _pairs_of_stdin(opened, options, "target")
     translator, params = _translator(opened, (), options.average)
     first, notes, refused = 0, Notes(), Refused()
     for read in pairs_of_stdin:
         scores = translator.score(params, refused.blanked(read), first, notes)
-        for pair, (log_prob, tokens) in zip(read, scores):
-            print("" if isinstance(pair, UserError) else f"{log_prob:.4f}\t{tokens}")
-        sys.stdout.flush()
+        _print_answers(read, (f"{log_prob:.4f}\t{tokens}" for log_prob, tokens in scores))
         first += len(read)
     _report(notes)
     refused.check()
@@ -284,7 +261,7 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
         return
     for name in ("devices", "chip"):
         if getattr(options, name) is not None:
-            raise UserError(f"--compile {options.compile} says the devices: leave out --{name}")
+            raise UserError(f"--compile {options.compile} determines the devices: leave out --{name}")
     note = partial(print, flush=True)
     for line in compiled_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax, note):
         note(line)
@@ -305,8 +282,19 @@ def doctor(options: argparse.Namespace, fields: list[str]) -> None:
 # --------------------------------------------------------------------------------------- helpers
 
 
+def _debug(options: argparse.Namespace, experiment: Any) -> None:
+    from s2sjax.debugging import debug
+
+    for name in ("out", "init", "init_assets", "accept_code", "distributed"):
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise UserError(f"--debug trains new parameters on one device and writes nothing: leave out --{option}")
+    start_jax()
+    debug(experiment, _print_now)
+
+
 def _leave(code: int) -> NoReturn:
-    """Ends the process at once: everything is saved, and Python would wait until XLA has compiled."""
+    """Ends the process at once: everything is saved, and Python would wait for threads that compile."""
     from s2sjax.training import hosts
 
     hosts.shutdown()
@@ -323,24 +311,25 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     name = getattr(options, "model", None)
     if name:
         if not isinstance(getattr(experiment, "model", None), config.ModelSettings | config.Pair):
-            raise UserError(f"--model names encoder-decoders: {type(experiment).__name__} has a model of its own")
+            kind = type(experiment).__name__
+            raise UserError(f"--model names encoder-decoders, which {kind} does not use: leave it out")
         if name not in models.NAMED:
             names = list(models.NAMED)
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
-        # `override` checks the whole: a field set on the command line may make the model fit.
+        # Without a check: `override` checks the experiment, after fields set on the command line have changed it.
         object.__setattr__(experiment, "model", models.NAMED[name].config)
-    with tables.within(experiment_file.space_of_file(options.subject)):  # names mean rows that the file has added
+    with tables.within(experiment_file.space_of_file(options.subject)):  # names may refer to rows of the file
         experiment = override(options, experiment, fields)
     if getattr(options, "no_test", False):
         if not hasattr(experiment.evaluate, "test"):
             kind = type(experiment.evaluate).__name__
-            raise UserError(f"{kind} has no field test for --no-test: make it a subclass of config.EvaluationSettings")
+            raise UserError(f"{kind} has no field test for --no-test: derive it from config.EvaluationSettings")
         experiment = config.replace(experiment, evaluate=config.replace(experiment.evaluate, test=False))
     return config.resolve_paths(experiment, Path.cwd())
 
 
 def trust(options: argparse.Namespace) -> None:
-    """Trusts the code of all runs that a command names."""
+    """Marks the code of all runs that a command names as trusted."""
     from s2sjax import code, evaluations
 
     single = [getattr(options, name, None) for name in ("init", "run", "reverse_run")]
@@ -353,6 +342,7 @@ def trust(options: argparse.Namespace) -> None:
 def _adjusted(opened: Any, names: Sequence[str], options: argparse.Namespace, fields: list[str]) -> Any:
     """The run with the fields set on the command line. `names`: the settings that can change after training."""
     if fields and not names:
+        check_command(options, fields[0])
         raise UserError(f"{opened.folder} has no field {fields[0]} that can be changed after training: leave it out")
     if not names and options.help:
         options.parser.print_help()
@@ -379,7 +369,7 @@ def _draw_curves(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _messages_to_stderr() -> Iterator[None]:
-    """Standard output holds only the lines that a command prints."""
+    """Redirects messages to standard error, so that standard output holds only the results of a command."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
@@ -394,7 +384,7 @@ def _translator(opened: Any, others: Sequence[Any], average: int) -> tuple[Any, 
 
 
 def _params(opened: Any, others: Sequence[Any], average: int, mesh: Any) -> Any:
-    """The parameters of a run; for an ensemble, a list with those of each run."""
+    """The parameters of a run, or a list with those of each run of an ensemble."""
     opened.check_ensemble(others)
     params = [run.params(average, mesh)[0] for run in (opened, *others)]
     return params if others else params[0]
@@ -417,9 +407,7 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
     for examples in examples_of_stdin:
         good = refused.without(examples)
         outputs = iter(predict(params, good) if good else [])
-        for example in examples:
-            print("" if isinstance(example, UserError) else next(outputs))
-        sys.stdout.flush()
+        _print_answers(examples, ("" if isinstance(example, UserError) else next(outputs) for example in examples))
     refused.check()
 
 
@@ -441,7 +429,7 @@ def _check_align(options: argparse.Namespace, by_attention: bool) -> None:
 
 
 def _aligned_by_attention(options: argparse.Namespace, pairs: Sequence[tuple[str, str]]) -> Any:
-    """Of the run that translates source to target, the run that translates target to source, or both."""
+    """Alignments by the attention of a source-to-target run, a target-to-source run, or both."""
     from s2sjax import run
     from s2sjax.align import aligner
 
@@ -454,19 +442,59 @@ def _aligned_by_attention(options: argparse.Namespace, pairs: Sequence[tuple[str
 
 
 def _report(notes: Any) -> None:
-    """What is odd about the lines, once, when all are printed."""
+    """Prints remarks on the lines, after all outputs."""
     for line in notes.report():
         print(line, file=sys.stderr)
 
 
+def _pairs_of_stdin(opened: Any, options: argparse.Namespace, second: str) -> Iterator[list[Any]]:
+    """Yields lists of (source, second column) from standard input. second: name of that column; "" for none."""
+    from s2sjax.data import text
+
+    def tagged(source: str, index: int) -> str:
+        return text.with_tag(opened.task.source, source, options.tag, f"standard input, line {index + 1}")
+
+    def parse(line: str, index: int) -> tuple[str, str]:
+        source, other = two_columns(line, index, second) if second else (line, "")
+        return tagged(source, index), other
+
+    tagged("", 0)  # an unknown tag is refused here, not at each line
+    return chunks(parse)
+
+
+def _print_answers(read: Sequence[Any], answers: Iterable[object]) -> None:
+    """Prints one line for each line read, which is empty for one that could not be read."""
+    for line, answer in zip(read, answers):
+        print("" if isinstance(line, UserError) else answer)
+    sys.stdout.flush()
+
+
+def _decoded(
+    translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence], options: argparse.Namespace
+) -> Iterator[str]:
+    """Yields the n-best outputs of each line, separated by tabs, with the columns that the options add."""
+    aligned = _alignments(translator, params, lines, outputs) if options.alignment else None
+    for best in outputs:
+        columns = [f"{o.score:.4f}\t{o.text}" if options.scores else o.text for o in best]
+        yield "\t".join(f"{column}\t{next(aligned)}" if aligned else column for column in columns)
+
+
 def _alignments(translator: Any, params: Any, lines: Sequence[str], outputs: Sequence[Sequence]) -> Iterator[str]:
-    """The alignment of each output of each line: "0-0 1-2"."""
+    """Yields the alignment of each output of each line: "0-0 1-2"."""
     each = [(line, output) for line, best in zip(lines, outputs) for output in best]
     for pairs in translator.align(params, [line for line, _ in each], [output for _, output in each]):
         yield " ".join(f"{source}-{target}" for source, target in pairs)
 
 
-def _tagged(opened: Any, line: str, tag: str | None, index: int) -> str:
-    from s2sjax.data import text
+def _draw_tree(path: str, translator: Any, params: Any, line: str, prefix: str | None) -> None:
+    from s2sjax.evaluate import figures
 
-    return text.with_tag(opened.task.source, line, tag, f"standard input, line {index + 1}")
+    tree, found = translator.tree(params, line, prefix)
+    figures.search_tree(path, tree, found, translator.target.pieces)
+
+
+def _draw_attention(path: str, translator: Any, params: Any, line: str, best: Sequence) -> None:
+    from s2sjax.evaluate import figures
+
+    drawn = figures.AttentionMap(*translator.attention(params, [line], best)[0])
+    drawn._replace(title=line).save(path)

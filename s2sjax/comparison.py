@@ -16,15 +16,15 @@ from s2sjax.evaluate.significance import Difference, bootstrap, line_scores, sac
 from s2sjax.evaluations import Evaluation
 
 LEVEL = 0.05
-"""a difference with a smaller p is called significant"""
+"""significance level: a difference with a smaller p is significant"""
 DIFFERENT = "the settings of the evaluations differ, so the models are not the only difference"
 FEWEST_RESAMPLES = 100
 FEW = 30
-"""examples, of which resamples are too much alike"""
+"""number of examples below which p is unreliable"""
 
 
 class Change(NamedTuple):
-    """An example on which the two evaluations differ; the scores are those of the first metric on it alone."""
+    """An example on which two evaluations differ, with its scores by the first metric."""
 
     source: str
     references: list[str]
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Comparison:
-    """print(comparison) prints it; comparison["per"] is a Difference with both scores, their margins, and p."""
+    """Two evaluations of the same examples. comparison["per"] is a Difference: both scores, their margins, and p."""
 
     def __init__(self, first: Evaluation, second: Evaluation, resamples: int = 1000):
         self.first, self.second, self.resamples = first, second, resamples
@@ -54,11 +54,11 @@ class Comparison:
                     "they cannot be compared"
                 )
         self.differing = evaluations.differences([first, second])
-        """settings that are not the same, so that the models are not all that differs"""
+        """settings that differ, so that the models are not the only difference"""
         can_test = lambda name: all(has_example_scores(one, name) for one in (first, second))
         tested = [name for name in self.metrics if can_test(name)] or self.metrics
         self.untested = [name for name in self.metrics if name not in tested]
-        """metrics that are no ratio of sums over examples, such as macro F1"""
+        """metrics that are not ratios of sums over examples, such as macro F1"""
         self.metrics = tested
         self.differences = {name: self._difference(name) for name in self.metrics}
 
@@ -84,14 +84,14 @@ class Comparison:
         return {name: [example_scores(one, name) for one in (self.first, self.second)] for name in self.metrics}
 
     def gains(self) -> np.ndarray:
-        """How much better the second is on each example, by the first metric; a column for each metric: [N, M]."""
+        """The improvement of the second evaluation over the first on each example, by each metric: [N, M]."""
         signs = [1 if self.first[name].higher_is_better else -1 for name in self.metrics]
         return np.stack([s * (b - a) for s, (a, b) in zip(signs, self._scores.values())], axis=1)
 
     def changes(self, count: int = 3) -> tuple[list[Change], list[Change]]:
-        """The examples on which the second is better, and those on which it is worse: those that changed most first."""
+        """The examples on which the second is better, and those on which it is worse; largest change first."""
         gains = np.nan_to_num(self.gains())
-        order = np.lexsort(gains.T[::-1])  # by the first metric, ties by the next
+        order = np.lexsort(gains.T[::-1])  # by the first metric; the next ones break ties
         nothing = (0,) * len(self.metrics)
         better = [self._change(n) for n in order[::-1] if tuple(gains[n]) > nothing]
         worse = [self._change(n) for n in order if tuple(gains[n]) < nothing]
@@ -113,7 +113,7 @@ class Comparison:
             f"B  {self.second.path}",
             f"{page['split']}, {count:,} {page['noun']}{'' if count == 1 else 's'}, {self.resamples:,} resamples",
             "",
-            *_table([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
+            *evaluations.aligned([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
         if self.differing:
@@ -121,7 +121,7 @@ class Comparison:
         if self.first.step != self.second.step:
             lines.append(f"A is the checkpoint of step {self.first.step}, B that of step {self.second.step}")
         for a, b in ((self.first[name], self.second[name]) for name in self.untested):
-            lines.append(f"not tested, because it is no sum over examples: {a} (A), {b} (B)")
+            lines.append(f"not tested, because it is not a sum over examples: {a} (A), {b} (B)")
         if count < FEW:
             lines.append(f"p is not reliable on {count} {page['noun']}{'' if count == 1 else 's'}: evaluate more")
         gains = self.gains()[:, 0]
@@ -136,7 +136,7 @@ class Comparison:
     __repr__ = __str__
 
     def rows(self) -> list[tuple[str, ...]]:
-        """For each metric: its name, A, B, B - A, p, and the verdict in words."""
+        """A row for each metric: its name, A, B, B - A, p, and the verdict in words."""
         return [self._row(name) for name in self.metrics]
 
     def _row(self, name: str) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class Comparison:
 
 
 def example_scores(evaluation: Evaluation, name: str) -> np.ndarray:
-    """The score of each example alone: [N]."""
+    """The score of each example: [N]."""
     rows = evaluation.outputs
     if _has_terms(name, rows):
         terms = np.array([row["terms"][name] for row in rows], np.float64)
@@ -172,22 +172,22 @@ def example_scores(evaluation: Evaluation, name: str) -> np.ndarray:
 
 
 def has_example_scores(evaluation: Evaluation, name: str) -> bool:
-    """Whether a metric has a score for each example: not one such as macro F1."""
+    """Whether a metric has a score for each example, which macro F1, for instance, does not."""
     return name in METRICS or _has_terms(name, evaluation.outputs)
 
 
 def compare(first: Any, second: Any, split: str | None = None, resamples: int = 1000) -> Comparison:
-    """Each is an Evaluation, its folder RUN/evaluations/NAME, or a run or its folder: its newest evaluation then.
+    """Compares two evaluations: each an Evaluation, its folder RUN/evaluations/NAME, or a run, for its newest one.
 
-    Without `split`, runs are compared on test, or else on dev, or else on train. Newest evaluations that were made with
-    other settings, such as another beam, are refused: name both evaluations to compare them all the same.
+    split: by default test, else dev, else train. Raises if the newest evaluations have different settings, such as the
+    beam size: name both evaluations to compare them anyway.
     """
     if resamples < FEWEST_RESAMPLES:
         raise UserError(f"{resamples} resamples are too few: give at least {FEWEST_RESAMPLES}")
     named = [_open(item) for item in (first, second)]
     known = {item.split for item in named if isinstance(item, Evaluation)}
     if split and known - {split}:
-        raise UserError(f"an evaluation of {known.pop()} was named, but the split is {split}: leave it out")
+        raise UserError(f"an evaluation of {known.pop()} was named, but the split is {split}: leave out the split")
     wanted = [split or next(iter(known))] if split or known else ["test", "dev", "train"]
     stored = [[item] if isinstance(item, Evaluation) else evaluations.read_all(item) for item in named]
     for name in wanted:
@@ -197,8 +197,8 @@ def compare(first: Any, second: Any, split: str | None = None, resamples: int = 
             differ = evaluations.differences([one, other])
             if differ and not all(isinstance(item, Evaluation) for item in named):
                 raise UserError(
-                    f"{one.path} and {other.path} were made with different settings, {differ}: evaluate both alike, or "
-                    "name these two folders to compare them all the same"
+                    f"{one.path} and {other.path} were made with different settings, {differ}: evaluate both with "
+                    "the same settings, or name these two folders to compare them anyway"
                 )
             return Comparison(one, other, resamples)
     raise UserError(_nothing_in_common(named, stored, split))
@@ -231,7 +231,7 @@ def _check_same_examples(first: Evaluation, second: Evaluation) -> None:
         for field in ("source", "references"):
             if one[field] != other[field]:
                 raise UserError(
-                    f"{where} have other examples: the {field} of example {number} {_verb(field)} "
+                    f"{where} have different examples: the {field} of example {number} {_verb(field)} "
                     f"{one[field]!r:.60} and {other[field]!r:.60}: evaluate both on the same data"
                 )
 
@@ -253,11 +253,6 @@ def _number(result: Result, value: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A long text is cut in the middle of a line of a terminal."""
+    """A text on one line, cut to 100 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 100 else text[:99] + "…"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]

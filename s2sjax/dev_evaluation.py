@@ -1,4 +1,4 @@
-"""The evaluation of the dev examples during training."""
+"""Evaluation of the dev examples during training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DevEvaluation:
     """Predicts the dev examples with the current parameters, scores them, shows a few, and computes their loss."""
 
     def __init__(
-        self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log, mesh: jax.sharding.Mesh | None = None
+        self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log, *, mesh: jax.sharding.Mesh | None = None
     ):
         self.task, self.predict, self.log = task, predict, log
         self.dev = task.dev_sample(dev, task.experiment.evaluate.lines)
@@ -35,7 +35,7 @@ class DevEvaluation:
         if found.left_out:
             self.log.print(
                 f"{found.left_out:,} of {len(columns.lengths):,} dev {self.task.noun}s are longer than the last of "
-                f"data.buckets, {tuple(data.buckets[-1])}: dev_loss leaves them out"
+                f"data.buckets, {tuple(data.buckets[-1])}: dev_loss excludes them"
             )
         return found
 

@@ -1,6 +1,6 @@
-"""Versions, devices, and how to install what is missing.
+"""Prints versions, devices, and how to install what is missing.
 
-Everything else is imported inside the functions: a broken installation is what this command is for.
+Dependencies are imported inside the functions, so that the command works in a broken installation.
 """
 
 import importlib.metadata
@@ -27,7 +27,7 @@ EXTRAS = {
     "docs": "building the site, make docs",
     "dev": "tests and linters",
 }
-"""what each extra of pyproject.toml is for"""
+"""purpose of each extra of pyproject.toml"""
 
 
 class Requirement(NamedTuple):
@@ -36,7 +36,7 @@ class Requirement(NamedTuple):
     text: str
     name: str
     extras: tuple[str, ...]
-    least: str  # the oldest version that will do, "" if any will
+    least: str  # the oldest sufficient version; "" for any version
 
     @classmethod
     def parse(cls, text: str) -> "Requirement":
@@ -55,7 +55,7 @@ def report(start_jax: Callable[[], Path]) -> None:
     try:
         required, extras = requirements()
     except importlib.metadata.PackageNotFoundError:
-        print("s2sjax is not installed, and there is no pyproject.toml that says what it requires: install it with pip")
+        print("s2sjax is not installed, and there is no pyproject.toml with its requirements: install it with pip")
     else:
         _print_packages(required)
         _print_extras(extras, devices[0].platform if devices else "")
@@ -72,7 +72,7 @@ def report(start_jax: Callable[[], Path]) -> None:
 def requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
     """The dependencies of s2sjax, and those of each extra.
 
-    From pyproject.toml in a source tree, where the metadata may be older than the code; else from the metadata.
+    In a source tree they are read from pyproject.toml, because the metadata may be older than the code.
     """
     if PYPROJECT.is_file() and (project := tomllib.loads(PYPROJECT.read_text())["project"])["name"] == "s2sjax":
         plain = _parsed(project["dependencies"])
@@ -92,7 +92,7 @@ def _parsed(lines: Sequence[str]) -> list[Requirement]:
 
 
 def _metadata(package: str) -> tuple[list[Requirement], dict[str, list[Requirement]]]:
-    """The same of an installed package."""
+    """The dependencies of an installed package, and those of each extra."""
     plain: list[Requirement] = []
     extras: dict[str, list[Requirement]] = {}
     for line in importlib.metadata.requires(package) or ():
@@ -103,7 +103,7 @@ def _metadata(package: str) -> tuple[list[Requirement], dict[str, list[Requireme
 
 
 def problem(requirement: Requirement) -> str:
-    """What is wrong with the installed package: "MISSING", "TOO OLD", or ""."""
+    """The problem with a requirement: "MISSING", "TOO OLD", or "" for none."""
     version = _version(requirement.name)
     if version is None:
         return "MISSING"
@@ -113,13 +113,13 @@ def problem(requirement: Requirement) -> str:
 
 
 def _of_extras(requirement: Requirement) -> list[Requirement]:
-    """What the extras of a requirement require: "jax[tpu]" -> libtpu and others."""
+    """The requirements of the extras of a requirement: "jax[tpu]" -> libtpu and others."""
     extras = _metadata(requirement.name)[1] if requirement.extras else {}
     return [part for extra in requirement.extras for part in extras.get(extra, ())]
 
 
 def _numbers(version: str) -> list[int]:
-    """The release, without zeros at its end: "0.12.0rc1" -> 0 12."""
+    """The numbers of a release, without trailing zeros: "0.12.0rc1" -> 0 12."""
     found = re.match(r"\d+(\.\d+)*", version)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while numbers and numbers[-1] == 0:
@@ -148,7 +148,7 @@ def _print_packages(required: Sequence[Requirement]) -> None:
 
 
 def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
-    """`used`: the platform of JAX's devices. JAX may use a GPU by another package than that of the extra."""
+    """Prints the extras. used: platform of JAX's devices, whose extra is not needed: another plugin may provide it."""
     print("optional:")
     for name, required in extras.items():
         missing = [] if name == used else [each for each in required if problem(each)]
@@ -160,7 +160,7 @@ def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
 
 
 def _devices() -> tuple[list[Any], str]:
-    """The devices of JAX, or why there are none."""
+    """The devices of JAX, and the reason if there are none."""
     try:
         import jax
 
@@ -175,13 +175,13 @@ def _print_devices(devices: Sequence[Any]) -> None:
     count = f"{len(devices)} {first.platform} device{'s' if len(devices) > 1 else ''}"
     print(f"{count}: {first.device_kind}, {os.cpu_count()} CPU cores")
     if first.platform == "cpu" and Path("/dev/nvidiactl").exists():
-        print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu, as above")
+        print("this machine has an NVIDIA GPU that JAX does not use: install the extra gpu as shown above")
     print("attention:", _attention(first))
     print("blocks of a Transformer:", _blocks())
 
 
 def _attention(first: Any) -> str:
-    """Which implementation a Transformer uses."""
+    """The implementation of attention that a Transformer uses."""
     from s2sjax.core import device
 
     forced = f" ({device.ATTENTION} is set)" if os.environ.get(device.ATTENTION) else ""
@@ -196,7 +196,7 @@ def _attention(first: Any) -> str:
 
 
 def _blocks() -> str:
-    """How a stack of blocks is compiled."""
+    """The way in which a stack of blocks is compiled."""
     from s2sjax.core import device
 
     forced = f" ({device.UNROLL} is set)" if os.environ.get(device.UNROLL) else ""

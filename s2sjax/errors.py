@@ -1,15 +1,15 @@
-"""The one exception for a user's mistake: what is wrong, and the remedy, in one line."""
+"""The exception for user errors. Its message says what is wrong, and the remedy, in one line."""
 
 LONGEST = 800
-"""characters of an error that are printed"""
+"""maximal number of characters of an error that are printed"""
 
 
 class UserError(Exception):
-    """Shown by the command line as `error: MESSAGE`, without a traceback, exit code 2."""
+    """An error that the command line prints as `error: MESSAGE`, without a traceback, with exit code 2."""
 
 
 def one_line(error: object) -> str:
-    """An error as it is printed: of a long one, the start, which names the fault, and the end, which is the remedy."""
+    """An error on one line. A long one is cut in the middle: its start says what is wrong, its end is the remedy."""
     text = str(error)
     if len(text) > LONGEST:
         half = LONGEST // 2

@@ -1,9 +1,9 @@
-"""The evaluations of a run: RUN/evaluations/NAME. None overwrites another.
+"""The evaluations of a run, in RUN/evaluations/NAME. Different evaluations do not overwrite each other.
 
 NAME says what was evaluated and how: test-step3000-beam4, or test-step3000-average5-with-large-step900-beam8-alpha0.8.
 
-results.json     the metrics, the split, the checkpoint, the settings, the SHA-256 of own code, the date
-outputs.jsonl    one line an example: source, hypothesis, references, and the terms of each metric
+results.json     the metrics, the split, the checkpoint, the settings, the SHA-256 of the run's code, the date
+outputs.jsonl    one line per example: source, hypothesis, references, and the terms of each metric
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from s2sjax.training.heartbeat import working
 
 FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
 LONGEST = 100
-"""characters of a name; the rest of a longer one is replaced by its hash"""
+"""maximal number of characters of a name; a longer one ends in a hash"""
 STORED = ("value", "signature", "examples", "label", "format", "higher_is_better")
-"""fields of a Result in results.json"""
+"""fields of a Result that results.json stores"""
 NEUTRAL = (*folder.FREE, "evaluate.metrics", "evaluate.drawn", "evaluate.figure")
-"""settings that change no output and no score"""
+"""settings that change neither outputs nor scores"""
 
 
 class Evaluation:
-    """The results of one evaluation. evaluation["per"].value is a score; print(evaluation) prints all of them."""
+    """The results of one evaluation. evaluation["per"].value is a score; print(evaluation) prints all scores."""
 
     def __init__(self, path: Path, page: dict[str, Any]):
         self.path, self.page = path, page
@@ -49,7 +49,7 @@ class Evaluation:
         self.search, self.results = page["settings"], _results(page["metrics"])
         if not self.results:
             raise ValueError("it has no metrics")
-        summary(self.results, page["noun"])  # what a damaged or foreign file lacks is missed here, not in the middle
+        summary(self.results, page["noun"])  # raises now if a field is missing or invalid
 
     @property
     def run(self) -> Path:
@@ -57,7 +57,7 @@ class Evaluation:
 
     @cached_property
     def outputs(self) -> list[dict[str, Any]]:
-        """One for each example: its source, hypothesis, references, and the terms of each metric."""
+        """A dictionary for each example: source, hypothesis, references, and the terms of each metric."""
         file = self.path / OUTPUTS
         try:
             lines = file.read_text(encoding="utf-8").split("\n")
@@ -69,10 +69,10 @@ class Evaluation:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What outputs and scores depend on besides the checkpoint, by dotted name: search, averaging, ensemble."""
+        """The settings that affect outputs and scores, by dotted name: search, averaging, ensemble."""
         pages = {name: page for name, page in self.page.items() if isinstance(page, dict) and "kind" in page}
         for name, page in pages.items():
-            with contextlib.suppress(UserError, TypeError):  # fields that did not exist then have their defaults
+            with contextlib.suppress(UserError, TypeError):  # fields added since then have their defaults
                 pages[name] = config.to_json(config.from_json(page))
         found = folder.flat(pages) if "search" in pages else {"search": self.search, **folder.flat(pages)}
         found = {name: value for name, value in found.items() if name not in NEUTRAL and not name.endswith(".kind")}
@@ -84,7 +84,7 @@ class Evaluation:
         return self.results[metric]
 
     def describe(self) -> str:
-        """What was evaluated, in words."""
+        """A phrase that says what was evaluated: split, checkpoint, search, ensemble."""
         which = f"checkpoint of step {self.step}"
         if self.average:
             which = f"mean of {self.average} checkpoints to step {self.step}"
@@ -101,9 +101,9 @@ class Evaluation:
 
 
 def differences(several: Sequence[Evaluation]) -> str:
-    """The settings that are not the same in all evaluations, with the value of each: "search.beam 1 and 4"; or "".
+    """The settings that differ among evaluations, with their values: "search.beam 1 and 4"; "" if there are none.
 
-    Their scores then differ for other reasons than the models.
+    If settings differ, differences of the scores are not due to the models alone.
     """
     told = lambda value: ", ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
     names = dict.fromkeys(name for one in several for name in one.settings)
@@ -118,7 +118,7 @@ Results = dict[str, Result]
 
 
 def score(task: Task, examples: Sequence[Any], outputs: Sequence[Any]) -> tuple[Results, dict[str, Results]]:
-    """The results of all examples, and those of each group of them."""
+    """Scores the outputs. Returns the results of all examples, and the results of each group of examples."""
     groups = {
         label: task.metrics([examples[n] for n in rows], [outputs[n] for n in rows])
         for label, rows in task.groups(examples).items()
@@ -131,12 +131,13 @@ def evaluate(
     split: str | None = None,
     others: Sequence[Any] = (),
     average: int = 0,
+    *,
     report: Callable[[Evaluation], None] = lambda _: None,
 ) -> Evaluation:
     """Predicts a whole split with the best checkpoint, and writes its scores and outputs.
 
-    With `others`, an ensemble. With `average`, each run uses the mean of that many newest checkpoints. `report` sees
-    the scores before they are written: if they cannot be, they are not lost.
+    others: runs that form an ensemble with `run`. average: use the mean of that many newest checkpoints of each run.
+    report: called with the scores before they are written, so that they are not lost if writing fails.
     """
     task, mesh = run.task, run.mesh()
     split = split or task.default_split
@@ -161,7 +162,7 @@ def evaluate(
         **{name: config.to_json(value) for name, value in fields.items()},
     )  # fmt: skip
     for page, one in zip([found.page, *found.page["ensemble"]], [run, *others]):
-        if used := code.code_of(one.trained).files:  # what was executed, whatever the folders keep
+        if used := code.code_of(one.trained).files:  # the code that was executed, even if the folder has changed since
             page["code"] = code.hashes(used)
     report(found)
     if hosts.is_leader():
@@ -171,7 +172,7 @@ def evaluate(
 
 
 def _changed(run: Any) -> dict[str, Any]:
-    """The settings that change outputs or metrics and are not those that the run was trained with, by dotted name."""
+    """The settings that affect outputs or scores and differ from those of training, by dotted name."""
 
     def settings(experiment: Any) -> dict[str, Any]:
         fields = {name: config.to_json(getattr(experiment, name)) for name in experiment.evaluate_fields}
@@ -199,10 +200,10 @@ def make(
     groups: Mapping[str, Mapping[str, Result]] | None = None,
     **extra: Any,
 ) -> Evaluation:
-    """An evaluation that is not written yet.
+    """Makes an evaluation without writing it.
 
-    ensemble: (name, step) of each further run. settings: how outputs were made, in words. changed: the fields, by
-    dotted name, that differ from those of the run. extra: anything else for results.json.
+    ensemble: (name, step) of each other run. settings: a phrase that says how outputs were searched. changed: fields,
+    by dotted name, that differ from those of the run. extra: further entries of results.json.
     """
     page: dict[str, Any] = {
         "split": split,
@@ -215,18 +216,18 @@ def make(
     }
     if groups:
         page["corpora"] = {label: _to_json(part) for label, part in groups.items()}
-    name = name_of(split, step, average, ensemble, settings, changed or {})
+    name = name_of(split, step, average=average, ensemble=ensemble, settings=settings, changed=changed)
     return Evaluation(run / FOLDER / name, page | extra)
 
 
 def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results: Mapping[str, Result]) -> Evaluation:
-    """Writes the results and the outputs; as NAME-2 if NAME has other results. Returns what was written.
+    """Writes the results and the outputs, as NAME-2 if NAME has other results. Returns the written evaluation.
 
-    The same evaluation again replaces itself: only its date changes.
+    Repeating an evaluation with the same results replaces it: only its date changes.
     """
     for record in records:
         if missing := {"source", "hypothesis", "references"} - record.keys():
-            raise UserError(f"Task.record gives no {sorted(missing)[0]}: every example has one, see docs/extending.md")
+            raise UserError(f"Task.record returns no {sorted(missing)[0]}: add it, see docs/extending.md")
     terms = [{name: list(r.terms[n]) for name, r in results.items() if r.terms} for n in range(len(records))]
     lines = [_dump({**record, "terms": each}) for record, each in zip(records, terms, strict=True)]
     outputs = "".join(line + "\n" for line in lines)
@@ -237,12 +238,12 @@ def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results:
             break
     page = {**evaluation.page, "date": datetime.now(UTC).isoformat(timespec="milliseconds")}
     replace_file(path / OUTPUTS, outputs)
-    replace_file(path / RESULTS, _dump(page, indent=2) + "\n")  # last: a name with results has its outputs
+    replace_file(path / RESULTS, _dump(page, indent=2) + "\n")  # written last: an evaluation with results is complete
     return Evaluation(path, page)
 
 
 def read(path: Path) -> Evaluation:
-    """The evaluation in a folder RUN/evaluations/NAME."""
+    """Reads the evaluation in a folder RUN/evaluations/NAME."""
     page = _page(path)
     if page is None:
         raise UserError(f"{path} has no {RESULTS}: name a run, or one of the folders in RUN/{FOLDER}")
@@ -250,7 +251,7 @@ def read(path: Path) -> Evaluation:
 
 
 def read_all(run: str | Path) -> list[Evaluation]:
-    """The evaluations of a run, the newest last."""
+    """Reads the evaluations of a run, newest last."""
     run = config.local_path(run)
     if not (run / folder.CONFIG).is_file():
         raise UserError(f"{run} is not a run folder (it has no {folder.CONFIG}): name another folder")
@@ -262,16 +263,17 @@ def read_all(run: str | Path) -> list[Evaluation]:
 def name_of(
     split: str,
     step: int,
-    average: int,
-    ensemble: Sequence[tuple[str, int]],
-    settings: str,
-    changed: Mapping[str, Any],
+    *,
+    average: int = 0,
+    ensemble: Sequence[tuple[str, int]] = (),
+    settings: str = "",
+    changed: Mapping[str, Any] | None = None,
 ) -> str:
-    """name_of("test", 30, 0, [], "beam 4", {"search.alpha": 0.8}) -> "test-step30-beam4-alpha0.8" """
+    """Names an evaluation, such as "test-step30-beam4-alpha0.8" for "beam 4" and {"search.alpha": 0.8}."""
     parts = [split, f"step{step}", f"average{average}" if average else ""]
     parts += [f"with-{name}-step{at}" for name, at in ensemble]
     parts += [settings.replace(" ", "")]
-    parts += [f"{field.rpartition('.')[2]}{_short(value)}" for field, value in sorted(changed.items())]
+    parts += [f"{field.rpartition('.')[2]}{_short(value)}" for field, value in sorted((changed or {}).items())]
     name = re.sub(r"[^A-Za-z0-9_.+=-]", "_", "-".join(filter(None, parts)))
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 9]}-{hashlib.sha256('-'.join(parts).encode()).hexdigest()[:8]}"
@@ -279,7 +281,7 @@ def name_of(
 
 
 def _short(value: Any) -> str:
-    """A setting in a file name: 0.8, -none, -chrf+wer, or a hash."""
+    """A setting as part of a file name: 0.8, -none, -chrf+wer, or a hash."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value}"
     text = "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -291,7 +293,7 @@ def _short(value: Any) -> str:
 
 
 def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Every evaluation of the runs: run, name, split, checkpoint, search, metrics, date."""
+    """A dictionary for each evaluation of the runs: run, name, split, checkpoint, search, metrics, date."""
     found = []
     for run in runs:
         for evaluation in read_all(run):
@@ -307,7 +309,7 @@ def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def table(runs: Sequence[str | Path]) -> str:
-    """A line for each evaluation, the oldest first."""
+    """A table with a line for each evaluation, oldest first."""
     lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")]
     for run in runs:
         for evaluation in read_all(run):
@@ -319,12 +321,17 @@ def table(runs: Sequence[str | Path]) -> str:
                 (f"{evaluation.path}", page["split"], checkpoint, ", ".join(filter(None, search)),
                  "  ".join(map(str, evaluation.results.values())), page.get("date", "")[:16].replace("T", " "))
             )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
+    return "\n".join(aligned(lines))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def remarks(runs: Sequence[str | Path]) -> list[str]:
-    """A line for each split whose newest evaluations, one a run, should not be compared."""
+    """A line for each split on which the newest evaluations of the runs have different settings."""
     newest = [{evaluation.split: evaluation for evaluation in read_all(run)} for run in dict.fromkeys(map(Path, runs))]
     each = {split: [found[split] for found in newest if split in found] for split in SPLITS}
     told = {split: differences(found) for split, found in each.items()}
@@ -335,7 +342,7 @@ def remarks(runs: Sequence[str | Path]) -> list[str]:
 
 
 def _row(line: str, number: int) -> dict[str, Any]:
-    """A line of outputs.jsonl; a ValueError if it lacks something."""
+    """Parses a line of outputs.jsonl. Raises a ValueError if it is incomplete."""
     try:
         row = json.loads(line)
         texts = (row["source"], row["hypothesis"], *row["references"])
@@ -363,7 +370,7 @@ def _to_json(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
 
 
 def _page(path: Path) -> dict[str, Any] | None:
-    """The content of results.json; None if there is none."""
+    """Reads results.json; None if there is none."""
     try:
         page = json.loads((path / RESULTS).read_text(encoding="utf-8"))
         Evaluation(path, page)
@@ -376,7 +383,7 @@ def _page(path: Path) -> dict[str, Any] | None:
 
 
 def _undated(page: Mapping[str, Any]) -> dict[str, Any]:
-    """As it reads back from JSON, without the date and settings that change nothing."""
+    """A page as JSON reads it back, without the date and without settings that do not affect the results."""
     flat = folder.flat(json.loads(_dump(page)))
     return {name: value for name, value in flat.items() if name != "date" and name not in folder.FREE}
 
@@ -390,7 +397,7 @@ def _dump(value: Any, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """Replaces NaN and infinity by None, because JSON cannot represent them."""
     if isinstance(value, Mapping):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Python files that define an experiment, and whatever they add to s2sjax: models, cells, scores, corpora, tasks.
+"""Experiment files: Python files that define an experiment, and may add models, cells, scores, corpora and tasks.
 
-Each time a file is loaded, its code gets a space of its own: the file is imported as `s2sjax_file_STEM@N`, a file or
-package beside it that it imports as `NAME@N`, N being the number of the space. So the code of two runs never meets, and
-a class can be found by its name. A space reads each file once: what a run keeps (code.py) is what was executed.
+Each time a file is loaded, its code gets a new space: the file is imported as `s2sjax_file_STEM@N`, and a file or
+package next to it as `NAME@N`, where N is the number of the space. So the code of two runs is kept apart, and a class
+can be found by its name. A space reads each file once: the code that a run stores (code.py) is what was executed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from s2sjax.errors import UserError
 
 _numbers = itertools.count(1)
 _newest: dict[Path, Space] = {}
-"""the newest space of each file that was loaded"""
+"""newest space of each loaded file"""
 
 
 class Space(tables.Space):
     """The code of one experiment file: its modules, and the bytes of their files by name, as in RUN/code.
 
-    copies: the files of a run, which it has nothing else of; else files are read where they are.
+    copies: the files stored in a run, if the space is that of a run. Otherwise files are read from their folders.
     """
 
     def __init__(self, folder: Path, copies: Mapping[str, bytes] | None = None):
@@ -45,9 +45,9 @@ class Space(tables.Space):
         self.files: dict[str, bytes] = dict(copies or {})
         self._paths = {name: folder / name for name in self.files}
         self.loaded: list[str] = []
-        """files that were loaded, the first one from outside; the others were imported"""
+        """names of the files passed to `load`; the other files were imported by them"""
         self.after_reading: Callable[[], None] = lambda: None
-        """called when a file was read that was not read before"""
+        """called after a file is read for the first time"""
         self._suffix = f"@{next(_numbers)}"
         self._builtins = {**vars(builtins), "__import__": self._import}
         if _FINDER not in sys.meta_path:
@@ -63,7 +63,7 @@ class Space(tables.Space):
     # ------------------------------------------------------------------------------------- files
 
     def load(self, path: Path) -> ModuleType:
-        """Imports an experiment file, once."""
+        """Imports an experiment file, unless it is already imported."""
         name, where = f"{PREFIX}{path.stem}{self._suffix}", _absolute(path)
         if self.copied:
             path = where = self._paths.get(path.name, path)
@@ -77,7 +77,7 @@ class Space(tables.Space):
             self.folders.append(where.parent)
         self.loaded.append(path.name)
         spec: Any = importlib.util.spec_from_loader(name, None, origin=str(path))
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module there
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look up their module
         try:
             self.execute(module, path.name, path)
         except Exception as error:
@@ -96,14 +96,14 @@ class Space(tables.Space):
         exec(compile(self._read(name, path), str(path), "exec"), vars(module))
 
     def forget(self) -> None:
-        """Removes its modules and rows: it could not be loaded."""
+        """Removes the modules and table rows of a space that could not be loaded."""
         tables.SPACES.remove(self)
         del _FINDER.spaces[self._suffix]
         for name in [name for name in sys.modules if self._suffix in name.partition(".")[0]]:
             del sys.modules[name]
 
     def _read(self, name: str, path: Path) -> bytes:
-        """A file, which is read once, with those that it imports: they are executed as they were then."""
+        """Reads a file and the files it imports, once: later changes to them are not executed."""
         if name not in self.files:
             self._paths[name], self.files[name] = _absolute(path), path.read_bytes()
             for imported in _imports(self.files[name], PurePosixPath(name).parent):
@@ -113,13 +113,13 @@ class Space(tables.Space):
         return self.files[name]
 
     def read_too(self, name: str) -> None:
-        """Reads a file that the run has a copy of, if it is still there: code may import it later."""
+        """Reads a file that the run has stored, if it still exists: code may import it later."""
         for folder in self.folders:
             if not self.copied and (folder / name).is_file():
                 self._read(name, folder / name)
 
     def _find(self, module: str) -> tuple[str, Path] | None:
-        """The file of a module `name` or `package/name`: its name in RUN/code, and where it is."""
+        """Finds the file of a module `name` or `package/name`: its name in RUN/code, and its path."""
         for name in (f"{module}/__init__.py", f"{module}.py"):
             found = [self._paths[name]] if name in self.files else []
             if not self.copied:
@@ -134,7 +134,7 @@ class Space(tables.Space):
     # ----------------------------------------------------------------------------------- modules
 
     def spec(self, name: str) -> Any:
-        """How importlib finds a module NAME@N, or a part of a package, PACKAGE@N.NAME."""
+        """The importlib spec of a module NAME@N or PACKAGE@N.NAME; None if it does not exist."""
         module = name.replace(self._suffix, "", 1).replace(".", "/")
         found = self._find(module)
         if found is None:
@@ -146,14 +146,14 @@ class Space(tables.Space):
         return spec
 
     def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        """The `import` statement of its modules: files beside them belong to this space."""
+        """The `import` statement of modules in this space: files next to them are imported into it."""
         top, dot, rest = name.partition(".")
         if level == 0 and self._has(top):
             name = f"{top}{self._suffix}{dot}{rest}"
         return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, top: str) -> bool:
-        """Whether it has a module. The standard library and s2sjax come first, and a package if it is installed."""
+        """Whether a module belongs to this space. The standard library, s2sjax and installed packages go first."""
         if top in sys.stdlib_module_names or top == "s2sjax":
             return False
         found = self._find(top)
@@ -167,7 +167,7 @@ class Space(tables.Space):
         return installed is None or (found is not None and Path(installed).resolve() != found[1].resolve())
 
     def _is_folder(self, module: str) -> bool:
-        """Whether it is a package without an __init__.py."""
+        """Whether a module is a package without an __init__.py."""
         folders = [] if self.copied else self.folders
         there = any(next((folder / module).glob("*.py"), None) for folder in folders)
         return there or any(name.startswith(f"{module}/") for name in self.files)
@@ -203,7 +203,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules of spaces, which have the suffix of their space in their names."""
+    """Finds the modules of spaces, whose names contain the suffix of their space."""
 
     def __init__(self) -> None:
         self.spaces: dict[str, Space] = {}
@@ -217,10 +217,10 @@ _FINDER = _Finder()
 
 
 def _imports(content: bytes, folder: PurePosixPath) -> Iterator[str]:
-    """The modules that a file imports, also inside functions: "name" or "package/name"."""
+    """The modules that a file imports, including inside functions: "name" or "package/name"."""
     try:
         nodes = list(ast.walk(ast.parse(content)))
-    except (SyntaxError, ValueError):  # it is named when the file is executed
+    except (SyntaxError, ValueError):  # reported when the file is executed
         return
     for node in nodes:
         paths: list[list[str]] = []
@@ -238,7 +238,7 @@ def _imports(content: bytes, folder: PurePosixPath) -> Iterator[str]:
 
 
 def load_experiment(file: str | Path) -> config.Experiment:
-    """The `experiment` that a Python file defines. Its relative paths are relative to the file."""
+    """Loads the `experiment` that a Python file defines. Relative paths in it are relative to the file."""
     experiment = getattr(load_file(file), "experiment", None)
     if not isinstance(experiment, config.Experiment):
         raise UserError(
@@ -248,9 +248,9 @@ def load_experiment(file: str | Path) -> config.Experiment:
 
 
 def load_file(file: str | Path) -> ModuleType:
-    """Imports a file, again if it was imported before. A mistake in it is named with its line.
+    """Imports a file, even if it was imported before. An error in it is reported with its line.
 
-    A file that loads another one has it in its own space, where it is imported once.
+    A file that is loaded by another experiment file belongs to the space of that file, and is imported once.
     """
     path, within = config.local_path(file), tables.current()
     if isinstance(within, Space):
@@ -270,7 +270,7 @@ def _absolute(path: str | Path) -> Path:
 
 
 def _place(path: Path, error: Exception) -> str:
-    """Where in a file an error arose: "experiments/g2p.py, line 12"."""
+    """The location of an error in a file: "experiments/g2p.py, line 12"."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -281,12 +281,12 @@ def _place(path: Path, error: Exception) -> str:
 
 
 def space_of_file(file: str | Path) -> Space | None:
-    """The space of a file, as it was last loaded."""
+    """The newest space of a file; None if it was not loaded."""
     return _newest.get(_absolute(file))
 
 
 def spaces_of(settings: Any) -> list[Space]:
-    """The spaces that an experiment cannot do without: of its classes, rows of tables, and functions that it names."""
+    """The spaces that define the classes, table rows and functions that an experiment uses."""
     found: list[Any] = []
     if isinstance(settings, tables.Name):
         found = [settings.space]

@@ -1,4 +1,4 @@
-"""Set fields of a configuration on the command line by their dotted names: --train.steps 500."""
+"""Sets fields of a configuration on the command line by their dotted names: --train.steps 500."""
 
 import argparse
 import contextlib
@@ -12,16 +12,31 @@ from typing import Any
 
 from s2sjax.errors import UserError
 
-INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields")
-"""what the parser keeps for itself"""
+INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "launched", "owners")
+"""attributes of parsed options that are not options"""
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 
+def close(name: str, names: Sequence[str]) -> str | None:
+    """The name that was probably meant: one that ends with .name, or a similar one; None if there is none."""
+    ending = [each for each in names if each.endswith(f".{name}")]
+    return next(iter(ending or difflib.get_close_matches(name, names, n=1)), None)
+
+
+def check_command(known: argparse.Namespace, argument: str) -> None:
+    """Raises UserError if an unknown argument, such as --no-test, is an option of other commands."""
+    option = argument.split("=")[0]
+    if option.startswith("-") and (owners := known.owners.get(option)):
+        *first, last = (f"s2sjax {owner}" for owner in owners)
+        listed = f"{', '.join(first)} and {last}" if first else last
+        raise UserError(f"{option} is an option of {listed}, not of s2sjax {known.name}: leave it out")
+
+
 def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> Any:
-    """`settings` with fields replaced by `--dotted.name value`; --help prints all of them."""
+    """The settings with fields replaced by `--dotted.name value`. With --help, prints all fields and exits."""
     import tyro
 
     names = list(_field_names(settings))
@@ -29,7 +44,10 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
-            raise UserError(f"there is no field --{name}: did you mean --{nearest(name, names + options)}?")
+            check_command(known, argument)
+            near = close(name, names + options)
+            remedy = f"did you mean --{near}?" if near else f"see s2sjax {known.name} {known.subject} --help"
+            raise UserError(f"there is no field --{name}: {remedy}")
     if arguments and not arguments[0].startswith("--"):
         raise UserError(f"{arguments[0]!r} is not a field: write --name value, as in --{names[0]} VALUE")
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -62,7 +80,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _one_line(box: str) -> str:
-    """The message in the box that tyro draws: its first paragraph."""
+    """The first paragraph of the message in the box that tyro draws."""
     inside = [line.strip("│ \n") for line in box.splitlines() if line.startswith("│")]
     message = []
     for line in inside:

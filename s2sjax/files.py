@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and errors that name them."""
+"""Atomic file writes, and errors that name the file."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def naming(path: object) -> Iterator[None]:
-    """Names the file in an error of the operating system that names none, such as that of a write to a full disk."""
+    """Adds the file name to an OSError without one, such as that of a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -18,7 +18,7 @@ def naming(path: object) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Writes a file, and the folders above it, completely or not at all."""
+    """Writes a file atomically, and creates its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.partial")
     with naming(path):

@@ -1,21 +1,22 @@
-"""The folder of a run: everything that is needed to continue it, to decode with it and to evaluate it.
+"""The run folder, which holds all that is needed to continue, decode with, and evaluate a run.
 
-config.json         the experiment, fingerprints of its data and assets, and the run it was initialised from, if any
-code/               the experiment file, and the files it imports: see code.py
-assets/             what was learned from the data before training: vocabularies, statistics
-data/               training, dev and test examples that were given in memory (config.InMemory)
+config.json         the experiment, fingerprints of its data and assets, and the run it was initialized from, if any
+code/               the experiment file and the files it imports: see code.py
+assets/             vocabularies and statistics, learned from the data before training
+data/               training, dev and test examples given in memory (config.InMemory)
 checkpoints/        see training/checkpoints.py
 metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/progress.py
-evaluations/        one folder an evaluation: see evaluations.py
+evaluations/        one folder per evaluation: see evaluations.py
 curves.png, attention.png                                      drawn after training
-report.html         what s2sjax report writes
-lock                which process is training in it, while one is: see lock.py
+report.html         written by s2sjax report
+lock                names the process that is training here: see lock.py
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,17 @@ from s2sjax.experiment_file import spaces_of
 from s2sjax.files import replace_file
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import hosts
+from s2sjax.training.checkpoints import Checkpoints
 
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
-# Fields that may change between two starts of one run: how long it takes and how it is watched, not what it is.
+# Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
         "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
         "evaluate.samples", "evaluate.rows", "evaluate.test")  # fmt: skip
 
 
 def open_task(folder: Path, trust: bool = False) -> Task:
-    """The task of a run that was started before, with its assets. trust: its code, whoever wrote it."""
+    """Opens the task of an existing run, with its assets. trust: trust the code of the run."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
     if trust:
@@ -49,59 +51,42 @@ def start_task(
     folder: Path,
     data: Any,
     file: str | Path | None = None,
+    *,
     init: str | None = None,
     assets: Assets | None = None,
     accept_code: bool = False,
 ) -> Task:
-    """The task of a new run in `folder`, or of the run that is there, if it is the same experiment on the same data.
+    """Starts a run in `folder`, or continues the one there if it has the same experiment and data. Returns its task.
 
-    Its experiment has the length of the schedule that the run began with, unless it names another.
-    file: the experiment file, of which the run keeps a copy. init: the run whose parameters it starts from.
-    assets: those of that run, to be used instead of learning new ones. accept_code: a run may continue with other code.
+    The schedule keeps the length with which the run began unless the experiment sets another. file: the experiment
+    file, which is copied into the run. init: the run that provides the initial parameters. assets: assets of that run,
+    used instead of learning new ones. accept_code: continue even if the code has changed.
     """
-    started = (folder / CONFIG).is_file()
-    page = _read(folder) if started else {}
+    page = _read(folder) if (folder / CONFIG).is_file() else {}
     experiment = _with_schedule_steps(experiment, schedule_steps(folder))
     task = task_of(experiment)
     fingerprint = task.fingerprint(data)
-    if started:
-        _check_same(folder, page["experiment"], experiment)
-        if page["data"] != fingerprint:
-            raise UserError(f"the training data has changed since {folder} was started: give another --out")
+    if page:
+        _check_same(folder, page, experiment, fingerprint)
         task = _with_assets(folder, page, task)
         if assets is not None and _fingerprints(task.assets) != _fingerprints(task.adopt_assets(data, assets)):
-            raise UserError(f"{folder} was started with other assets than those of {init}: give another --out")
+            raise UserError(f"{folder} was not started with the assets of {init}: give another --out")
         if not accept_code:
             code.check_same(folder, experiment, file)
     else:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file, not a folder: give another --out")
-        # A start that was killed before it wrote config.json may have left some of these.
-        left = {code.FOLDER, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
-        if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
-            raise UserError(f"{folder} contains something that is not a run: give another --out")
+        _check_unused(folder)
         task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
         code.keep(folder, experiment, file)
-    if not hosts.is_leader():
-        return task
-    task.save_data(folder / DATA)
-    # Last: a folder with a config.json has everything that it names.
-    new_page = {
-        "s2sjax": __version__,
-        "data": fingerprint,
-        "assets": _fingerprints(task.assets),
-        "experiment": config.to_json(experiment),
-    }
-    if init or page.get("init"):
-        new_page["init"] = init or page["init"]
-    replace_file(folder / CONFIG, json.dumps(new_page, indent=2) + "\n")
+    if hosts.is_leader():
+        task.save_data(folder / DATA)
+        _write(folder, task, fingerprint, init or page.get("init"))  # last: a folder with a config.json is complete
     return task
 
 
 def schedule_steps(folder: Path) -> int | None:
-    """The length of the schedule of the run in a folder; None if there is no run."""
+    """The schedule length of the run in a folder; None if there is no run."""
     if not (folder / CONFIG).is_file():
         return None
     page = flat(_read(folder)["experiment"])
@@ -109,7 +94,7 @@ def schedule_steps(folder: Path) -> int | None:
 
 
 def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
-    """The experiment with the numbers of the run in a folder, if there is one, where it leaves them open (0)."""
+    """The experiment, with settings left at 0 (chosen by data size) taken from the run in a folder, if there is one."""
     if not (folder / CONFIG).is_file():
         return experiment
     page = flat(_read(folder)["experiment"])
@@ -128,15 +113,27 @@ def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
 
 
 def describe_choice(experiment: config.Experiment, chosen: config.Experiment) -> list[str]:
-    """The numbers that an experiment leaves open, as they were chosen for the size of its data."""
+    """A line with the settings that were chosen by data size, or no line."""
     given, found = (flat(config.to_json(each)) for each in (experiment, chosen))
     names = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
     return ["for data of this size: " + ", ".join(f"{name} {found[name]}" for name in names)] if names else []
 
 
 def recorded_init(folder: Path) -> str | None:
-    """The run that the run in a folder was initialised from."""
+    """The run from which the run in a folder was initialized, or None."""
     return _read(folder)["init"] if (folder / CONFIG).is_file() else None
+
+
+def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoints:
+    """Opens the checkpoints of a run. Those of replaced code are not used."""
+    return Checkpoints(
+        folder / "checkpoints",
+        task.experiment.train.keep,
+        "max" if task.higher_is_better else "min",
+        read_only=read_only,
+        verify=partial(lock.verify, folder),
+        since=code.first_step(folder),
+    )
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -154,7 +151,7 @@ def _fingerprints(assets: Assets) -> dict[str, str]:
 
 
 def flat(page: Any, prefix: str = "") -> dict[str, Any]:
-    """{"train": {"steps": 5}} -> {"train.steps": 5}"""
+    """Flattens nested dictionaries: {"train": {"steps": 5}} -> {"train.steps": 5}."""
     if not isinstance(page, dict):
         return {prefix: page}
     parts = [flat(value, f"{prefix}.{name}" if prefix else name) for name, value in page.items()]
@@ -162,7 +159,7 @@ def flat(page: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _experiment(folder: Path, page: dict) -> config.Experiment:
-    """The experiment of config.json. What s2sjax does not know by itself, the code of the run defines."""
+    """Reads the experiment from config.json, executing the code of the run only if that is needed."""
     stored = code.read(folder)
     needed = code.is_needed(folder, stored, page["experiment"])
     if not needed:
@@ -181,7 +178,7 @@ def _parsed(folder: Path, page: dict, space: tables.Space) -> config.Experiment:
     except (UserError, TypeError) as error:
         raise _unreadable(folder, error) from None
     if not isinstance(experiment, config.Experiment):
-        raise _unreadable(folder, "it holds no experiment")
+        raise _unreadable(folder, "it contains no experiment")
     return experiment
 
 
@@ -209,6 +206,16 @@ def _read(folder: Path) -> dict:
     return found
 
 
+def _write(folder: Path, task: Task, fingerprint: str, init: str | None) -> None:
+    page = {
+        "s2sjax": __version__,
+        "data": fingerprint,
+        "assets": _fingerprints(task.assets),
+        "experiment": config.to_json(task.experiment),
+    }
+    replace_file(folder / CONFIG, json.dumps(page | ({"init": init} if init else {}), indent=2) + "\n")
+
+
 def _unreadable(folder: Path, reason: object) -> UserError:
     return UserError(
         f"{folder / CONFIG} cannot be read ({reason}): copy it again from where the run was made, "
@@ -216,12 +223,23 @@ def _unreadable(folder: Path, reason: object) -> UserError:
     )
 
 
-def _check_same(folder: Path, page: dict, experiment: config.Experiment) -> None:
+def _check_unused(folder: Path) -> None:
+    """Raises if a folder contains anything but what a run may leave that was killed before it wrote config.json."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, not a folder: give another --out")
+    left = {code.FOLDER, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
+    if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
+        raise UserError(f"{folder} contains something that is not a run: give another --out")
+
+
+def _check_same(folder: Path, page: dict, experiment: config.Experiment, fingerprint: str) -> None:
+    """Raises if the run in a folder has another experiment or other training data."""
+    stored = page["experiment"]
     space = next(iter(spaces_of(experiment)), code.NOTHING)
     with contextlib.suppress(UserError, TypeError), tables.within(space):
-        # fields that did not exist then have their defaults
-        page = config.to_json(config.without_folders(config.from_json(page)))
-    old, new = flat(page), flat(config.to_json(config.without_folders(experiment)))
+        # fields added since then have their defaults
+        stored = config.to_json(config.without_folders(config.from_json(stored)))
+    old, new = flat(stored), flat(config.to_json(config.without_folders(experiment)))
     for name in sorted(old.keys() | new.keys()):
         free = any(name == field or name.startswith(field + ".") for field in (*FREE, *experiment.free_fields))
         if old.get(name) != new.get(name) and not free:
@@ -229,3 +247,5 @@ def _check_same(folder: Path, page: dict, experiment: config.Experiment) -> None
                 f"{folder} contains another experiment: its {name} is {old.get(name)!r}, not {new.get(name)!r}: "
                 "give another --out"
             )
+    if page["data"] != fingerprint:
+        raise UserError(f"the training data has changed since {folder} was started: give another --out")

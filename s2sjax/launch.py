@@ -4,7 +4,7 @@
     watch([{}], ["train", ...])                         the process of this host in a real pod
 
 When one process dies, JAX aborts the others with a C++ stack trace. The parent prints one line instead, which names the
-process that died. When the parent dies, the processes save and end. Nothing here imports JAX.
+process that died. When the parent dies, the processes save and exit. This module does not import JAX.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 WATCHED = "S2SJAX_WATCHED"
-"""set in the environment of a process that has such a parent"""
+"""environment variable that is set in a process with such a parent"""
 PARENT = "S2SJAX_PARENT"
-"""variable of the environment with the number of an open pipe, which ends when the parent does"""
+"""environment variable with the file descriptor of a pipe that is closed when the parent ends"""
 GRACE = 60
-"""seconds that the other processes have to exit when one, or the parent, has failed"""
+"""seconds that the other processes have to exit after one of them, or the parent, has failed"""
 CHATTER = ("[Gloo]", "preemption_notifier", "preemption_sync_manager")
+"""words in the log lines of JAX about opened connections"""
 LOST_CHATTER = ("coordination_service", "distributed service detected fatal errors")
-"""log lines of JAX about connections: opened, and lost"""
+"""words in the log lines of JAX about lost connections"""
 CONNECTIONS = ("gloo", "unavailable", "aborted", "barrier", "connection", "heartbeat", "coordination")
 """words in the errors that a lost process causes"""
 AGAIN = "run the same command again on all hosts; training continues from its last checkpoint"
@@ -38,7 +39,7 @@ PROGRAM = (sys.executable, "-m", "s2sjax.cli")
 
 
 def pod(processes: int, devices: int, command: Sequence[str]) -> int:
-    """Runs an s2sjax command in `processes` processes with `devices` simulated CPU devices each: its exit code."""
+    """Runs a command in `processes` processes with `devices` simulated CPU devices each. Returns the exit code."""
     address = f"127.0.0.1:{_free_port()}"
     shared = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "JAX_COORDINATOR_ADDRESS": address}
     each = [shared | {"JAX_NUM_PROCESSES": str(processes), "JAX_PROCESS_ID": str(n)} for n in range(processes)]
@@ -52,7 +53,7 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
     shared = {WATCHED: "1", PARENT: str(reader), "PYTHONUNBUFFERED": "1"}
     numbers = range(len(environments)) if many else [None]
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-        # A shell starts a command with `&` so that it ignores Ctrl-C, and its children would too: they could not save.
+        # A shell starts `command &` with Ctrl-C ignored. The children would inherit this, and could not save.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     children = [_Child(extra | shared, command, n, reader) for n, extra in zip(numbers, environments)]
     os.close(reader)
@@ -69,7 +70,7 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
         for child in children:
             child.join()
         first = first or _first_failure(children)
-        for child in [first] if first and first.was_killed else children:  # if one was killed, the others fail by that
+        for child in [first] if first and first.was_killed else children:  # the others fail because one was killed
             child.print_errors(printed)
     os.close(writer)
     if not printed and any(child.has_lost_another for child in children):
@@ -79,22 +80,22 @@ def watch(environments: Sequence[dict[str, str]], command: Sequence[str]) -> int
 
 
 def _first_failure(children: Sequence[_Child]) -> _Child | None:
-    """A process that has failed: one that was killed, if there is one, since the others fail because of it."""
+    """A process that has failed; preferably one that was killed, because the others fail as a consequence."""
     if not any(child.process.poll() for child in children):
         return None
-    failed = [child for child in children if child.process.poll()]  # again: it may have been killed in between
+    failed = [child for child in children if child.process.poll()]  # again: another may have been killed in between
     for child in failed:
         child.join()
     return next((child for child in failed if child.was_killed), failed[0])
 
 
 def end_with_parent() -> None:
-    """Starts a thread that ends this process when its parent has been killed: by a SIGTERM, so that training saves."""
+    """Starts a thread that sends this process a SIGTERM when its parent has been killed, so that training saves."""
 
     def wait(pipe: int) -> None:
-        os.read(pipe, 1)  # returns when the parent is gone: nobody writes
+        os.read(pipe, 1)  # returns when the parent has ended: nobody writes
         for stream in (1, 2):
-            if stat.S_ISFIFO(os.fstat(stream).st_mode):  # to the parent: printing would fail, and end us unsaved
+            if stat.S_ISFIFO(os.fstat(stream).st_mode):  # read by the parent: printing would raise before saving
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)
@@ -105,7 +106,7 @@ def end_with_parent() -> None:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a JAX error that says that another process cannot be reached."""
+    """Whether an error, or its cause, is a JAX error about an unreachable process."""
     while error is not None:
         if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
             return any(word in str(error).lower() for word in CONNECTIONS)
@@ -114,14 +115,14 @@ def is_loss(error: BaseException | None) -> bool:
 
 
 class _Child:
-    """One process. Its output goes to our own streams, without the log lines of JAX."""
+    """One process. Its output is forwarded to the streams of the parent, without the log lines of JAX."""
 
     def __init__(self, extra: dict[str, str], command: Sequence[str], number: int | None, pipe: int):
         alone = number is None  # then its standard output may be a terminal, with a progress bar
         self.process = subprocess.Popen(
             [*PROGRAM, *command], env=os.environ | extra, encoding="utf-8", errors="replace",
             stdout=None if alone else subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[pipe],
-            start_new_session=True,  # a terminal sends Ctrl-C to us alone: each process gets it once, from us
+            start_new_session=True,  # a terminal sends Ctrl-C only to the parent, which forwards it once
         )  # fmt: skip
         self._name = "the process" if alone else f"process {number}"
         self._prefix = f"[{number}] " if number else ""
@@ -133,7 +134,7 @@ class _Child:
 
     def _forward(self, stream: IO[str], ours: IO[str]) -> None:
         for line in stream:
-            # All processes run the same command and fail with the same error, or get the same Ctrl-C.
+            # Processes that run the same command fail with the same error, which is printed once.
             if line.startswith("error: ") or (line.startswith("interrupted") and ours is sys.stderr):
                 self._errors.append(line)
                 continue
@@ -142,13 +143,13 @@ class _Child:
                 print(self._prefix + line, end="", file=ours, flush=True)
 
     def join(self) -> None:
-        """Waits until all that the process, which has ended, has printed is forwarded."""
+        """Waits until all output of the process, which has ended, is forwarded."""
         for reader in self._readers:
             reader.join()
 
     @property
     def was_killed(self) -> bool:
-        """Whether it has ended by a signal, and not because JAX has found another process lost."""
+        """Whether a signal ended the process, unless JAX aborted it because another process was lost."""
         return (self.process.returncode or 0) < 0 and not self.has_lost_another
 
     @property
@@ -157,7 +158,7 @@ class _Child:
         return is_aborted or any(LOST in line for line in self._errors)
 
     def print_errors(self, printed: set[str]) -> None:
-        """Why the process has failed, without what is printed already, and without LOST: another process knows more."""
+        """Prints why the process has failed, except errors printed before, and LOST: another process knows more."""
         if self.was_killed:
             signal_name = signal.Signals(-self.process.returncode).name
             self._errors = [f"error: {self._name} was ended by {signal_name}: {AGAIN}\n"]
@@ -169,7 +170,7 @@ class _Child:
 
 @contextlib.contextmanager
 def _forward_signals(children: Sequence[_Child]) -> Iterator[None]:
-    """Forwards SIGTERM and Ctrl-C to the processes: they save, and we wait. Ctrl-Z stops them, too."""
+    """Forwards SIGTERM and Ctrl-C to the processes, which save while the parent waits. Ctrl-Z also stops them."""
 
     def send(number: int, _: object = None) -> None:
         for child in children:

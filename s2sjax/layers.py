@@ -1,4 +1,4 @@
-"""The shared Flax layers: modules that declare and name parameters, then call the core.
+"""Shared Flax layers: modules that declare and name parameters, then call the functions of s2sjax/core.
 
 Letters: B batch, T time, D input width, H state width, V vocabulary.
 """
@@ -22,34 +22,31 @@ from s2sjax.core.norms import layer_norm
 from s2sjax.core.precision import Quantised
 from s2sjax.core.products import at_least_float32, product, product_in_float32, product_with_table
 from s2sjax.core.remat import POLICIES, remat
-from s2sjax.core.rows import gather_whole, keep_rows_split
+from s2sjax.core.rows import constrain_batch_sharding, gather_whole
 from s2sjax.parameters import param
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def remat_block(policy: str, module: nn.Module, function: Callable, *arrays: Array) -> Any:
-    """function(module, *arrays) as one of the module's layers; of what is inside, `policy` says what is saved.
-
-    See s2sjax/core/remat.py.
-    """
+    """Calls function(module, *arrays) as a layer of the module, rematerialized as `policy` says (core/remat.py)."""
     return (function if policy == "none" else nn.remat(function, policy=POLICIES[policy]))(module, *arrays)
 
 
 class Weights(nn.Module):
-    """The weights that a row of the core's tables names, as a dict of arrays in the computing type.
+    """The weights that a table row of the core names, as a dict of arrays in the computation dtype.
 
-    Biases start at zero, a cell's forget gate at one (Gers et al. 2000), norms at one; the square blocks of a
-    state-to-state matrix start orthogonal, so that the gradient neither grows nor dies at first, or, like all other
-    matrices, as Glorot's; other vectors are normal with the deviation that gives them length one.
+    Biases are initialized with zero, the bias of a forget gate with one (Gers et al. 2000), and norms with one. The
+    square blocks of a state-to-state matrix are orthogonal, which keeps the initial gradient from growing or vanishing,
+    or Glorot uniform as all other matrices. Other vectors are normal with an expected length of about one.
     """
 
     shapes: Shapes
     dtype: jnp.dtype = jnp.float32
     gates: tuple[str, ...] = ()
-    """of a cell, in the order of its bias"""
+    """names of a cell's gates, in the order of its bias"""
     initial: Initial = "orthogonal"
-    """of the matrices from state to state"""
+    """initialization of the state-to-state matrices"""
 
     def setup(self):
         self.weights = {name: param(self, name, self._initial(name), shape) for name, shape in self.shapes.items()}
@@ -81,36 +78,31 @@ STATE_INITIAL = {"orthogonal": nn.initializers.orthogonal(), "glorot": nn.initia
 
 
 def square_blocks(initial: Callable, key: Array, shape: tuple[int, ...]) -> Array:
-    """[H, G*H]: one square matrix a gate."""
+    """Initializes [H, G*H] as one square matrix per gate."""
     height, width = shape
     keys = jax.random.split(key, width // height)
     return jnp.concatenate([initial(k, (height, height)) for k in keys], axis=1)
 
 
 def cell_weights(
-    cell: str,
-    inputs: int,
-    width: int,
-    dtype,
-    initial: Initial = "orthogonal",
-    **extra: tuple[int, ...],
+    cell: str, inputs: int, width: int, dtype, initial: Initial = "orthogonal", **extra: tuple[int, ...]
 ) -> Weights:
-    """The weights of a named cell; `extra` are further matrices that a decoder adds to its projection."""
+    """The weights of a named cell. `extra` gives the shapes of further matrices that a decoder uses in the cell."""
     row = cells.CELLS[cell]
     return Weights(row.shapes(inputs, width) | extra, dtype, row.gates, initial)
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent layers over a padded batch: xs [B, T, D] -> ys [B, T, H] and the last carry of each layer.
+    """A stack of recurrent layers over a padded batch: xs [B, T, D] -> ys [B, T, H] and the final carry of each layer.
 
-    The first `bidirectional` layers read both ways, and `join` makes one vector of two: "concatenate" gives each
-    direction half of the width; with "mean" and "project" (a learned map) each has all of it. Last carries are joined
-    as outputs are. With `residual`, a layer's input is added to its output from the second layer on.
+    The first `bidirectional` layers run in both directions, and `join` combines the two: "concatenate" gives each
+    direction half of the width; with "mean" and "project" (a learned map) each has the full width. Final carries are
+    joined in the same way as outputs. With `residual`, layers from the second on add their input to their output.
     """
 
     cell: str
     width: int | tuple[int, ...]
-    """of every layer, or of each"""
+    """width of all layers, or one width per layer"""
     layers: int
     inputs: int
     bidirectional: int = 0
@@ -120,7 +112,7 @@ class Recurrent(nn.Module):
     join: Join = "concatenate"
     initial: Initial = "orthogonal"
     variational: bool = False
-    """one mask of dropout a sentence, which hides the recurrent state too"""
+    """whether dropout uses one mask per sentence, also for the recurrent state"""
     zoneout: float = 0.0
     remat_policy: str = "none"
 
@@ -134,11 +126,11 @@ class Recurrent(nn.Module):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the output of each layer."""
+        """The output width of each layer."""
         return (self.width,) * self.layers if isinstance(self.width, int) else self.width
 
     def _one_way(self, layer: int) -> int:
-        """The width of one direction."""
+        """The width of one direction of a layer."""
         halved = layer < self.bidirectional and self.join == "concatenate"
         return self.widths[layer] // 2 if halved else self.widths[layer]
 
@@ -171,7 +163,7 @@ class Recurrent(nn.Module):
         return recurrence.run(cell, weights, xs, mask, begin, reverse, noise, self.remat_policy)
 
     def _joined(self, layer: int, member: int, parts: Sequence[Array]) -> Array:
-        """One or two directions of a member of the carry (the outputs are of its first): [..., H]."""
+        """Joins one or two directions of one array of the carry (outputs belong to the first array): [..., H]."""
         if len(parts) == 1:
             return parts[0]
         if self.join == "mean":
@@ -181,18 +173,12 @@ class Recurrent(nn.Module):
 
 
 def draw_noise(
-    module: nn.Module,
-    cell: cells.Cell,
-    shape: tuple[int, ...],
-    rate: float,
-    zoneout: float,
-    dtype,
-    train: bool,
+    module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], rate: float, zoneout: float, dtype, train: bool
 ) -> cells.Noise:
-    """The noise of all steps of one layer, [T, B, H], the time in front; none where both rates are zero.
+    """Draws the noise of one layer for all steps, time first: [T, B, H]. There is none where both rates are zero.
 
-    `rate` is that of the recurrent state's dropout, one mask a sentence (Gal and Ghahramani 2016). `zoneout` draws at
-    every step, and uses its expectation outside of training (Krueger et al. 2017).
+    `rate` is the dropout rate of the recurrent state, with one mask per sentence (Gal and Ghahramani 2016). `zoneout`
+    draws a mask at every step, and uses its expectation outside of training (Krueger et al. 2017).
     """
     steps, rows, width = shape
     keep = zone = None
@@ -213,8 +199,8 @@ ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gated": convolution.gated
 class Convolutional(nn.Module):
     """A stack of centred convolutions over a padded batch: xs [B, T, D] -> ys [B, T, H], y = activation(W * x).
 
-    `kernels`: how many positions each of them sees. With `residual`, a layer's input is added to its output where it is
-    as wide.
+    `kernels` gives the kernel width of each layer. With `residual`, layers add their input to their output where the
+    shapes agree.
     """
 
     inputs: int
@@ -243,12 +229,12 @@ class Convolutional(nn.Module):
 
 
 class Stacked(nn.Module):
-    """`depth` blocks of one shape, one after the other, their parameters stacked [depth, ...].
+    """Applies `depth` blocks of one shape in sequence, with their parameters stacked [depth, ...].
 
-    One compiled body serves all of them: a scan over the blocks compiles in the time of one, and XLA does not fuse
-    a block's residual chain into the blocks above it. Accelerators still run them unrolled, where that is faster.
-    `widths`: of the block's array arguments [B, T, width]; a block is called as block(x, ..., lengths [B], train), with
-    the keywords that the stack was called with.
+    A scan over the blocks compiles in the time of one block, and XLA does not fuse a block's residual chain into the
+    blocks above it. Accelerators run the blocks unrolled where that is faster.
+    `widths` gives the widths of the block's array arguments [B, T, width]. A block is called as
+    block(x, ..., lengths [B], train), with the keyword arguments of the call of the stack.
     """
 
     block: nn.Module
@@ -261,87 +247,89 @@ class Stacked(nn.Module):
         arrays = [jnp.zeros((1, 1, width), self.dtype) for width in self.widths]
         init = lambda key: self.block.init(key, *arrays, jnp.ones(1, jnp.int32), False)["params"]
         stacked = lambda key: jax.vmap(init)(jax.random.split(key, self.depth))
-        exists = self.has_variable("params", "stack")  # then Flax need not trace `init` again: see `param`
+        exists = self.has_variable("params", "stack")  # so that Flax does not trace `init` again: see `param`
         self.stack: Any = self.get_variable("params", "stack") if exists else self.param("stack", stacked)
 
-    def __call__(self, x: Array, *arguments: Array, train: bool, **shared) -> Array:
+    def __call__(self, x: Array, *arguments: Array | None, train: bool, **shared) -> Array:
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if train else None
 
         def body(x, inputs):
             params, key = inputs
             rngs = None if key is None else {"dropout": key}
-            x = self.block.apply({"params": params}, keep_rows_split(x), *arguments, train, rngs=rngs, **shared)
-            return keep_rows_split(x), None
+            x = self.block.apply(
+                {"params": params}, constrain_batch_sharding(x), *arguments, train, rngs=rngs, **shared
+            )
+            return constrain_batch_sharding(x), None
 
         unroll = device.block_unroll(self.depth)
         body = remat(device.block_remat(self.remat_policy, unroll), body, looped=unroll == 1)
         return jax.lax.scan(body, x, (self.stack, keys), unroll=unroll)[0]
 
     def unstacked(self) -> tuple[dict, ...]:
-        """The parameters of each block, for one position at a time.
+        """The parameters of each block, for decoding one position at a time.
 
-        A loop over positions takes them from outside: inside, it would copy them out of the stack at every step.
+        Call this outside of a loop over positions, which would otherwise copy them out of the stack at every step.
         """
         return tuple(
             jax.tree.map(lambda stacked, layer=layer: stacked[layer], self.stack) for layer in range(self.depth)
         )
 
     def bind_block(self, params: dict) -> Any:
-        """One block by itself, with parameters of `unstacked`."""
+        """Binds one block to parameters from `unstacked`."""
         return self.block.bind({"params": params})
 
 
 def dropout(module: nn.Module, x: Array, rate: float, train: bool, once: bool = False) -> Array:
-    """x * keep / (1 - rate), keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
+    """Computes x * keep / (1 - rate), with keep drawn from the module's "dropout" stream (Srivastava et al. 2014).
 
-    With `once`, one mask serves all positions of a sentence, x [B, T, D] (Gal and Ghahramani 2016).
+    With `once`, all positions of a sentence share one mask, x [B, T, D] (Gal and Ghahramani 2016).
     """
     if not train or rate == 0:
         return x
     shape = (x.shape[0], 1, x.shape[2]) if once else x.shape
     keep = keep_mask(module.make_rng("dropout"), shape, rate)
-    exact = at_least_float32(x.dtype)  # 1 / (1 - rate) is not a number of bfloat16
+    exact = at_least_float32(x.dtype)  # bfloat16 cannot represent 1 / (1 - rate)
     return (x.astype(exact) * jnp.where(keep, jnp.asarray(1 / (1 - rate), exact), 0)).astype(x.dtype)
 
 
 class Embedding(nn.Module):
-    """A row of weights for each id: [...] -> [..., width]; `logits` is its transpose, for a tied output layer."""
+    """Looks up a row of weights per id: [...] -> [..., width]. `logits` is the transpose, for a tied output layer."""
 
     size: int
     width: int
     dtype: jnp.dtype = jnp.float32
     scale: float = 1.0
-    """rows are drawn with standard deviation width^-1/2 and multiplied by this when they are read"""
+    """multiplier of the rows when they are read; they are initialized with standard deviation width^-1/2"""
     initial: float = 1.0
-    """they are drawn with this times that deviation"""
+    """multiplier of the initial standard deviation"""
 
     def setup(self):
         drawn = nn.initializers.normal(self.initial * self.width**-0.5)
         self.table = param(self, "table", drawn, (self.size, self.width))
 
     def __call__(self, ids: Array) -> Array:
-        # Rows are cast after they are read, so that the many gradients of a frequent word are added in float32.
-        read = keep_rows_split(gather_whole(self.table)[ids].astype(self.dtype))
+        # Cast after reading, so that the many gradients of a frequent word are summed in float32.
+        read = constrain_batch_sharding(gather_whole(self.table)[ids].astype(self.dtype))
         return read * jnp.asarray(self.scale, self.dtype)
 
     def logits(self, x: Array) -> Array:
         return product_with_table(x, gather_whole(self.table.astype(self.dtype)))
 
     def rows(self, ids: Array) -> tuple[Array, None]:
-        """As an output layer: the weights [..., width] of these words, and no biases."""
+        """The weights [..., width] of the output layer for these words; it has no biases."""
         return self.table[ids].astype(self.dtype), None
 
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """The characters of each word of a vocabulary, and the shape of the network that reads them."""
+    """The characters of each word of a vocabulary, and the settings of the network that reads them."""
 
-    table: np.ndarray  # int32 [V, C], 0 behind a word's last character
+    table: np.ndarray  # int32 [V, C], 0 after a word's last character
     options: config.Spelling
 
 
 class CharacterNetwork(nn.Module):
-    """A word's vector from the numbers of its characters, 0: none: [..., C] -> [..., width]. See core/spelling.py."""
+    """Computes word vectors from character ids, padded with 0: [..., C] -> [..., width]. See core/spelling.py."""
 
     options: config.Spelling
     alphabet: int
@@ -368,7 +356,7 @@ class CharacterNetwork(nn.Module):
 
 
 class OneHot(nn.Module):
-    """No embedding: token i is the unit vector e_i, and the matrix above it is the table: [...] -> [..., V]."""
+    """Represents token i by the unit vector e_i: [...] -> [..., V]."""
 
     size: int
     dtype: jnp.dtype = jnp.float32
@@ -389,7 +377,7 @@ class Dense(nn.Module):
     dtype: jnp.dtype = jnp.float32
     bias: bool = True
     gain: float | None = None
-    """weights are drawn from N(0, gain / inputs), so that variances are multiplied by it; None draws Glorot's"""
+    """ratio of output to input variance: weights are drawn from N(0, gain / inputs); None for Glorot uniform"""
     weight_norm: bool = False
 
     def setup(self):
@@ -405,7 +393,7 @@ class Dense(nn.Module):
         return y if self.offset is None else y + self.offset.astype(self.dtype)
 
     def in_parts(self, x: Array, parts: int) -> list[Array]:
-        """The outputs as a list of equal parts, one product each: slicing the kernel is cheaper than slicing them."""
+        """The outputs as a list of equal parts, one product each: slicing the kernel costs less."""
         part = lambda array, i: jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis=-1)[i], array.astype(self.dtype))
         kernels = [part(self.kernel, i) for i in range(parts)]
         offsets = [None if self.offset is None else part(self.offset, i) for i in range(parts)]
@@ -417,7 +405,7 @@ class Dense(nn.Module):
         return y if self.offset is None else y + self.offset
 
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
-        """As an output layer: the weights [..., inputs] and biases [...] of these words."""
+        """The weights [..., inputs] and biases [...] of the output layer for these words."""
         weights = jnp.moveaxis(jnp.take(self.kernel, ids, axis=1), 0, -1).astype(self.dtype)
         return weights, None if self.offset is None else self.offset[ids]
 
@@ -426,7 +414,7 @@ TABLE = "kernel_table"
 
 
 def kernels_as_tables(params: Any) -> Any:
-    """Parameters for a few rows at a time: the kernels of `Dense` transposed on a CPU, see `product_with_table`."""
+    """Transposes the kernels of `Dense` on a CPU, for inputs of a few rows: see `product_with_table`."""
     if not isinstance(params, Mapping) or not device.reads_table_as_stored(1):
         return params
     found = {name: kernels_as_tables(leaf) for name, leaf in params.items()}
@@ -436,7 +424,7 @@ def kernels_as_tables(params: Any) -> Any:
 
 
 class Convolution(nn.Module):
-    """A convolution over time, see s2sjax/core/convolution.py; `gain` and `weight_norm` as of `Dense`."""
+    """A convolution over time: see s2sjax/core/convolution.py. `gain` and `weight_norm` are as in `Dense`."""
 
     inputs: int
     outputs: int
@@ -454,19 +442,19 @@ class Convolution(nn.Module):
         return {"kernel": self.kernel.astype(self.dtype), "bias": self.offset.astype(self.dtype)}
 
     def __call__(self, xs: Array, mask: Array) -> Array:
-        """[B, T, inputs], mask [B, T] -> [B, T, outputs]."""
+        """Maps xs [B, T, inputs] with mask [B, T] to [B, T, outputs]."""
         return convolution.convolve(self._weights(), xs, mask, self.causal)
 
     def start(self, rows: int) -> Array:
         return convolution.start(self._weights(), rows, self.dtype)
 
     def one(self, past: Array, x: Array) -> tuple[Array, Array]:
-        """One step: past [B, width-1, inputs], x [B, inputs] -> past, [B, outputs]."""
+        """Computes one step: past [B, width-1, inputs], x [B, inputs] -> past, [B, outputs]."""
         return convolution.step(self._weights(), past, x)
 
 
 def _kernel(module, shape: tuple[int, ...]) -> Array:
-    """Declares a kernel [..., inputs, outputs] of a module with a `gain` and a `weight_norm`."""
+    """Declares a kernel [..., inputs, outputs] of a module that has a `gain` and a `weight_norm`."""
     scaled = lambda gain: nn.initializers.variance_scaling(gain, "fan_in", "normal")
     initial = nn.initializers.glorot_uniform() if module.gain is None else scaled(module.gain)
     if not module.weight_norm:
@@ -476,7 +464,7 @@ def _kernel(module, shape: tuple[int, ...]) -> Array:
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(var + 1e-6) * scale + bias, statistics in float32 (Ba et al. 2016)."""
+    """Layer norm (x - mean) / sqrt(var + 1e-6) * scale + bias, with statistics in float32 (Ba et al. 2016)."""
 
     width: int
     dtype: jnp.dtype = jnp.float32

@@ -1,4 +1,4 @@
-"""Standard input as lines of text."""
+"""Reads standard input as lines of text."""
 
 import os
 import queue
@@ -13,11 +13,11 @@ from s2sjax.errors import UserError, one_line
 
 T = TypeVar("T")
 CHUNK = 4096
-"""lines that `decode` and `score` read at a time, at most, to sort them by length"""
+"""maximum number of lines that `decode` and `score` read at a time, to sort them by length"""
 NAMED = 10
-"""lines that cannot be read and are named, each with what is wrong; the others are only counted"""
+"""number of unreadable lines whose errors are printed; the others are only counted"""
 Arrived = queue.Queue[bytes | OSError]
-"""the lines of a stream, then b"" or the error that ended it"""
+"""lines of a stream, then b"" or the error that ended it"""
 
 
 def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
@@ -28,15 +28,13 @@ def two_columns(line: str, index: int, name: str) -> tuple[str, str]:
 
 
 class Refused:
-    """Lines that cannot be read. The first ones are named when they come. Their answers are empty lines, and all other
-    lines are answered; at the end the command fails.
-    """
+    """Prints the errors of the first unreadable lines, and fails at the end. Unreadable lines get empty answers."""
 
     def __init__(self) -> None:
         self._lines = self._refused = 0
 
     def without(self, read: Sequence[T | UserError]) -> list[T]:
-        """The lines that can be read."""
+        """The readable lines."""
         for line in read:
             self._lines += 1
             if isinstance(line, UserError):
@@ -46,24 +44,24 @@ class Refused:
         return [line for line in read if not isinstance(line, UserError)]
 
     def blanked(self, read: Sequence[tuple[str, str] | UserError]) -> list[tuple[str, str]]:
-        """All lines, with blank ones for those that cannot be read, so that the others keep their numbers."""
+        """All lines, with blank ones instead of unreadable ones, so that the others keep their numbers."""
         readable = iter(self.without(read))
         return [("", "") if isinstance(line, UserError) else next(readable) for line in read]
 
     def check(self) -> None:
         if self._refused:
             of_all = f"{self._refused:,} of {self._lines:,} lines"
-            raise UserError(f"{of_all} could not be read, their answers are empty lines: see above")
+            raise UserError(f"{of_all} could not be read and got empty answers: see the errors above")
 
 
 def chunks(parse: Callable[[str, int], T]) -> Iterator[list[T | UserError]]:
-    """parse(line, its index) of each line of standard input. If that fails, its error is in the place of the line.
+    """Yields lists of parse(line, index) of the lines of standard input. A line with a UserError is replaced by it.
 
-    CHUNK lines at a time from a file; from a pipe or a terminal, those that have arrived. Call it before the model is
-    loaded: a pipe is read meanwhile.
+    A list has CHUNK lines of a file, or the lines that have arrived from a pipe or a terminal. Call this before loading
+    the model: a pipe is read meanwhile.
     """
     if sys.stdin is None:
-        raise UserError("standard input is closed: give it the lines, as in s2sjax decode RUN < lines.txt")
+        raise UserError("standard input is closed: redirect a file to it, as in s2sjax decode RUN < lines.txt")
     read = _gathered(_read_ahead(sys.stdin.fileno())) if _is_stream() else _read()
     return _parsed(read, parse)
 
@@ -92,7 +90,7 @@ def _decoded(line: bytes, index: int) -> str:
 def _is_stream() -> bool:
     try:
         return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    except OSError:  # not a file at all: a test, a notebook
+    except OSError:  # not a file, as in tests and notebooks
         return False
 
 
@@ -102,7 +100,7 @@ def _read() -> Iterator[list[bytes]]:
 
 
 def _read_ahead(descriptor: int) -> Arrived:
-    """Reads in a thread, while the lines before are decoded."""
+    """Starts a thread that reads lines while the previous ones are decoded."""
     arrived: Arrived = queue.Queue(2 * CHUNK)
 
     def read() -> None:
@@ -119,7 +117,7 @@ def _read_ahead(descriptor: int) -> Arrived:
 
 
 def _gathered(arrived: Arrived) -> Iterator[list[bytes]]:
-    """At least one line, and all others that are there."""
+    """Yields lists of the lines that have arrived, at least one each."""
     while True:
         chunk = [arrived.get()]
         while len(chunk) < CHUNK and not arrived.empty():

@@ -1,10 +1,10 @@
-"""One training process, or pod, in a run folder at a time.
+"""The lock of a run folder: one process, or pod, trains in it at a time.
 
-The leader holds the folder and FOLDER/lock, a file that says who it is and since when, by flock(2): the kernel releases
-both when the process ends, however it ends. Some shared file systems keep such locks on one host only, or have none.
-Therefore the holder also touches the file every few seconds, and whoever finds the file of another host watches whether
-that goes on. A file that somebody has deleted is written again. A holder that finds the file of another process, which
-has come in where the folder cannot be locked, saves nothing more: see `verify`.
+The leader locks the folder and FOLDER/lock, a file that names the process and its start, with flock(2): the kernel
+releases both when the process ends for any reason. Some shared file systems keep such locks on one host only, or have
+none. Therefore the holder also touches the file every few seconds, and a process that finds the file of another host
+watches whether it is still being touched. A deleted file is written again. If the folder cannot be locked and another
+process has replaced the file, the first holder saves nothing more: see `verify`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from s2sjax.training import hosts
 
 NAME = "lock"
 BEAT = 10.0
-"""seconds between two touches of the file"""
+"""seconds between two touches of the lock file"""
 PATIENCE = 60.0
 """seconds without a touch after which a holder on another host counts as dead"""
 Train = TypeVar("Train", bound=Callable[..., Any])
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
-"""errors of a file system that cannot lock; NFS cannot lock a folder, because that is not open for writing"""
+"""errors of file systems without locks; NFS cannot lock a folder, because folders cannot be opened for writing"""
 _held: dict[Path, _Lock] = {}
 """the locks of this process, by the absolute path of the folder"""
 
 
 class Holder(NamedTuple):
+    """The process that a lock file names."""
+
     host: str
     pid: int
     user: str
@@ -51,7 +53,7 @@ class Holder(NamedTuple):
 
 
 def exclusive(train: Train) -> Train:
-    """train(experiment, path, ...) that holds the lock of `path` while it runs."""
+    """Decorates train(experiment, path, ...) to hold the lock of `path` while it runs."""
 
     @functools.wraps(train)
     def locked(experiment: Any, path: str | Path, *arguments: Any, **options: Any) -> Any:
@@ -63,9 +65,9 @@ def exclusive(train: Train) -> Train:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Holds the lock of a run folder, which is created if need be; refused if another process holds it.
+    """Holds the lock of a run folder, which is created if needed. Raises if another process holds it.
 
-    Of several processes the leader takes it, and all of them learn the outcome.
+    With several processes, the leader takes the lock, and all of them raise if that fails.
     """
     taken: list[_Lock] = []
 
@@ -88,7 +90,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def verify(folder: Path) -> None:
-    """Raises if this process held the lock of a folder and has lost it. To be called before something is saved."""
+    """Raises if this process has lost the lock of a folder. Call it before saving anything."""
     if (lock := _held.get(folder.absolute())) and not lock.keep():
         raise lock.lost()
 
@@ -119,7 +121,7 @@ class _Lock:
         self._thread.start()
 
     def _open_folder(self, folder: Path) -> int:
-        """The open folder, locked by this process where that is possible: it cannot be deleted by mistake."""
+        """Opens the folder, and locks it where that is possible: unlike the file, it is not deleted by mistake."""
         opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._flock(opened)
@@ -133,7 +135,7 @@ class _Lock:
         os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
 
     def _open(self) -> int:
-        """The open file, locked by this process."""
+        """Opens and locks the file."""
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -146,10 +148,10 @@ class _Lock:
             except BaseException:
                 os.close(file)
                 raise
-            os.close(file)  # the former holder has deleted it in between
+            os.close(file)  # the previous holder has deleted it meanwhile
 
     def _flock(self, file: int) -> bool:
-        """Locks the file; False if the file system cannot."""
+        """Locks the file. Returns False if the file system does not support locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -161,7 +163,7 @@ class _Lock:
         return True
 
     def _holder(self) -> Holder | None:
-        """Who is named by the file at the path."""
+        """The process that the lock file names; None if it cannot be read."""
         try:
             return Holder(**json.loads(self.path.read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -179,7 +181,7 @@ class _Lock:
         return UserError(f"{self.path.parent} is being trained by {who}: wait for it, stop it, or give another --out")
 
     def _is_alive(self, holder: Holder) -> bool:
-        """Whether the file is touched while we watch: clocks of two hosts cannot be compared."""
+        """Whether the file is touched while we watch it. The clocks of two hosts cannot be compared."""
         where = self.path.parent
         print(f"waiting up to {PATIENCE:.0f} s to see whether {holder}, is still training in {where}", flush=True)
         first, end = self._touched(), time.monotonic() + PATIENCE
@@ -190,7 +192,7 @@ class _Lock:
         return False
 
     def _touched(self) -> int | None:
-        """When the file was last written. It is opened again each time, so that NFS asks its server."""
+        """The time of the last write. The file is opened each time, so that NFS asks its server."""
         try:
             with open(self.path, "rb") as file:
                 return os.fstat(file.fileno()).st_mtime_ns
@@ -210,7 +212,7 @@ class _Lock:
                 os.utime(self._file)
 
     def keep(self) -> bool:
-        """Writes the file again if it was deleted. False if the file is that of another process: the lock is lost."""
+        """Writes the file again if it was deleted. Returns False if the lock is lost to another process."""
         with self._mutex:
             if self._is_at_path(self._file):
                 return True
@@ -218,7 +220,7 @@ class _Lock:
                 return False
             new = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                # Whoever creates it, one of two processes locks it; if that is the other one, it is refused here.
+                # Of two processes that create the file, only one can lock it: if it is the other one, give up.
                 self._flock(new)
                 if not self._is_at_path(new) or _read(new):
                     raise FileExistsError(self.path)
@@ -231,7 +233,7 @@ class _Lock:
             return True
 
     def release(self) -> None:
-        """Deletes the file, and the folders that were made for it if nothing else is in them."""
+        """Deletes the file, and the folders created for it if they are empty."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -247,13 +249,13 @@ class _Lock:
 def _this_process() -> Holder:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a user of this number
+    except (KeyError, OSError):  # a container in which this user id has no name
         user = str(os.getuid())
     return Holder(socket.gethostname(), os.getpid(), user, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
 
 
 def _read(file: int) -> Holder | None:
-    """The holder that the file names; None if it is empty or unreadable."""
+    """The process that an open lock file names; None if it is empty or unreadable."""
     try:
         return Holder(**json.loads(os.pread(file, 4096, 0)))
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Parameters of Flax modules, declared without tracing what is not needed."""
+"""Declares parameters of Flax modules without needless tracing."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ _shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Parameters start at zero: what `init` returns has the right shapes, and is traced in a third of the time."""
+    """Initializes parameters with zeros: `init` returns the right shapes and is traced in a third of the time."""
     token = _shapes_only.set(True)
     try:
         yield
@@ -22,7 +22,7 @@ def shapes_only() -> Iterator[None]:
 
 
 def param(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Array:
-    """module.param(name, initial, shape). Flax would trace `initial` at every use, only to compare the shapes."""
+    """Declares module.param(name, initial, shape), but traces `initial` only if the parameter does not exist yet."""
     if module.has_variable("params", name):
         value: Any = module.get_variable("params", name)
         if value.shape == shape:

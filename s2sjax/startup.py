@@ -1,4 +1,4 @@
-"""How a command starts: JAX with its options and its cache, and what a SIGTERM does."""
+"""Start of a command: the options and compilation cache of JAX, and signal handlers."""
 
 import contextlib
 import glob
@@ -14,12 +14,12 @@ from typing import Any
 from s2sjax.errors import UserError
 
 THREADS = 8
-"""that XLA gets for each fake CPU device"""
+"""number of XLA threads for each simulated CPU device"""
 
 
 @contextlib.contextmanager
 def ends_at_sigterm() -> Iterator[None]:
-    """A SIGTERM before or after the loop, which handles its own, loses nothing: all steps made are saved."""
+    """Exits at a SIGTERM outside the training loop, which has its own handler. All steps are saved then."""
 
     def end(*_) -> None:
         print("interrupted: run the same command again to continue", flush=True)
@@ -37,7 +37,7 @@ def ends_at_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM calls `stop`, in a thread of its own; a second one ends the process at once."""
+    """Calls `stop` in a new thread at the first Ctrl-C or SIGTERM, and exits at once at the second."""
 
     def handle(number: int, _: Any) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -53,20 +53,21 @@ def ends_by_signal(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def find_devices_quietly() -> None:
-    """Where the TPU compiler is installed but no TPU, JAX finds its devices now, without the complaints of libtpu."""
+    """Makes JAX find its devices without the warnings of libtpu, if that is installed but there is no TPU."""
     if importlib.util.find_spec("libtpu") and not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
         import jax
 
         from s2sjax.core.device import quiet
 
-        with quiet(), contextlib.suppress(Exception):  # who needs a device will see the error
+        with quiet(), contextlib.suppress(Exception):  # the first use of a device reports the error
             jax.devices()
 
 
 def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
-    """Keeps compiled programs between runs: the second start of an experiment compiles next to nothing.
+    """Starts JAX with a persistent compilation cache, and returns the folder of the cache.
 
-    Of several processes, only the first speaks. shares_device: with other libraries of this process, as in benchmarks.
+    distributed: connects to the other processes, of which only the first prints.
+    shares_device: leaves memory of the device to other libraries in this process, as in benchmarks.
     """
     if shares_device:  # JAX would reserve three quarters of a GPU's memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -79,8 +80,8 @@ def start_jax(distributed: bool = False, shares_device: bool = False) -> Path:
             raise UserError(f"{name} is {forced!r} in the environment: set it to {one} or {other}, or unset it")
     options: Any = jax.config
     if options.jax_num_cpu_devices > 0:
-        # Such a device may stand in several collectives at once, and each takes a thread: when there is none left for
-        # a device that the others wait for, all wait for ever.
+        # A simulated device may take part in several collectives at once, each in its own thread. If no thread is left
+        # for a device that the others wait for, this is a deadlock.
         threads = max(THREADS * options.jax_num_cpu_devices, os.cpu_count() or 1)
         os.environ.setdefault("PJRT_NPROC", str(threads))
     if distributed:

@@ -1,4 +1,4 @@
-"""What tests/training/test_failures.py does in processes that are killed, or that have no room or no rights.
+"""Functions that tests/training/test_failures.py runs in processes that are killed, or lack space or permissions.
 
 They are forked by multiprocessing's fork server, which has imported this module, hence JAX and Orbax, but has started
 none of their threads: a life begins in milliseconds instead of seconds, and forking is safe.
@@ -28,7 +28,7 @@ KEEP, EVERY = 2, 3
 
 
 def begin(function, cache: Path, *arguments) -> None:
-    """Compiled programs come from a cache of their own: a kill may tear what is being written there, too."""
+    """Runs a function with a separate compilation cache, because a kill may also truncate what is written there."""
     server = Path(f"/proc/{os.getppid()}/task")
     assert not server.exists() or len(list(server.iterdir())) == 1, "a process of many threads cannot be forked safely"
     jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -37,14 +37,14 @@ def begin(function, cache: Path, *arguments) -> None:
 
 
 def state_at(step: int) -> state.TrainState:
-    """A state whose every number tells its step."""
+    """A state whose numbers depend on its step."""
     values = (np.arange(256 * 512, dtype=np.float32) + 1000 * step).reshape(256, 512)
     optimizer = {"mean": values + 0.25, "count": np.int32(step)}
     return jax.device_put(state.TrainState(np.int32(step), {"net": values}, optimizer, None, np.int32(0), np.int32(0)))
 
 
 def open_and_restore(folder: Path) -> tuple[Checkpoints, int]:
-    """What each start does; and what it restores must be what that step holds, to the bit."""
+    """Opens the folder and restores the newest checkpoint, which must be, bit for bit, the state of its step."""
     checkpoints = Checkpoints(folder, KEEP)
     found = checkpoints.restore(state_at(0))
     if found is None:
@@ -54,7 +54,7 @@ def open_and_restore(folder: Path) -> tuple[Checkpoints, int]:
 
 
 def live(mouth: Connection, folder: Path) -> None:
-    """Goes on from the newest checkpoint, and on, and on; tells ("restored" | "saving" | "saved", step, names)."""
+    """Continues from the newest checkpoint without end; sends ("restored" | "saving" | "saved", step, names)."""
     checkpoints, step = open_and_restore(folder)
     mouth.send(("restored", step, os.listdir(folder)))
     while True:
@@ -68,7 +68,7 @@ def live(mouth: Connection, folder: Path) -> None:
 
 
 def live_on(mouth: Connection, folder: Path) -> None:
-    """One last life that ends in peace."""
+    """Restores, saves one more step and ends normally."""
     checkpoints, step = open_and_restore(folder)
     mouth.send(("restored", step, os.listdir(folder)))
     checkpoints.save(state_at(step + 1), step + 1)
@@ -77,7 +77,7 @@ def live_on(mouth: Connection, folder: Path) -> None:
 
 
 def replace(mouth: Connection, folder: Path) -> None:
-    """Saves one state after the other as that of step 20; tells ("saving" | "saved", which, [])."""
+    """Saves one state after the other as step 20; sends ("saving" | "saved", number, [])."""
     checkpoints = Checkpoints(folder, KEEP)
     for number in count(21):
         mouth.send(("saving", number, []))
@@ -87,7 +87,7 @@ def replace(mouth: Connection, folder: Path) -> None:
 
 
 def run_out_of_space(mouth: Connection, folder: Path) -> None:
-    """A training of 300 steps, saved every 100, on a disk that is full from step 150 on."""
+    """Trains for 300 steps, saving every 100, on a disk that is full from step 150 on."""
     train = config.Train(steps=300, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=100, log_every=100)
     optimizer = schedules.optimizer(train)
     init = lambda: state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
@@ -98,23 +98,22 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
     def batches(step: int) -> Iterator[tuple[int, dict]]:
         nonlocal batch
         for batch in range(step, train.steps):
-            while batch in (150, 200) and checkpoints._manager.is_saving_in_progress():
+            while batch in (150, 200) and checkpoints._store._manager.is_saving_in_progress():
                 time.sleep(0.01)
             if batch == 150:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
             yield batch, {"x": np.float32(0)}
 
     log = progress.Log(folder, train.steps, train.log_every, tensorboard=False)
+    step = state.make_train_step(loss, optimizer, train, seed=0)
+    options = dict(template=jax.eval_shape(init), init=init, train=train, checkpoints=checkpoints, log=log)
     with contextlib.redirect_stdout(io.StringIO()):
-        said = _attempt(lambda: loop.fit(
-            jax.eval_shape(init), init, state.make_train_step(loss, optimizer, train, seed=0), batches, train,
-            checkpoints, None, log
-        ))  # fmt: skip
+        said = _attempt(lambda: loop.fit(step, batches, **options))
     mouth.send((said, batch, Checkpoints(folder / "checkpoints", read_only=True).steps()))
 
 
 def lack_rights(mouth: Connection, folders: list[Path]) -> None:
-    """What each folder says to a user who is not its owner. No mode binds root, so root becomes nobody."""
+    """Opens each folder as a user who is not its owner. Root ignores permissions, so it becomes nobody."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(65534)

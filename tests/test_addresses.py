@@ -1,6 +1,4 @@
-"""Names of files and folders: an address such as gs://bucket/run is refused, and no folder `gs:` is made. Error lines
-are short, however long a name is.
-"""
+"""Addresses such as gs://bucket/run are refused, and error messages are short even if a path is long."""
 
 import subprocess
 import sys
@@ -10,7 +8,7 @@ import pytest
 from conftest import child_environment
 
 import s2sjax
-from s2sjax import commands, config, evaluations, run
+from s2sjax import config, doctor, evaluations, train_run
 from s2sjax.config import TextFiles, Tfds
 from s2sjax.data.prepare import prepare
 from s2sjax.errors import UserError
@@ -35,7 +33,7 @@ COMMANDS = [
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """The current directory, which stays as it is."""
+    """The current directory, which must not change."""
     monkeypatch.chdir(tmp_path)
     page = PAGE.replace("'page'", "'page', data=Data(Prepared('ids'))")
     (tmp_path / "page.py").write_text("from s2sjax.config import Data, Prepared\n" + page)
@@ -54,13 +52,13 @@ DOORS = {
     "load": s2sjax.load,
     "train": lambda path: s2sjax.train(Translation("page"), path),
     "file": lambda path: s2sjax.train(f"{path}.py"),
-    "init": lambda path: run._initial_run(Path("new"), path, False),
+    "init": lambda path: train_run._source(Path("new"), path, False),
     "compare": lambda path: s2sjax.compare(path, path),
     "report": lambda path: report.write([path]),
     "report file": lambda path: report.check_out(f"{path}.html"),
     "results": lambda path: evaluations.read_all(path),
     "prepare": lambda path: prepare(config.Data(), path),
-    "files": lambda path: s2sjax.train(Translation("page", config.Data(TextFiles((str(path),)))), "new"),
+    "files": lambda path: s2sjax.train(Translation("page", data=config.Data(TextFiles((str(path),)))), "new"),
     "tfds": lambda path: config.resolve_paths(config.Data(Tfds(data_dir=str(path))), Path()),
 }
 
@@ -68,7 +66,7 @@ DOORS = {
 @pytest.mark.parametrize("kind", [str, Path])
 @pytest.mark.parametrize("door", DOORS)
 def test_every_function_refuses_an_address(here, door, kind):
-    with pytest.raises(UserError, match=f"{BUCKET}[.a-z]* is not a path of this machine"):
+    with pytest.raises(UserError, match=f"{BUCKET}[.a-z]* is not a local path"):
         DOORS[door](kind(BUCKET))
 
 
@@ -87,7 +85,7 @@ def test_the_remedy_fits_the_address(path, remedy):
 
 
 @pytest.mark.parametrize("path", ["runs/a", "/data/a:b", "a:b", "C:/data", "~/a", "."])
-def test_paths_are_no_addresses(path):
+def test_local_paths_are_accepted(path):
     assert config.local_path(path) == Path(path)
 
 
@@ -96,7 +94,7 @@ def test_a_path_of_megabytes_is_one_short_line(call, here):
         code, _, error = call(*arguments)
         assert code == 2 and error.endswith("xxx... has 3,000,000 characters, a path at most 4,096: name a file\n")
         assert len(error) < 200
-    code, _, error = call("results", "x" * 1000)  # the name of a file has 255 characters at most
+    code, _, error = call("results", "x" * 1000)  # a file name has at most 255 characters
     assert code == 2 and error.endswith(
         ": File name too long: fix it, or choose another folder, and run the same command again\n"
     )
@@ -106,14 +104,14 @@ def test_a_path_of_megabytes_is_one_short_line(call, here):
 def test_the_start_and_the_remedy_of_a_long_error_are_printed(call, monkeypatch):
     for error in (UserError, OSError):
         text = f"checkpoints/3 cannot be read ({'[source locations=tensorstore/internal.cc] ' * 60}): delete it\n"
-        monkeypatch.setattr(commands, "doctor", lambda *_, error=error, text=text: (_ for _ in ()).throw(error(text)))
+        monkeypatch.setattr(doctor, "report", lambda *_, error=error, text=text: (_ for _ in ()).throw(error(text)))
         code, _, said = call("doctor")
         assert code == 2 and said.startswith("error: checkpoints/3 cannot be read ([source") and len(said) < 900
         assert said.count("\n") == 1 and ": delete it" in said
 
 
 def test_a_name_that_is_not_utf8_can_be_printed(tmp_path):
-    """As bytes from the shell, it is a lone surrogate, which UTF-8 cannot write."""
+    """Python decodes such a byte to a lone surrogate, which UTF-8 cannot encode."""
     command = [sys.executable, "-m", "s2sjax.cli", "results", b"a\xff"]
     done = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True)
     assert (done.returncode, done.stdout) == (2, b"")

@@ -1,4 +1,4 @@
-"""The compilation cache of Python's doors, `s2sjax.train` and `s2sjax.load`: on, unless the user has said otherwise."""
+"""The compilation cache of `s2sjax.train` and `s2sjax.load`: on, unless the user has set another or none."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ EXPERIMENT = tasks.Translation(
 
 @pytest.fixture
 def own_cache(monkeypatch, tmp_path):
-    """A process in which nobody has named a cache; all programs are kept, however fast they compile."""
+    """A process without a cache setting, in which all programs are cached, however fast they compile."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     everything = jax.devices()
@@ -52,7 +52,7 @@ def hits():
 
 @pytest.mark.slow
 def test_what_python_trains_and_decodes_is_compiled_once_and_for_all(own_cache, hits, tmp_path):
-    jax.jit(lambda x: x + 1)(1)  # a notebook that has compiled before
+    jax.jit(lambda x: x + 1)(1)  # as in a notebook that has already compiled something
     counts = []
     for folder in ("one", "two"):  # the second as in a new process
         jax.clear_caches()

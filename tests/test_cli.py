@@ -1,4 +1,4 @@
-"""The commands as a person meets them. One tiny run is trained for all of these tests; each one gets a copy."""
+"""The commands from a user's point of view. One tiny run is trained for all of these tests; each one gets a copy."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def page(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def trained(page, tmp_path_factory) -> tuple[Path, str]:
-    """A run folder, and what training it printed."""
+    """A run folder, and the output of training it."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,7 @@ def copy(trained, tmp_path) -> Path:
 
 @pytest.fixture
 def refused(call):
-    """The one line of a command that must fail."""
+    """The one-line error of a command that must fail."""
 
     def command(*arguments, stdin: bytes = b"") -> str:
         code, _, err = call(*arguments, stdin=stdin)
@@ -103,7 +103,7 @@ def test_help_lists_the_fields_with_their_words_and_defaults(call, page, trained
     assert out.count("usage:") == 1
     words = re.sub(r"[│\s]+", " ", out)
     assert re.search(r"--train.steps INT total number of updates; [^()]*\(default: 4\) --train.micro_batches", words)
-    assert re.search(r"--model\.width INT[│\s]+of the states \(default: 8\)", out)
+    assert re.search(r"--model\.width INT[│\s]+width of the states \(default: 8\)", out)
     out = call("decode", trained[0], "--help")[1]
     assert "--search.beam INT beam size; 1 is greedy search (default: 2)" in re.sub(r"[│\s]+", " ", out)
     assert "--train" not in out
@@ -165,6 +165,12 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["decode", "nowhere"], "nowhere is not a run folder (it has no config.json): train first, or name another"),
         (["score", "nowhere", "--search.beam", "2"], "nowhere is not a run folder (it has no config.json): train fir"),
         (["doctor", "--all"], "doctor has no option --all"),
+        (["doctor", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax doctor: leave it out"),
+        (["evaluate", "RUN", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax evaluate: leave it"),
+        (["evaluate", "RUN", "--model=cho"], "--model is an option of s2sjax train, s2sjax align and s2sjax plan, not"),
+        (["evaluate", "RUN", "--xyz"], "there is no field --xyz: see s2sjax evaluate RUN --help"),
+        (["evaluate", "RUN", "--beam", "3"], "there is no field --beam: did you mean --search.beam?"),
+        (["zzz"], f"there is no command 'zzz': the commands are {NAMES}"),
         (["models", "--all"], "models has no option --all"),
         (["models", "--source-size", "0"], "--source-size is 0: it must be at least 1"),
         (
@@ -174,10 +180,11 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["evaluate", "nowhere", "--split", "tset"], "argument --split: invalid choice: 'tset'"),
     ],
 )
-def test_a_mistake_is_one_line(refused, page, tmp_path, monkeypatch, arguments, message):
+def test_a_mistake_is_one_line(refused, page, trained, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    line = refused(*(page if argument == "PAGE" else argument for argument in arguments))
-    assert line.replace(page, "PAGE").startswith(message)
+    paths = {"PAGE": page, "RUN": str(trained[0])}
+    line = refused(*(paths.get(argument, argument) for argument in arguments))
+    assert line.replace(page, "PAGE").replace(str(trained[0]), "RUN").startswith(message)
     assert os.listdir(tmp_path) == []
 
 
@@ -199,10 +206,10 @@ def test_a_run_may_be_called_like_a_command_or_a_value(trained, tmp_path, monkey
 
 
 def test_a_ctrl_c_before_training_ends_the_command_at_once():
-    """Also within an import, where a KeyboardInterrupt becomes another error."""
+    """Ctrl-C ends the command, even within an import, where a KeyboardInterrupt becomes another error."""
     program = (
         "import os, signal; from s2sjax import cli, commands; "
-        "commands.train = lambda *_: (os.kill(os.getpid(), signal.SIGINT), print('not reached')); "
+        "commands._experiment = lambda *_: (os.kill(os.getpid(), signal.SIGINT), print('not reached')); "
         "signal.signal(signal.SIGINT, signal.default_int_handler); cli.main()"
     )
     ended = subprocess.run(
@@ -404,10 +411,10 @@ def test_evaluate_scores_any_split_in_any_way(call, refused, copy):
 
 
 def test_no_test_score_is_computed_that_nobody_asked_for(call, page, copy, monkeypatch):
-    """Neither after training, nor for a report, which tells what exists and what would make the rest."""
+    """Neither training nor a report reads the test split; a report says how to produce what is missing."""
     shutil.rmtree(copy / "evaluations")
     code, out, err = call("report", copy, "--trees", 0, "--attention", 0)
-    assert (code, err) == (0, "") and f"not evaluated on test yet: s2sjax evaluate {copy} --split test\n" in out
+    assert (code, err) == (0, "") and f"not been evaluated on test: run s2sjax evaluate {copy} --split test\n" in out
     assert not (copy / "evaluations").exists()
     monkeypatch.setattr(run, "show", lambda run: [])
     code, out, err = call("train", page, "--out", copy, "--no-test")
@@ -486,7 +493,7 @@ def test_score_agrees_with_the_search(call, refused, trained):
     assert (code, second, third) == (2, "", first)  # the other lines are answered
     assert err.splitlines() == [
         "error: standard input, line 2 has no tab: write source<tab>target on each line",
-        "error: 1 of 3 lines could not be read, their answers are empty lines: see above",
+        "error: 1 of 3 lines could not be read and got empty answers: see the errors above",
     ]
 
 
@@ -496,7 +503,7 @@ def test_input_that_is_not_utf8_is_named_and_the_other_lines_are_answered(call, 
     assert (code, out) == (2, f"{answer}\n{answer}")
     named = "error: standard input, line {} is not UTF-8: convert it first"
     assert err.splitlines() == [
-        named.format(2), "error: 1 of 3 lines could not be read, their answers are empty lines: see above",
+        named.format(2), "error: 1 of 3 lines could not be read and got empty answers: see the errors above",
     ]  # fmt: skip
     drawn = call("decode", trained[0], "--tree", tmp_path / "tree.png", stdin=b"\xff\nabcd\n")
     assert drawn == (2, "", named.format(1) + "\n")
@@ -512,7 +519,7 @@ def test_a_search_that_cannot_work_is_refused(refused, trained):
 
 
 def test_the_first_answer_of_a_pipe_comes_before_its_second_line(trained, monkeypatch):
-    """The whole command: its second line is written when its first answer has been read, and not before."""
+    """Runs the whole command, and writes the second line only after the first answer has been read."""
     pipe = Pipe(monkeypatch)
     pipe.write(b"abcd\n")
 
@@ -598,7 +605,7 @@ def test_ctrl_c_is_one_line(call, page, monkeypatch):
 
 
 def test_ctrl_c_of_other_commands_promises_nothing(call, copy, monkeypatch):
-    monkeypatch.setattr(run, "evaluate", lambda *_: signal.default_int_handler(signal.SIGINT, None))
+    monkeypatch.setattr(run, "evaluate", lambda *_, **__: signal.default_int_handler(signal.SIGINT, None))
     assert call("evaluate", copy) == (130, "", "interrupted\n")
 
 
@@ -630,7 +637,7 @@ def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
 
 
 def process(*arguments, before: str = "", **options) -> subprocess.Popen:
-    """The command as a process of its own, its output line by line."""
+    """Runs a command in a separate process, and reads its output line by line."""
     environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
     command = ["bash", "-c", before + 'exec "$@"', "bash", sys.executable, "-m", "s2sjax.cli", *map(str, arguments)]
@@ -696,7 +703,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained):
     assert child.wait(timeout=120) == 0
 
 
-# ------------------------------------------------------------------------------ the many ways to decode
+# ----------------------------------------------------------------------------------- options of decode
 
 
 def test_decode_can_be_told_how_to_begin_and_what_to_avoid(call, trained):
@@ -724,7 +731,7 @@ def test_decode_writes_alignments_and_draws_its_tree(call, trained, tmp_path):
 
 @pytest.mark.slow
 def test_align_takes_the_attention_of_a_run(call, trained, tmp_path):
-    """One direction, and both; the words of the tiny run are whole lines."""
+    """Aligns in one direction, and in both; the words of the tiny run are whole lines."""
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("abcd\tdcba\t0-0\n\ta\t\nbad\tdab\t0-0\n")
     code, out, err = call("align", pairs, "--run", trained[0], "--gold", pairs)
@@ -753,7 +760,7 @@ def test_a_tree_that_cannot_be_drawn_is_refused_before_the_search(call, trained,
 
 @pytest.mark.slow
 def test_a_run_beside_itself_is_the_same_run(call, trained, copy):
-    """An ensemble of two equal models writes what one writes."""
+    """An ensemble of two equal models has the outputs of one."""
     alone = call("decode", trained[0], stdin=b"abcd\nbad\n")
     assert call("decode", trained[0], "--also", copy, stdin=b"abcd\nbad\n") == alone
     code, out, _ = call("evaluate", copy, "--also", trained[0])
@@ -770,7 +777,7 @@ def test_samples_are_reproducible_from_a_seed(call, trained):
 
 
 def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained, copy):
-    """The average of one is the newest itself; more than were kept are refused."""
+    """The average of one checkpoint is the newest one; a number larger than train.keep is refused."""
     lines = dict(stdin=b"abcd\nbad\n")
     code, out, _ = call("decode", trained[0], "--average", 1, **lines)
     assert code == 0 and out.count("\n") == 2

@@ -1,4 +1,4 @@
-"""Preparing a corpus and decoding with tags, as a person meets them."""
+"""Preparing a corpus and decoding with tags, from a user's point of view."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s2sjax import run
+from s2sjax.training import loop
 
 PAGE = """
 from s2sjax.config import *
@@ -56,7 +56,7 @@ def test_prepare_says_what_it_wrote_and_how_to_train_on_it(call, tmp_path):
 @pytest.mark.parametrize("command", ["train", "prepare"])
 def test_what_is_odd_about_the_text_is_printed_before_training(call, tmp_path, monkeypatch, command):
     Path("train.tsv").write_text("ab\tba\na\t\nab\tba\tbb\n")
-    monkeypatch.setattr(run, "fit", lambda *_, **__: sys.exit(0))  # the loop
+    monkeypatch.setattr(loop, "fit", lambda *_, **__: sys.exit(0))  # the loop
     file = page(tmp_path, "TextFiles(train=('train.tsv',), dev=('train.tsv',))")
     code, out, err = call(command, file, "--show", "ab")
     assert (code, err) == (0, "")
@@ -71,7 +71,7 @@ def test_a_page_names_the_folder_that_it_is_prepared_into(call, tmp_path):
     )
     code, out, _ = call("prepare", file, "--workers", 1)
     assert code == 0 and "to train on it" not in out and Path("corpus/prepared.json").is_file()
-    out = call("prepare", file, "--workers", 1, "--out", tmp_path.parent / "other")[1]  # as it is seen from the file
+    out = call("prepare", file, "--workers", 1, "--out", tmp_path.parent / "other")[1]  # relative to the file
     assert "data.corpus = config.Prepared('../other')\n" in out
     assert "--workers" in call("prepare", file, "--help")[1]
 
@@ -94,7 +94,7 @@ def test_a_mixture_is_prepared_trained_judged_by_corpus_and_decoded_by_tag(call,
     assert call("decode", "runs/both", stdin=b"<copy> a\nabc\n")[2] == (
         "error: standard input, line 2 does not begin with a tag: "
         "begin it with one of <copy>, <back> and a space, or set --tag\n"
-        "error: 1 of 2 lines could not be read, their answers are empty lines: see above\n"
+        "error: 1 of 2 lines could not be read and got empty answers: see the errors above\n"
     )
     assert call("score", "runs/both", "--tag", "<2de>", stdin=b"abc\tabc\n")[2] == (
         "error: unknown tag '<2de>': choose from <copy>, <back>\n"

@@ -1,4 +1,4 @@
-"""The code of a run: its own, whatever else is loaded; stored as it was executed; executed only if it is trusted."""
+"""The code of a run is independent of other loaded code, stored as executed, and executed only if trusted."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from s2sjax.core import cells, tables
 
 LITERAL = ("layers.Recurrent(cell, width,", 'layers.Recurrent("independent", width,')
 CELL = FILES["cell"].partition("experiment = ")[0].replace("jnp.tanh(projected", "jnp.tanh(1.75 * projected")
-PARTS = {  # what a user may define, with a constant that shows whose it is
+PARTS = {  # parts that a user may define, each with a constant that identifies its code
     "cell": ("jnp.tanh(projected", "jnp.tanh(1.75 * projected"),
     "score": ("-jnp.sum(", "-1.75 * jnp.sum("),
     "model": ("return memory.final", "return 1.75 * memory.final"),
@@ -80,7 +80,7 @@ def write(where: Path, files: dict[str, str], scale: str = "1.75") -> Path:
 
 
 def start(where: Path, files: dict[str, str], scale: str = "1.75", **options) -> Path:
-    """A run of these files that has not made a step."""
+    """Starts a run of these files, without training it."""
     file = write(where, files, scale)
     experiment = run.load_experiment(file)
     folder.start_task(experiment, where / "run", experiment.task().read(), file, **options)
@@ -88,7 +88,7 @@ def start(where: Path, files: dict[str, str], scale: str = "1.75", **options) ->
 
 
 def program(opened: run.Run) -> str:
-    """The data and the loss of a run, as they are traced."""
+    """The data and the traced loss of a run."""
     task = opened.task
     columns = task.columns(task.read())
     batch = columns.batch(np.arange(4), task.experiment.data.buckets[0])
@@ -102,7 +102,7 @@ def program(opened: run.Run) -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_run_uses_its_own_code(way, tmp_path):
-    """Two versions of mine.py, in every order, traced after both were loaded."""
+    """Two versions of mine.py, in both orders, traced after both are loaded."""
     runs = {scale: start(tmp_path / scale, WAYS[way], scale) for scale in ("1.75", "2.25")}
     first = {scale: program(run.load(runs[scale])) for scale in runs}
     both = {scale: run.load(runs[scale]) for scale in reversed(runs)}
@@ -114,8 +114,8 @@ def test_each_run_uses_its_own_code(way, tmp_path):
         }
 
 
-def test_the_newest_version_of_a_file_counts_for_the_next_training(tmp_path):
-    """As in a notebook: the file is edited, and trained to another folder. Each run keeps its version."""
+def test_training_uses_the_newest_version_of_a_file(tmp_path):
+    """As in a notebook: the file is edited and trained in another folder. Each run stores its version."""
     for scale in ("1.75", "2.25"):
         file = write(tmp_path, WAYS["cell"], scale)
         experiment = run.load_experiment(file)
@@ -125,10 +125,10 @@ def test_the_newest_version_of_a_file_counts_for_the_next_training(tmp_path):
     task = folder.start_task(rebuilt, tmp_path / "rebuilt", rebuilt.task().read())
     assert "2.25" in program(run.Run(tmp_path / "rebuilt", task))
     assert "1.75" in program(run.load(tmp_path / "1.75"))
-    assert "2.25" in program(run.load(tmp_path / "rebuilt"))  # it has the code, though no file was named
+    assert "2.25" in program(run.load(tmp_path / "rebuilt"))  # the code is stored, although no file was given
 
 
-def test_a_name_that_two_files_define_is_refused_where_it_is_not_clear(tmp_path):
+def test_a_name_that_two_files_define_is_refused_if_it_is_ambiguous(tmp_path):
     for scale in ("1.75", "2.25"):
         run.load_experiment(write(tmp_path / scale, WAYS["cell"], scale))
     message = refused(lambda: config.Luong(cell="independent"))
@@ -154,7 +154,7 @@ def test_a_file_that_fails_leaves_nothing(tmp_path):
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):
-    """A run keeps its files in one folder."""
+    """A run stores its files in one folder."""
     base = "from pathlib import Path\nfrom s2sjax.experiment_file import load_file\nimport helper\n"
     files = {"mine.py": base + "load_file(Path(__file__).parent / 'sub/base.py')", "helper.py": "x = 1",
              "sub/base.py": "import helper", "sub/helper.py": "x = 2"}  # fmt: skip
@@ -164,8 +164,8 @@ def test_two_files_of_one_name_are_refused(tmp_path):
 # ------------------------------------------------------------------------------- what is stored
 
 
-def test_what_ran_is_stored_whatever_is_edited_later(tmp_path):
-    """Edited after it was loaded, and imported after it was edited: both are stored and executed as they were read."""
+def test_code_is_stored_as_executed_even_if_it_is_edited_later(tmp_path):
+    """A file edited after loading and a file imported after that are both stored and executed as they were read."""
     files = WAYS["an import in a function"]
     file = write(tmp_path, files)
     experiment = run.load_experiment(file)
@@ -178,8 +178,8 @@ def test_what_ran_is_stored_whatever_is_edited_later(tmp_path):
     assert record["sha256"] == code.hashes({name: text.encode() for name, text in files.items()})
 
 
-def test_a_file_that_is_imported_late_is_stored_then(tmp_path):
-    """By a name that no scan of the file finds."""
+def test_a_file_is_stored_when_it_is_imported_late(tmp_path):
+    """The name of the import is computed, so that scanning the file does not find it."""
     late = "from s2sjax.experiment_file import load_file\nhelp_of = lambda name: load_file(name)\n"
     text = late + FILES["model"].replace(
         "return memory.final", f"return help_of('{tmp_path}/helper.py').scale * memory.final"
@@ -196,13 +196,13 @@ def test_a_file_that_is_imported_late_is_stored_then(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["cell", "a file beside it", "a package beside it"])
-def test_a_run_does_not_continue_with_other_code_unless_told(way, tmp_path):
+def test_a_run_continues_with_different_code_only_if_it_is_accepted(way, tmp_path):
     path = start(tmp_path, WAYS[way])
-    assert start(tmp_path, WAYS[way]) == path  # the same code: no word
+    assert start(tmp_path, WAYS[way]) == path  # the same code is accepted silently
     stored = code.read(path)
     message = refused(lambda: start(tmp_path, WAYS[way], "2.25"))
     changed = next(name for name, text in WAYS[way].items() if "1.75" in text)
-    assert message.startswith(f"{path} was trained with other code: {changed}, line ")
+    assert message.startswith(f"{path} was trained with different code: {changed}, line ")
     assert "1.75" in message and "2.25" in message
     assert message.endswith(
         ": give another --out, or add --accept-code (accept_code=True) to continue with the new code"
@@ -222,10 +222,10 @@ def test_a_run_without_its_code_does_not_continue(tmp_path):
     path = start(tmp_path, WAYS["cell"])
     shutil.rmtree(path / "code")
     message = refused(lambda: start(tmp_path, WAYS["cell"], "2.25"))
-    assert message.startswith(f"{path} was trained with other code: {path / 'code'} is missing: ")
+    assert message.startswith(f"{path} was trained with different code: {path / 'code'} is missing: ")
 
 
-def test_a_run_without_a_step_left_takes_no_other_code(tmp_path, monkeypatch):
+def test_a_finished_run_does_not_accept_different_code(tmp_path, monkeypatch):
     path = start(tmp_path, WAYS["cell"])
     stored = code.read(path)
     start(tmp_path, WAYS["cell"], "2.25", accept_code=True)
@@ -238,7 +238,7 @@ def test_a_run_without_a_step_left_takes_no_other_code(tmp_path, monkeypatch):
 
 
 def test_settings_are_compared_as_settings(tmp_path):
-    """A file that defines nothing of its own may be edited: config.json has all that it says."""
+    """A file that only builds an experiment may be edited: config.json contains all its settings."""
     text = "from s2sjax.config import *\nfrom s2sjax.tasks import Translation\nexperiment = Translation('a', seed=0)\n"
     path = start(tmp_path, {"mine.py": text})
     start(tmp_path, {"mine.py": text + "# a remark"})
@@ -260,7 +260,7 @@ def test_edited_code_in_a_run_folder_is_refused(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_opens_and_continues(tmp_path):
-    """It has copies and no hashes, and no number in its kinds."""
+    """Such a run has no code.json, and no space numbers in its kinds."""
     path = start(tmp_path, WAYS["a file beside it"])
     (path / "code/code.json").unlink()
     (path / "code/another.py").write_text("1 / 0 if __name__ == 'another' else None")
@@ -278,11 +278,11 @@ def as_somebody_else(monkeypatch, tmp_path):
     monkeypatch.setattr(code, "_here", set())
 
 
-def test_code_of_somebody_else_is_executed_only_if_it_is_trusted(tmp_path, monkeypatch, call):
+def test_code_of_another_user_is_executed_only_if_it_is_trusted(tmp_path, monkeypatch, call):
     mark = tmp_path / "executed"
     path = start(tmp_path, {"mine.py": WAYS["cell"]["mine.py"] + f"\nopen({str(mark)!r}, 'w')\n"})
     mark.unlink()
-    run.load(path)  # whoever has trained it
+    run.load(path)  # this user has trained it
     mark.unlink()
     as_somebody_else(monkeypatch, tmp_path)
     message = refused(lambda: run.load(path))
@@ -304,12 +304,12 @@ def test_code_of_somebody_else_is_executed_only_if_it_is_trusted(tmp_path, monke
     assert s2sjax.load(path, trust=True)
 
 
-def test_a_field_that_is_unknown_executes_nothing(tmp_path, monkeypatch):
-    """config.json of a run without code of its own, to which somebody added some."""
+def test_an_unknown_field_does_not_execute_code(tmp_path, monkeypatch):
+    """A file was added to the code of a run that needs none."""
     text = "from s2sjax.config import *\nfrom s2sjax.tasks import Translation\nexperiment = Translation('a')\n"
     path = start(tmp_path, {"mine.py": text})
     as_somebody_else(monkeypatch, tmp_path)
-    assert run.load(path)  # nothing is executed, so nothing is asked
+    assert run.load(path)  # nothing is executed, so no trust is required
     page = json.loads((path / "config.json").read_text())
     page["experiment"]["surprise"] = 1
     (path / "config.json").write_text(json.dumps(page))
@@ -319,8 +319,8 @@ def test_a_field_that_is_unknown_executes_nothing(tmp_path, monkeypatch):
     assert "has code that this user has not trained with" in refused(lambda: run.load(path))
 
 
-def test_a_record_does_not_name_code_that_was_not_checked(tmp_path, monkeypatch):
-    """code.json of somebody else: no file is executed but those whose bytes were compared with what is trusted."""
+def test_a_record_cannot_name_unchecked_code(tmp_path, monkeypatch):
+    """A manipulated code.json: only files whose SHA-256 is trusted are executed."""
     path = start(tmp_path, WAYS["cell"])
     (tmp_path / "run/evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
     record = json.loads((path / "code/code.json").read_text())
@@ -344,7 +344,7 @@ except errors.UserError as error:
 
 @pytest.mark.parametrize("named", ["", ".", f"{os.pathsep}/nowhere"])
 def test_a_kind_is_not_imported_from_the_current_directory(tmp_path, named):
-    """Whatever PYTHONPATH has, unless it names the folder in full."""
+    """Even if PYTHONPATH has an empty or relative entry."""
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     command = [sys.executable, "-c", FROM_JSON.format(root=str(Path(s2sjax.__file__).parents[1]))]
 
@@ -363,8 +363,8 @@ def test_a_kind_is_not_imported_from_the_current_directory(tmp_path, named):
 
 
 @pytest.mark.slow
-def test_scores_do_not_depend_on_other_runs_of_the_process(tmp_path, call):
-    """Two versions of one cell, trained: alone, after each other, and as an ensemble in both orders."""
+def test_scores_do_not_depend_on_other_runs_in_the_process(tmp_path, call):
+    """Trains two versions of a cell and evaluates them alone, one after the other, and as ensembles in both orders."""
     few = ("--train.steps", "2", "--train.evaluate_every", "0", "--search.max_length", "8")
     runs = {}
     for scale in ("1.75", "-2.25"):
@@ -388,7 +388,7 @@ def test_scores_do_not_depend_on_other_runs_of_the_process(tmp_path, call):
 
 
 @pytest.mark.slow
-def test_the_command_asks_before_it_continues_with_other_code(tmp_path, call, monkeypatch):
+def test_the_command_requires_accept_code_to_continue_with_different_code(tmp_path, call, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = ("--train.evaluate_every", "0", "--train.save_every", "2", "--train.steps")
     write(tmp_path, WAYS["cell"])
@@ -399,11 +399,11 @@ def test_the_command_asks_before_it_continues_with_other_code(tmp_path, call, mo
     assert (code_, out, err.count("\n")) == (2, "", 1)
     was, now = (f'return (jnp.tanh({scale} * projected + weights["own"] * h),)' for scale in ("1.75", "2.25"))
     assert err.startswith(
-        f"error: runs/cell was trained with other code: mine.py, line 10 was {was!r} and is {now!r}: "
+        f"error: runs/cell was trained with different code: mine.py, line 10 was {was!r} and is {now!r}: "
     )
     code_, out, err = call("train", "mine.py", *few, "4", "--accept-code")
     assert (code_, err) == (0, "")
-    assert "from step 3 on the code is another: mine.py\n" in out
+    assert "from step 3 on, the code is different: mine.py\n" in out
     assert "2.25" in (tmp_path / "runs/cell/code/mine.py").read_text()
     evaluations = [
         json.loads(path.read_text()) for path in tmp_path.glob("runs/cell/evaluations/*step[24]*/results.json")

@@ -41,7 +41,7 @@ from s2sjax.tasks import Translation
     ids=lambda c: type(c).__name__,
 )
 def test_an_experiment_survives_a_journey_through_json(model, corpus):
-    experiment = Translation("one", Data(corpus, buckets=((8, 9), (10, 11))), model, show=("a", "b"))
+    experiment = Translation("one", data=Data(corpus, buckets=((8, 9), (10, 11))), model=model, show=("a", "b"))
     back = config.from_json(json.loads(json.dumps(config.to_json(experiment))))
     assert back == experiment
     assert hash(back) == hash(experiment)
@@ -83,10 +83,7 @@ def test_a_misspelt_field_names_the_nearest():
             lambda: Translation("x", show="abc"),
             "Translation.show is 'abc': it must be a tuple of a string, write ('abc',)",
         ),
-        (
-            lambda: Translation("x", model="luong"),
-            "Translation.model is 'luong': it must be a config.",
-        ),
+        (lambda: Translation("x", model="luong"), "Translation.model is 'luong': it must be a config."),
         (lambda: Translation(7), "Translation.name is 7: it must be a string"),
     ],
 )
@@ -100,27 +97,27 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
 
 
 def subset(**data) -> Translation:
-    return Translation("x", Data(**data), train=Train(softmax=config.Softmax(subset=9)))
+    return Translation("x", data=Data(**data), train=Train(softmax=config.Softmax(subset=9)))
 
 
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: Transformer(width=100, heads=8), "model.width 100 does not divide into model.heads 8: try width 96"),
+        (lambda: Transformer(width=100, heads=8), "model.width 100 is not divisible by model.heads 8: try width 96"),
         (lambda: Transformer(heads=0), "model.heads is 0: it must be at least 1"),
         (lambda: Transformer(width=3, heads=3), "model.width 3 must be even for sinusoidal positions"),
         (lambda: Luong(width=9, bidirectional=True), "model.width is 9: it must be even"),
-        (lambda: Luong(widths=(512,)), "model.widths is (512,): name one for each of model.layers 2, the last of them"),
-        (lambda: Luong(widths=(512, 256)), "model.widths is (512, 256): name one for each of model.layers 2, the last"),
+        (lambda: Luong(widths=(512,)), "model.widths is (512,): give one for each of model.layers 2, the last equal"),
+        (lambda: Luong(widths=(512, 256)), "model.widths is (512, 256): give one for each of model.layers 2, the last"),
         (lambda: Luong(widths=(0, 512)), "model.widths is (0, 512): each must be at least 1"),
-        (lambda: Luong(widths=(256, 512), residual=True), "model.widths is (256, 512): layers must be equally wide"),
+        (lambda: Luong(widths=(256, 512), residual=True), "model.widths is (256, 512): model.residual requires layers"),
         (lambda: Luong(widths=(9, 512), bidirectional=True), "model.widths is (9, 512): each must be even"),
-        (lambda: Luong(join="mean"), "model.join 'mean' is of two directions: set model.bidirectional"),
+        (lambda: Luong(join="mean"), "model.join 'mean' requires two directions: set model.bidirectional"),
         (lambda: Luong(zoneout=1.0), "model.zoneout is 1.0: it must be in [0, 1)"),
         (lambda: RNNsearch(zoneout=-0.1), "model.zoneout is -0.1: it must be in [0, 1)"),
         (
             lambda: Luong(radius=2),
-            "model.radius 2 is of local windows: set model.window to monotonic or predictive",
+            "model.radius 2 requires a local window: set model.window to monotonic or predictive",
         ),
         (
             lambda: Luong(window="monotonic"),
@@ -134,14 +131,14 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Transformer(positions="relative", join_positions="concat"),
-            "model.join_positions 'concat' needs a vector a position: set model.positions to sinusoidal or learned",
+            "model.join_positions 'concat' requires one vector per position: set model.positions to sinusoidal or",
         ),
         (
             lambda: Translation("x", model=Transformer(window=64)),
             "model.window 64 reaches across the longest of data.buckets, 64: lower it, or set it to 0",
         ),
         (
-            lambda: Translation("x", Data(buckets=((8, 40),)), Luong(window="monotonic", radius=8)),
+            lambda: Translation("x", data=Data(buckets=((8, 40),)), model=Luong(window="monotonic", radius=8)),
             "model.radius 8 reaches across the longest of data.buckets, 8: lower it, or set it to 0, and model.window",
         ),
         (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
@@ -168,7 +165,7 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: config.Train(r_drop=1.0, softmax=config.Softmax(samples=5)),
-            "train.r_drop requires the softmax over all words, but train.softmax.samples is set: set one to 0",
+            "train.r_drop requires the softmax over all words, but train.softmax.samples is set: turn one off",
         ),
         (lambda: config.ScheduledSampling(floor=2.0), "train.scheduled_sampling.floor is 2.0: it must be from 0 to 1"),
         (lambda: config.Softmax(samples=-1), "train.softmax.samples is -1: it must be at least 0"),
@@ -185,7 +182,9 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Translation(
-                "x", Data(target=config.Text("subwords", sampling=0.1)), train=Train(softmax=config.Softmax(subset=9))
+                "x",
+                data=Data(target=config.Text("subwords", sampling=0.1)),
+                train=Train(softmax=config.Softmax(subset=9)),
             ),
             "train.softmax.subset requires a part's target subwords in advance, "
             "but data.target.sampling draws new ones",
@@ -201,7 +200,7 @@ def subset(**data) -> Translation:
         (lambda: subset(packing=True), "train.softmax.subset plans by parts, which data.packing does not: set it to 0"),
         (
             lambda: Translation(
-                "x", Data(config.Prepared("x")), train=Train(softmax=config.Softmax(9, distribution="unigram"))
+                "x", data=Data(config.Prepared("x")), train=Train(softmax=config.Softmax(9, distribution="unigram"))
             ),
             "train.softmax.distribution unigram counts the words of the training text, which a prepared folder does",
         ),
@@ -214,18 +213,22 @@ def subset(**data) -> Translation:
             "data.target.sampling changes the lengths each epoch, but data.packing requires fixed lengths: turn one",
         ),
         (
-            lambda: Translation("x", Data(packing=True), Transformer(window=4)),
+            lambda: Translation("x", data=Data(packing=True), model=Transformer(window=4)),
             "data.packing keeps the examples of a row apart, model.window does not: use one of them",
         ),
         (
             lambda: Translation(
-                "x", Data(packing=True), train=Train(scheduled_sampling=config.ScheduledSampling("constant", k=0.5))
+                "x",
+                data=Data(packing=True),
+                train=Train(scheduled_sampling=config.ScheduledSampling("constant", k=0.5)),
             ),
             "data.packing gives each example of a row its own <sos>, which train.scheduled_sampling would replace: use",
         ),
         (
             lambda: Translation(
-                "x", Data(source=config.Text("words", spelling=config.Spelling(on=True))), config.Sutskever(embedding=0)
+                "x",
+                data=Data(source=config.Text("words", spelling=config.Spelling(on=True))),
+                model=config.Sutskever(embedding=0),
             ),
             "data.source.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
         ),
@@ -235,14 +238,14 @@ def subset(**data) -> Translation:
             lambda: Search(beam=2, nbest=3),
             "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
         ),
-        (lambda: RCTM(kernels=()), "model.kernels is empty: name at least one"),
+        (lambda: RCTM(kernels=()), "model.kernels is empty: give at least one"),
         (lambda: RCTM(kernels=(3, 0)), "model.kernels is (3, 0): each must be at least 1"),
-        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads 8 numbers"),
-        (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: name at least one (width, kernel) pair"),
+        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads width 8"),
+        (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: give at least one (width, kernel) pair"),
         (lambda: ConvS2S(decoder_layers=((8, 0),)), "model.decoder_layers is ((8, 0),): every width and kernel must"),
         (lambda: ConvS2S(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: LSTMDense(width=7), "model.width is 7: it must be even to be halved between two directions"),
-        (lambda: DenseDense(window=4), "model.window is 4: it must be odd to have a middle, try 5"),
+        (lambda: DenseDense(window=4), "model.window is 4: it must be odd, try 5"),
         (
             lambda: Translation("x", model=ConvS2S(max_length=32)),
             "model.max_length 32 is shorter than the longest source of data.buckets, 64: raise it",
@@ -269,41 +272,38 @@ def subset(**data) -> Translation:
         ),
         (
             lambda: Luong(width=8, embedding=6, tie="output"),
-            "model.tie 'output': the output layer reads 8 numbers and an embedding has 6: set model.embedding 8, or",
+            "model.tie 'output': the output layer reads width 8, but the embedding has width 6: set model.embedding 8",
         ),
         (
             lambda: RNNsearch(embedding=6, readout_width=5, tie="all"),
-            "model.tie 'all': the output layer reads 5 numbers and an embedding has 6: set model.embedding 5, or",
+            "model.tie 'all': the output layer reads width 5, but the embedding has width 6: set model.embedding 5",
         ),
         (
             lambda: Sutskever(width=8, embedding=0, tie="output"),
             "model.tie 'output' needs an embedding to tie: set model.embedding 8",
         ),
-        (lambda: Sutskever(embedding=0, share=True), "model.share needs tokens of one width on both sides"),
-        (lambda: Cho(embedding=0), "model.readout_width 0 takes model.embedding, which is 0: set one of them"),
+        (lambda: Sutskever(embedding=0, share=True), "model.share requires tokens of one width on both sides"),
+        (lambda: Cho(embedding=0), "model.readout_width 0 means model.embedding, which is 0: set one of them"),
         (lambda: GNMT(layers=1), "model.layers is 1: it must be at least 2"),
-        (lambda: Luong(bidirectional=True, reverse=True), "model.reverse is for reading one way: set it False, or"),
+        (lambda: Luong(bidirectional=True, reverse=True), "model.reverse requires a unidirectional encoder: set"),
         (
             lambda: Pair(RNNsearch(width=8), Luong(width=20), bridge="identity"),
-            "model.bridge 'identity': the encoder's memory is 16 wide, the decoder reads 20: set model.bridge 'linear'",
+            "model.bridge 'identity': the encoder's memory has width 16, the decoder reads 20: set model.bridge",
         ),
         (
             lambda: Pair(Sutskever(width=8, layers=3), Sutskever(width=6, layers=2), bridge="identity"),
-            "model.bridge 'identity': the encoder ends in lstm 8 + 8 + 8, the decoder begins with lstm 6 + 6: set",
+            "model.bridge 'identity': the encoder ends with lstm 8 + 8 + 8, the decoder begins with lstm 6 + 6: set",
         ),
         (
             lambda: Pair(Transformer(), Cho(), bridge="identity"),
-            "model.bridge 'identity': the encoder ends in no carry, the decoder begins with gru 512: set",
+            "model.bridge 'identity': the encoder ends with no carry, the decoder begins with gru 512: set",
         ),
         (
             lambda: Pair(Luong(embedding=6), Transformer(width=8, tie="all")),
-            "model.decoder.tie 'all': the encoder's embedding has 6 numbers, the decoder's 8: make them equal",
+            "model.decoder.tie 'all': the encoder's embedding has width 6, the decoder's 8: make them equal",
         ),
-        (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share is for an encoder and a decoder of one"),
-        (
-            lambda: Pair(Pair(), Luong()),
-            "Pair.encoder is Pair(",
-        ),
+        (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share requires an encoder and a decoder of"),
+        (lambda: Pair(Pair(), Luong()), "Pair.encoder is Pair("),
         (
             lambda: Translation("x", model=Pair(decoder=Cho()), search=Search(coverage=0.2)),
             "search.coverage 0.2 requires a model with attention, and Transformer + Cho has none: set it to 0",
@@ -334,8 +334,8 @@ def test_what_cannot_work_is_refused_with_its_remedy(build, message):
 
 def test_only_the_side_that_has_positions_limits_its_buckets():
     short = Transformer(positions="learned", max_length=8)
-    Translation("x", Data(buckets=((64, 8),)), Pair(RNNsearch(), short), search=Search(max_length=8))
-    Translation("x", Data(buckets=((8, 64),)), Pair(short, RNNsearch()), search=Search(max_length=64))
+    Translation("x", data=Data(buckets=((64, 8),)), model=Pair(RNNsearch(), short), search=Search(max_length=8))
+    Translation("x", data=Data(buckets=((8, 64),)), model=Pair(short, RNNsearch()), search=Search(max_length=64))
 
 
 def test_every_field_says_what_it_is():

@@ -1,4 +1,4 @@
-"""What an experiment leaves open follows the size of its data: chosen once, printed, and kept in config.json."""
+"""Settings left at 0 are chosen by the size of the data: once, printed, and stored in config.json."""
 
 import json
 
@@ -13,7 +13,7 @@ from s2sjax.errors import UserError
 PAIRS = [("ab", "x"), ("ba", "y"), ("aa", "x")]
 
 
-def test_the_number_of_updates_follows_the_data_unless_it_is_set():
+def test_the_number_of_steps_depends_on_the_data_unless_it_is_set():
     chosen = lambda epoch, **fields: [
         getattr(config.Train(**fields).resolve_defaults(epoch), name) for name in config.SIZED_BY_DATA
     ]
@@ -24,7 +24,7 @@ def test_the_number_of_updates_follows_the_data_unless_it_is_set():
     assert chosen(1, steps=20_000) == [20_000, 1000, 1000]
 
 
-def test_a_language_model_is_as_large_as_its_text_deserves():
+def test_the_size_of_a_language_model_depends_on_its_text():
     sizes = lambda tokens, **fields: config.RecurrentLM(**fields).resolve_defaults(tokens).widths
     assert sizes(2_799) == (32,) and sizes(1_000_000) == (496, 248)
     assert sizes(10**9) == (1150, 1150, 400), "as Merity et al. 2017 have it"
@@ -37,15 +37,15 @@ def default_experiments(path):
     (path / "tags").write_text("a b\tX Y\n" * 9)
     text, tagged = str(path / "text"), config.TaggedFiles(folder=str(path), train="tags", dev="tags", test="tags")
     return [
-        tasks.Translation("pairs", config.Data(memory)),
-        tasks.Classification("labels", config.LabelData(memory)),
-        tasks.Tagging("tags", config.TagData(tagged)),
-        tasks.LanguageModel("text", config.PlainText(text, text)),
+        tasks.Translation("pairs", data=config.Data(memory)),
+        tasks.Classification("labels", data=config.LabelData(memory)),
+        tasks.Tagging("tags", data=config.TagData(tagged)),
+        tasks.LanguageModel("text", data=config.PlainText(text, text)),
     ]
 
 
 def test_the_default_models_suit_a_small_corpus(tmp_path):
-    """At most two million weights, and 500 updates."""
+    """At most two million weights and 500 steps."""
     for experiment in default_experiments(tmp_path):
         task = experiment.task()
         data = task.read()
@@ -61,11 +61,11 @@ def text(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     (tmp_path / "text").write_text("a b\n" * 9)
     path = str(tmp_path / "text")
-    return tasks.LanguageModel("text", config.PlainText(path, path, rows=2, steps=4))
+    return tasks.LanguageModel("text", data=config.PlainText(path, path, rows=2, steps=4))
 
 
 @pytest.mark.slow
-def test_what_was_chosen_is_printed_and_kept(text, tmp_path, monkeypatch, capsys):
+def test_chosen_settings_are_printed_and_stored(text, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "FEWEST", 10)
     monkeypatch.setattr(training, "EPOCHS", 1)
     s2sjax.train(text, tmp_path / "run")
@@ -74,7 +74,7 @@ def test_what_was_chosen_is_printed_and_kept(text, tmp_path, monkeypatch, capsys
     before = (tmp_path / "run/config.json").read_text()
     stored = folder.flat(json.loads(before)["experiment"])
     assert (stored["train.steps"], stored["model.width"], stored["train.schedule_steps"]) == (10, 64, 10)
-    monkeypatch.setattr(training, "FEWEST", 20)  # another version chooses otherwise
+    monkeypatch.setattr(training, "FEWEST", 20)  # another version would choose differently
     monkeypatch.setattr(config.RecurrentLM, "resolve_defaults", lambda self, tokens: self)
     run = s2sjax.train(text, tmp_path / "run")
     assert "already done: 10 steps" in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_what_was_chosen_is_printed_and_kept(text, tmp_path, monkeypatch, capsys
     assert s2sjax.load(tmp_path / "run").experiment == run.experiment
 
 
-def test_a_run_of_an_older_version_keeps_its_numbers(text, tmp_path):
+def test_a_run_of_an_older_version_keeps_its_settings(text, tmp_path):
     old = config.replace(
         text, train=config.Train(steps=10_000), model=config.RecurrentLM(embedding=400, width=1150, layers=3)
     )
@@ -96,18 +96,18 @@ def test_a_run_of_an_older_version_keeps_its_numbers(text, tmp_path):
 @pytest.mark.parametrize(
     ("experiment", "remedy"),
     [
-        (tasks.Translation("x", config.Data(config.InMemory(train=PAIRS))), "give some, or set"),
+        (tasks.Translation("x", data=config.Data(config.InMemory(train=PAIRS))), "give some, or set"),
         (
-            tasks.Translation("x", config.Data(config.TextFiles(train=("pairs.tsv",)))),
+            tasks.Translation("x", data=config.Data(config.TextFiles(train=("pairs.tsv",)))),
             "data.corpus.dev_percent, or set",
         ),
         (
-            tasks.Classification("x", config.LabelData(config.LabelledText(train="pairs.tsv"))),
+            tasks.Classification("x", data=config.LabelData(config.LabelledText(train="pairs.tsv"))),
             "hold out a part of the training data with data.corpus.dev_percent, or set train.evaluate_every 0",
         ),
     ],
 )
-def test_without_dev_examples_the_error_names_what_holds_them_out(experiment, remedy, tmp_path, monkeypatch):
+def test_without_dev_examples_the_error_names_the_remedy(experiment, remedy, tmp_path, monkeypatch):
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="there are no dev examples to evaluate") as caught:

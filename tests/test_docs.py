@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 def test_the_page_of_search_is_the_specification():
     assert search.__doc__ is not None
-    specification = search.__doc__.split("-------------\n")[1].split("A model is seen as")[0]
+    specification = search.__doc__.split("-------------\n")[1].split("A model is a function")[0]
     page = (DOCS / "search.md").read_text(encoding="utf-8")
     shown = page.split("V vocabulary.\n")[1].split("## One beam")[0]
     assert words(shown) == words(specification)

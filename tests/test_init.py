@@ -1,4 +1,4 @@
-"""A run that starts from another one, and a schedule that a longer run keeps."""
+"""Initialization from another run, and the schedule of a run that is continued for longer."""
 
 import json
 import typing
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from s2sjax import config, folder, run
+from s2sjax import config, folder, run, train_run
 from s2sjax.config import Data, Luong, Synthetic, Train, Transformer, specs
 from s2sjax.data import sources, text
 from s2sjax.errors import UserError
@@ -19,23 +19,23 @@ from s2sjax.training.progress import Log
 
 BASE = Translation(
     "base",
-    Data(Synthetic("reverse", train=32, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
-    Luong(width=8, embedding=8, layers=1),
-    Train(steps=4, warmup=1, learning_rate=0.1, evaluate_every=0, save_every=2, log_every=4),
+    data=Data(Synthetic("reverse", train=32, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
+    model=Luong(width=8, embedding=8, layers=1),
+    train=Train(steps=4, warmup=1, learning_rate=0.1, evaluate_every=0, save_every=2, log_every=4),
 )
 DATA = config.Mesh()
 MORE = config.replace(BASE, data=config.replace(BASE.data, corpus=Synthetic("reverse", train=32, length=4, alphabet=5)))
 
 
-pytestmark = pytest.mark.slow  # each trains a few steps
+pytestmark = pytest.mark.slow  # each test trains a few steps
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> run.Run:
-    """A run with one checkpoint, of step 4."""
+    """A run with one checkpoint, at step 4."""
     made = started(tmp_path_factory.mktemp("base") / "run", config.replace(BASE, seed=1))
     checkpoints = made.checkpoints()
-    checkpoints.save(run.initial_state(made, meshes.make_mesh(DATA)), 4, notes={"best": {}})
+    checkpoints.save(train_run.initial_state(made.task, meshes.make_mesh(DATA)), 4, notes={"best": {}})
     checkpoints.wait()
     return made
 
@@ -46,7 +46,8 @@ def started(path, experiment=BASE, **options) -> run.Run:
 
 
 def transferred(new: run.Run, base: run.Run, mesh=DATA):
-    return run.transferred_state(new, meshes.make_mesh(mesh), base, Log(None, 1, 1))
+    source = train_run.Source(base.folder, base.task)
+    return train_run.transferred_state(new.task, meshes.make_mesh(mesh), source, Log(None, 1, 1))
 
 
 def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_path, capsys):
@@ -55,9 +56,7 @@ def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_pat
     jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
     assert int(state.step) == 0
-    fresh = run.initial_state(
-        run.Run(tmp_path / "new", started(tmp_path / "new", averaged).task), meshes.make_mesh(DATA)
-    )
+    fresh = train_run.initial_state(started(tmp_path / "new", averaged).task, meshes.make_mesh(DATA))
     jax.tree.map(np.testing.assert_array_equal, state.optimizer, fresh.optimizer)
     assert (
         capsys.readouterr().out == f"initialised from {base.folder}, checkpoint of step 4: 13 of 13 parameters taken\n"
@@ -65,15 +64,15 @@ def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_pat
 
 
 @pytest.mark.parametrize("mesh", [config.Mesh(fsdp=8), config.Mesh(data=4, tensor=2)], ids=["fsdp", "tensor"])
-def test_it_is_sharded_as_the_new_run_is(base, tmp_path, mesh):
+def test_transferred_parameters_are_sharded_as_those_of_the_new_run(base, tmp_path, mesh):
     new = started(tmp_path / "new")
     state = transferred(new, base, mesh)
     jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])
-    wanted = run.abstract_state(new, meshes.make_mesh(mesh))
+    wanted = train_run.abstract_state(new.task, meshes.make_mesh(mesh))
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, state, wanted))
 
 
-def test_words_of_another_vocabulary_are_found_by_their_pieces(base, tmp_path, capsys):
+def test_words_of_another_vocabulary_are_matched_by_their_pieces(base, tmp_path, capsys):
     new = started(tmp_path / "new", MORE)
     old, task = base.task, new.task
     assert old.target.fingerprint != task.target.fingerprint
@@ -82,7 +81,7 @@ def test_words_of_another_vocabulary_are_found_by_their_pieces(base, tmp_path, c
     known = [piece for piece in task.target.all_pieces if piece in old.target.all_pieces]
     assert len(known) == old.target.size == 7 < task.target.size == 9
     assert "13 of 13 parameters taken" in said and "target_embedding/table 7 of 9" in said
-    theirs, initial = base.params()[0], run.initial_state(new, meshes.make_mesh(DATA)).params
+    theirs, initial = base.params()[0], train_run.initial_state(new.task, meshes.make_mesh(DATA)).params
     for index, piece in enumerate(task.target.all_pieces):
         there = old.target.all_pieces.index(piece) if piece in known else None
         for name, part in (
@@ -93,8 +92,8 @@ def test_words_of_another_vocabulary_are_found_by_their_pieces(base, tmp_path, c
             np.testing.assert_array_equal(part(state.params)[index], wanted, err_msg=f"{name} {piece}")
 
 
-def test_ids_of_another_unit_are_never_taken_as_if_they_meant_the_same(base, tmp_path):
-    """Three words and three letters: the tables have one shape, and nothing in common."""
+def test_vocabularies_of_different_units_are_not_matched_by_id(base, tmp_path):
+    """Three words and three letters: the tables have the same shape, but nothing in common."""
     words = config.replace(
         BASE, data=config.replace(BASE.data, source=config.Text("words"), target=config.Text("words"))
     )
@@ -108,8 +107,8 @@ def test_ids_of_another_unit_are_never_taken_as_if_they_meant_the_same(base, tmp
     assert set(rows.values()) == {None}
 
 
-def test_what_grows_with_a_vocabulary_belongs_to_its_words(base, tmp_path):
-    """Tied embeddings have no output layer; one-hot words enter a matrix whose rows are theirs."""
+def test_parameters_with_a_vocabulary_axis_are_transferred_by_word(base, tmp_path):
+    """Tied embeddings have no output layer; one-hot words are multiplied by a matrix with a row for each word."""
     tied = started(tmp_path / "tied", config.replace(MORE, model=Transformer(8, 2, 8, 1, 1, tie="output")))
     rows = tied.task.transfer_rows(base.task)
     assert {path: how.axis for path, how in rows.items()} == {"source_embedding/table": 0, "target_embedding/table": 0}
@@ -121,8 +120,8 @@ def test_what_grows_with_a_vocabulary_belongs_to_its_words(base, tmp_path):
 
 
 @pytest.mark.parametrize("tie", typing.get_args(specs.Tie))
-def test_whatever_is_tied_can_be_started_from(tie):
-    """With the vocabulary of the other run all parameters are its own; else those of the words that both have."""
+def test_every_kind_of_tied_embeddings_can_be_transferred(tie):
+    """With the vocabulary of the other run, all parameters are copied; else those of the words in both vocabularies."""
 
     def task_of(e: Translation, assets=None):
         model, data = Transformer(8, 2, 8, 1, 1, tie=tie), config.replace(e.data, shared=True)
@@ -151,7 +150,7 @@ WORDS["output"] = [*WORDS["all"], "source_embedding/table"]
 WORDS["none"] = [*WORDS["output"], "decoder/output/kernel", "decoder/output/bias"]
 
 
-def test_spelling_is_numbered_by_the_vocabulary(base, tmp_path):
+def test_spelling_depends_on_the_vocabulary(base, tmp_path):
     spelt = config.Text("words", spelling=config.Spelling(on=True, filters=2, kernels=(1, 2)))
     experiment = config.replace(MORE, data=config.replace(MORE.data, source=spelt, target=spelt))
     rows = started(tmp_path / "new", experiment).task.transfer_rows(base.task)
@@ -164,7 +163,7 @@ def test_spelling_is_numbered_by_the_vocabulary(base, tmp_path):
 @pytest.mark.slow
 def test_a_run_is_started_recorded_and_resumed_without_a_second_transfer(base, tmp_path, capsys):
     tuned, _ = run.train(MORE, tmp_path / "tuned", init=base.folder, init_assets=True)
-    assert tuned.task.target.fingerprint == base.task.target.fingerprint  # five letters, of which three are known
+    assert tuned.task.target.fingerprint == base.task.target.fingerprint  # of five letters, three are known
     page = json.loads((tmp_path / "tuned/config.json").read_text())
     assert page["init"] == str(base.folder) and "initialised from" in capsys.readouterr().out
     longer = config.replace(MORE, train=config.replace(MORE.train, steps=5))
@@ -181,9 +180,9 @@ def test_a_run_is_started_recorded_and_resumed_without_a_second_transfer(base, t
     assert page["init"] == str(base.folder) and page["experiment"]["train"]["schedule_steps"] == 4
 
 
-def test_a_start_that_was_killed_before_its_first_save_transfers_again(base, tmp_path):
+def test_a_run_that_was_killed_before_its_first_checkpoint_transfers_again(base, tmp_path):
     started(tmp_path / "new", init=str(base.folder))
-    assert run._initial_run(tmp_path / "new", None, False).folder == base.folder
+    assert train_run._source(tmp_path / "new", None, False).folder == base.folder
 
 
 @pytest.mark.parametrize(
@@ -210,22 +209,22 @@ def test_vocabularies_that_do_not_fit_are_refused(base, tmp_path, experiment, wo
         task.adopt_assets(task.read(), base.task.assets)
 
 
-def test_a_run_to_start_from_must_be_another_and_must_have_a_checkpoint(base, tmp_path):
+def test_the_initial_run_must_be_another_run_and_have_a_checkpoint(base, tmp_path):
     untrained = started(tmp_path / "untrained").folder
     for options, words in (
         (dict(init=untrained), f"there is no checkpoint in {untrained}: train it first"),
         (dict(init=tmp_path / "new"), "is the folder of this run: name another run"),
         (dict(init=tmp_path / "nowhere"), "nowhere is not a run folder"),
-        (dict(init_assets=True), "--init-assets takes the vocabularies of a run: name it with --init RUN"),
+        (dict(init_assets=True), "--init-assets takes the vocabularies of another run: name that run with --init RUN"),
     ):
         with pytest.raises(UserError, match=words):
             run.train(BASE, tmp_path / "new", **options)
         assert not (tmp_path / "new").exists()
 
 
-def test_other_assets_than_the_run_has_are_refused(base, tmp_path):
+def test_different_assets_are_refused(base, tmp_path):
     started(tmp_path / "new", MORE)
-    with pytest.raises(UserError, match=r"was started with other assets than those of .*: give another --out"):
+    with pytest.raises(UserError, match=r"was not started with the assets of .*: give another --out"):
         started(tmp_path / "new", MORE, init=str(base.folder), assets=base.task.assets)
 
 
@@ -236,7 +235,7 @@ def with_train(**fields) -> Translation:
     return config.replace(BASE, train=config.replace(BASE.train, **fields))
 
 
-def test_a_longer_run_keeps_the_schedule_it_began_with(tmp_path):
+def test_a_longer_run_keeps_its_schedule(tmp_path):
     assert started(tmp_path).experiment.train.schedule_steps == 4
     assert started(tmp_path, with_train(steps=9)).experiment.train.schedule_steps == 4
     assert run.load(tmp_path).experiment.train.schedule_steps == 4
@@ -252,13 +251,13 @@ def test_a_longer_run_keeps_the_schedule_it_began_with(tmp_path):
         ("constant", None),
     ],
 )
-def test_a_change_of_the_schedule_says_what_it_does_to_the_rate(schedule, said):
+def test_a_change_of_the_schedule_is_described(schedule, said):
     before = Train(steps=4, warmup=1, learning_rate=0.1, schedule=schedule)
     now = config.replace(before, steps=8, schedule_steps=8)
     lines = schedules.describe_change(4, now, now, step=4)
     assert lines == [] if said is None else len(lines) == 1 and lines[0].startswith(said)
     assert schedules.describe_change(None, now, now, 0) == []  # a new run
-    assert schedules.describe_change(8, now, now, 4) == []  # as it was
+    assert schedules.describe_change(8, now, now, 4) == []  # unchanged
 
 
 FILE = """
@@ -278,7 +277,7 @@ def test_a_schedule_can_be_defined_in_the_experiment_file(tmp_path):
     assert schedules.rate_at(train, 8) == pytest.approx(train.learning_rate / 4)
 
 
-def test_the_command_passes_the_run_to_start_from(call, tmp_path, monkeypatch):
+def test_the_command_passes_the_initial_run(call, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(FILE)
     seen = []
     monkeypatch.setattr(run, "train", lambda experiment, *rest: seen.append(rest) or 1 / 0)

@@ -1,4 +1,4 @@
-"""A parent and its processes, which are small programs here: nobody trains on alone, and whoever died is named."""
+"""A parent and its processes, which are small programs here: when one dies, it is named, and the others end."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs 
 launch.PROGRAM = (sys.executable, "-c", sys.argv[1])
 sys.exit(launch.watch([{"NUMBER": "0"}, {"NUMBER": "1"}], []))
 """
-# A process that tells its life in a file: "began 1234", then the signals that it gets.
+# A process that logs to a file: "began 1234", then the signals that it gets.
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
@@ -57,7 +57,7 @@ class Parent:
         return path.read_text().splitlines() if path.exists() else []
 
     def wait(self, lines: int) -> list[int]:
-        """Until both processes have told so many lines; their numbers."""
+        """Waits until both processes have logged so many lines. Returns their process ids."""
         while min(len(self.told(0)), len(self.told(1))) < lines:
             time.sleep(0.01)
         return [int(self.told(number)[0].split()[1]) for number in (0, 1)]
@@ -75,7 +75,7 @@ def test_a_signal_to_the_parent_alone_reaches_each_process_once(tmp_path, number
 
 
 def test_a_ctrl_c_of_a_terminal_reaches_the_parent_alone(tmp_path):
-    """It goes to the group of the parent. If it reached the processes, they would get it twice, and end unsaved."""
+    """Ctrl-C goes to the parent's process group. If the processes were in it, they would get it twice and not save."""
     parent = Parent(tmp_path, WAIT)
     assert all(os.getpgid(pid) != os.getpgid(parent.process.pid) for pid in parent.wait(1))
     parent.process.terminate()
@@ -84,7 +84,7 @@ def test_a_ctrl_c_of_a_terminal_reaches_the_parent_alone(tmp_path):
 
 @pytest.mark.parametrize("deaf", [False, True])
 def test_processes_whose_parent_is_killed_save_and_end(tmp_path, deaf):
-    """Also those that do not hear the SIGTERM."""
+    """Also ends processes that ignore the SIGTERM."""
     ignore = "launch.GRACE = 0; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nlaunch.end_with_parent()"
     parent = Parent(tmp_path, WAIT.replace("launch.end_with_parent()", ignore) if deaf else WAIT)
     pids = parent.wait(1)

@@ -1,6 +1,6 @@
-"""The scripts for real clusters, against programs that only note how they were called.
+"""The scripts for real clusters, run with programs that only log their calls.
 
-A dry run calls nothing; what it prints is, word by word, what is called without --dry-run. The lines of shell that the
+A dry run calls nothing, and prints exactly the calls made without --dry-run. The shell commands that the
 scripts send to other machines are run here, with a stand-in for s2sjax.
 """
 
@@ -52,7 +52,7 @@ FAKES = {
 
 
 class Place:
-    """A folder to call the scripts in, with the programs of a cluster on the path."""
+    """A folder in which to run the scripts, with the programs of a cluster on the path."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -78,7 +78,7 @@ class Place:
     def start(self, script: str, *arguments: str, **more: str) -> subprocess.Popen:
         command = [str(LAUNCH / script), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # Tests that run in the background ignore ^C, and so would a script of theirs.
+        # Tests that run in the background ignore ^C, and their scripts would inherit this.
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             return subprocess.Popen(command, cwd=self.folder, env=self.environment | more, **pipes)
@@ -103,7 +103,7 @@ class Place:
         return [shlex.split(line) for line in out.splitlines() if not line.startswith("#")]
 
     def calls(self, *without: str) -> list[list[str]]:
-        """What was called since the last time."""
+        """The calls since the last time."""
         lines = self.noted.read_text().splitlines() if self.noted.exists() else []
         self.noted.unlink(missing_ok=True)
         return [call for call in map(shlex.split, lines) if call[0] not in without]
@@ -140,7 +140,7 @@ def test_help_is_the_page_at_the_head_of_the_file_and_its_examples_hold(place, s
 
 
 def test_the_commands_on_the_page_hold(place):
-    """docs/pod.md, from laptop to pod."""
+    """The commands in docs/pod.md, from laptop to pod."""
     page = (ROOT / "docs/pod.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"^```sh.*?\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     commands = [shlex.split(line) for line in blocks.splitlines() if line.startswith("experiments/launch/")]
@@ -457,7 +457,7 @@ def test_a_job_is_queued_again_until_it_is_done_unless_it_gets_nowhere(place, ha
 
 
 def test_the_word_that_a_job_waits_for_is_the_one_that_s2sjax_says():
-    """An interrupted run and a finished one both exit with 0: the job tells them apart by the first word of a line."""
+    """An interrupted and a finished run both exit with 0: the job distinguishes them by the first word of a line."""
     assert "grep -q '^interrupted'" in (LAUNCH / "slurm_job.sh").read_text()
     for file in ("s2sjax/training/loop.py", "s2sjax/startup.py"):
         assert re.search(r"""(say|print)\(f?"interrupted""", (ROOT / file).read_text()), file
@@ -485,7 +485,7 @@ def test_one_machine_needs_one_process_and_is_told_so(place):
     assert shlex.split(out.splitlines()[-1]) == [".venv/bin/s2sjax", *TRAIN[1:]]
 
 
-# Says its number, then does what the test set for it; "wait" ends well at a SIGTERM, as s2sjax does.
+# Prints its number, then does what the test sets for it; "wait" exits with 0 at a SIGTERM, as s2sjax does.
 STAND_IN = """
 echo "process $JAX_PROCESS_ID of $JAX_NUM_PROCESSES at $JAX_COORDINATOR_ADDRESS: $*"
 wait() {

@@ -25,7 +25,7 @@ class Pipe:
 
 
 def test_a_pipe_is_answered_as_its_lines_arrive(monkeypatch):
-    """No line waits for the next; a line that is not whole yet does; the last one may lack its end."""
+    """A complete line does not wait for the next one; the last one may lack its newline."""
     pipe = Pipe(monkeypatch)
     lines = standard_input.chunks(lambda line, index: line)
     for content, whole in ((b"\xef\xbb\xbfa\n", "a"), (b"b\r\nc", "b"), (b"d\n\xc3\xa9", "cd")):
@@ -52,7 +52,7 @@ def test_lines_that_cannot_be_read_are_named_counted_and_blank(capsys):
     assert refused.blanked([("a", "b"), bad, ("c", "d")]) == [("a", "b"), ("", ""), ("c", "d")]
     assert refused.without(["e"]) == ["e"]
     assert capsys.readouterr().err == "error: line 2 is odd: mend it\n"
-    with pytest.raises(UserError, match=r"^1 of 4 lines could not be read, their answers are empty lines: see above$"):
+    with pytest.raises(UserError, match=r"^1 of 4 lines could not be read and got empty answers: see the err"):
         refused.check()
     standard_input.Refused().check()
     standard_input.Refused().without([bad] * 50)
@@ -61,5 +61,5 @@ def test_lines_that_cannot_be_read_are_named_counted_and_blank(capsys):
 
 def test_a_closed_standard_input_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="standard input is closed: give it the lines"):
+    with pytest.raises(UserError, match="standard input is closed: redirect a file to it"):
         standard_input.chunks(lambda line, index: line)

@@ -1,4 +1,4 @@
-"""Who trains in a run folder is alone there, and whoever comes second learns who it is."""
+"""Only one process trains in a run folder, and a second one is told which process that is."""
 
 import errno
 import fcntl
@@ -35,11 +35,11 @@ def left_by(folder, holder):
 
 def refused(folder) -> str:
     with pytest.raises(UserError) as caught, lock.held(folder):
-        raise AssertionError("it is held twice")
+        raise AssertionError("the lock is held twice")
     return str(caught.value)
 
 
-def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
+def test_a_second_process_is_refused_and_told_the_holder(tmp_path):
     folder = tmp_path / "runs" / "mine"
     with lock.held(folder):
         message = refused(folder)
@@ -53,7 +53,7 @@ def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
     with lock.held(folder):
         (folder / "config.json").touch()
     assert os.listdir(folder) == ["config.json"]
-    with lock.held(folder):  # again, in the same process
+    with lock.held(folder):  # can be taken again in the same process
         pass
 
 
@@ -66,7 +66,7 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_left_by_a_killed_process_is_recognised(tmp_path, capsys):
+def test_the_lock_of_a_killed_process_is_released(tmp_path, capsys):
     left_by(tmp_path, lock._this_process()._replace(pid=123456))
     command = [sys.executable, "-c", HOLD, tmp_path / lock.NAME]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -81,7 +81,7 @@ def test_a_lock_left_by_a_killed_process_is_recognised(tmp_path, capsys):
 
 
 def test_a_lock_of_another_host_is_watched(tmp_path, quick, monkeypatch, capsys):
-    """Not every file system tells one host of the locks of another: a living holder touches the file."""
+    """Some file systems keep locks on one host only: a live holder touches the file."""
     left_by(tmp_path, ELSEWHERE)
     with monkeypatch.context() as patch:
         patch.setattr(lock._Lock, "_touched", lambda self: next(TIMES))
@@ -102,23 +102,23 @@ def test_the_holder_touches_the_file(tmp_path, quick):
             time.sleep(0.001)
 
 
-def test_a_deleted_file_lets_nobody_in_and_is_written_again(tmp_path, quick):
+def test_a_deleted_file_does_not_release_the_lock_and_is_written_again(tmp_path, quick):
     with lock.held(tmp_path):
         (tmp_path / lock.NAME).unlink()
         assert "is being trained by" in refused(tmp_path)
         lock.verify(tmp_path)
         assert f"is being trained by process {os.getpid()} of" in refused(tmp_path)
         (tmp_path / lock.NAME).unlink()
-        while not (tmp_path / lock.NAME).exists():  # now by the thread
+        while not (tmp_path / lock.NAME).exists():  # now the thread writes it
             time.sleep(0.001)
         lock.verify(tmp_path)
     assert not os.listdir(tmp_path)
-    lock.verify(tmp_path)  # nobody's
+    lock.verify(tmp_path)  # no longer held
 
 
 @pytest.mark.parametrize("supported", [True, False], ids=["flock", "no flock"])
-def test_whoever_has_lost_its_file_to_another_saves_nothing_more(tmp_path, monkeypatch, supported):
-    """Where folders cannot be locked, a second process comes in after the file is deleted: the first one ends."""
+def test_a_process_that_has_lost_the_lock_saves_nothing_more(tmp_path, monkeypatch, supported):
+    """If folders cannot be locked, a second process gets in when the file is deleted: the first one must stop."""
 
     def unsupported(file, *_, whole=fcntl.flock):
         if not supported or os.path.isdir(f"/proc/self/fd/{file}"):
@@ -145,7 +145,7 @@ def test_whoever_has_lost_its_file_to_another_saves_nothing_more(tmp_path, monke
             second.release()
 
 
-def test_a_training_whose_lock_is_lost_ends_before_it_saves(tmp_path, monkeypatch):
+def test_training_that_has_lost_the_lock_ends_before_it_saves(tmp_path, monkeypatch):
     experiment = Regression("mine", train=Train(steps=4, save_every=2, evaluate_every=0))
     folder = tmp_path / "run"
     monkeypatch.setattr(lock._Lock, "keep", lambda self: False)
@@ -169,13 +169,13 @@ def test_a_file_system_without_locks(tmp_path, quick, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"host": "half of i'])
-def test_a_torn_lock_is_taken_over(tmp_path, content):
+def test_an_incomplete_lock_file_is_taken_over(tmp_path, content):
     (tmp_path / lock.NAME).write_text(content)
     with lock.held(tmp_path):
         pass
 
 
-def test_folders_that_cannot_be_written_are_told(tmp_path, monkeypatch):
+def test_folders_that_cannot_be_written_are_reported(tmp_path, monkeypatch):
     (tmp_path / "thesis.tex").write_text("chapter 1")
     for folder in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "run"):
         assert refused(folder) == f"{tmp_path / 'thesis.tex'} is a file, not a folder: give another --out"
@@ -187,15 +187,15 @@ def test_folders_that_cannot_be_written_are_told(tmp_path, monkeypatch):
     assert refused(tmp_path) == f"cannot write in {tmp_path} (Permission denied): fix it, or give another --out"
 
 
-def test_training_holds_it_and_leaves_the_folder_of_another_alone(tmp_path):
+def test_training_holds_the_lock_and_does_not_touch_a_locked_folder(tmp_path):
     with lock.held(tmp_path / "run"):
         with pytest.raises(UserError, match="is being trained by process"):
             run.train(Regression("mine"), tmp_path / "run")
         assert os.listdir(tmp_path / "run") == [lock.NAME]
 
 
-def test_all_processes_learn_what_the_leader_found(tmp_path, monkeypatch):
-    """This is process 1 of 2: it neither opens nor writes the file, and hears the refusal of process 0."""
+def test_all_processes_raise_if_the_leader_is_refused(tmp_path, monkeypatch):
+    """Process 1 of 2 neither opens nor writes the file, and raises the error of process 0."""
     refusal = "runs/x is being trained by process 7"
 
     def gather(rows, tiled):
@@ -211,4 +211,4 @@ def test_all_processes_learn_what_the_leader_found(tmp_path, monkeypatch):
     refusal = ""
     with lock.held(tmp_path / "run"):
         assert not (tmp_path / "run").exists()
-    assert len(set(waited)) == 2, "each barrier has a name of its own"
+    assert len(set(waited)) == 2, "each barrier must have a different name"

@@ -1,4 +1,4 @@
-"""Scale on paper: bytes against programs compiled for eight fake devices, seconds against one H200."""
+"""Tests of the cost model: memory against programs compiled for eight simulated devices, time against one H200."""
 
 import functools
 import re
@@ -33,7 +33,7 @@ MESHES = [Mesh(8, 1, 1), Mesh(1, 8, 1), Mesh(2, 4, 1), Mesh(4, 1, 2)]
 def program(model, vocabulary=200, length=16, rows=8, **train) -> Program:
     data = config.Data(shared=True, buckets=((length, length),), tokens=2 * length * rows)
     train = config.Train(label_smoothing=0.1, **train)
-    task = Translation("planned", data, model, train).task()
+    task = Translation("planned", data=data, model=model, train=train).task()
     return Program(task.replace(assets=task.assumed_assets((vocabulary, vocabulary))))
 
 
@@ -41,7 +41,7 @@ def program(model, vocabulary=200, length=16, rows=8, **train) -> Program:
 
 
 def placed(planned: Program, mesh: Mesh):
-    """The state's shapes on real (fake) devices, and the mesh."""
+    """The shapes of the state on eight simulated devices, and the mesh."""
     where = meshes.make_mesh(config.Mesh(*mesh))
     table = meshes.shardings(planned.state, where, planned.rules if mesh.tensor > 1 else ())
     put = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -71,7 +71,7 @@ CASES = [(name, mesh) for name in TINY for mesh in MESHES] + [("deep", Mesh(1, 8
 
 @pytest.mark.parametrize("name, mesh", [slow_or_exhaustive(*case) for case in CASES])
 def test_memory_against_the_compiled_program(name, mesh):
-    """The state to the byte, all of it within 25 %; of many layers only one is gathered at a time."""
+    """The state is exact, total memory is within 25 %; only one layer of a stack is gathered at a time."""
     deep = config.replace(TINY["transformer"], encoder_layers=8, decoder_layers=8)
     planned, rows = program(TINY.get(name, deep)), 4
     state, where = placed(planned, mesh)
@@ -105,7 +105,7 @@ def test_flops_are_those_of_xla_where_there_is_no_loop_and_all_of_them_where_the
 
 @pytest.mark.slow
 def test_a_training_step_has_three_products_for_each_forward():
-    """6 FLOPs a weight and token (Kaplan et al. 2020), attention besides."""
+    """6 FLOPs per weight and token (Kaplan et al. 2020), plus attention."""
     planned = program(TINY["transformer"])
     work, tokens = planned.work(4), 4 * 16
     matrices = 2 * (4 * 64 * 64 + 2 * 64 * 128) + 2 * (8 * 64 * 64 + 2 * 64 * 128) + 64 * 200
@@ -125,14 +125,14 @@ def test_micro_batches_do_the_same_products():
 UNSEEN = {
     "RNNsearch 1024, 256 x 64": (27.4, 0.25),
     "Transformer-base, 96 x 256": (29.9, 0.25),
-    # Too short, by 25%: the four layers are loops whose other operations, too, take their time to be launched.
+    # 25% too short: the four layers are loops whose other operations also have a launch time.
     "Luong 4 x 1024, 256 x 64": (31.5, 0.30),
 }
 
 
 @zoo.each(UNSEEN, quick=("RNNsearch 1024, 256 x 64",))
 def test_step_time_against_one_h200(name):
-    """Milliseconds of docs/benchmarks.md, `s2sjax bench train`, of models and shapes that calibrated nothing."""
+    """Milliseconds in docs/benchmarks.md, `s2sjax bench train`, of models and shapes not used for calibration."""
     case, (milliseconds, bound) = bench.SIZES["base"].cases[name], UNSEEN[name]
     planned = program(case.model, case.vocabulary, case.length, case.rows, dtype="bfloat16")
     assert 1e3 * planned.computing(ONE, H200, case.rows) == pytest.approx(milliseconds, rel=bound)
@@ -148,8 +148,8 @@ def test_each_axis_exchanges_what_it_must():
     assert scattered == (whole - small) / 8 + small
     parameters, _ = planned.exchanging(Mesh(1, 8, 1), H200._replace(link=1.0), 4)
     assert parameters == pytest.approx(3 * (whole - scattered), rel=1e-6)
-    # Megatron: in each of 2 + 2 blocks, what leaves and enters attention and feed-forward, [4, 16, 64] in float32;
-    # queries, keys and values are three products, and cross attention is one attention more.
+    # Megatron: in each of 2 + 2 blocks, the inputs and outputs of attention and feed-forward, [4, 16, 64] in float32;
+    # queries, keys and values are three products, and cross attention is one more attention.
     _, activations = planned.exchanging(Mesh(1, 1, 2), H200._replace(link=1.0), 4)
     one = 2 * 1 / 2 * 4 * 16 * 64 * 4
     assert activations == pytest.approx((2 * 6 + 2 * 10) * one, rel=1e-6)
@@ -157,7 +157,7 @@ def test_each_axis_exchanges_what_it_must():
 
 def test_an_axis_beyond_a_node_goes_by_the_network():
     assert H200.axis(stride=1, size=8) == 450e9
-    assert H200.axis(stride=1, size=64) == 400e9  # the eight of a node have a way each
+    assert H200.axis(stride=1, size=64) == 400e9  # each of the eight chips of a node has its own link
     assert H200.axis(stride=8, size=8) == 50e9
     assert chips.CHIPS["v5p"].axis(stride=16, size=256) == 200e9
 
@@ -256,7 +256,7 @@ def test_mistakes_are_one_line(call, page, arguments, message):
 
 def test_planning_needs_no_data():
     data = config.Data(config.TextFiles(train=("nowhere.tsv",)), buckets=((6, 6),), tokens=96)
-    experiment = Translation("absent", data, TINY["recurrent"])
+    experiment = Translation("absent", data=data, model=TINY["recurrent"])
     with pytest.raises(UserError, match=r"nowhere.tsv.*; or give --source-size and --target-size"):
         report.plan(experiment, 8)
     spelt = config.Text("words", spelling=config.Spelling(on=True))

@@ -1,4 +1,4 @@
-"""What can be tested of `s2sjax plan --compile` without the TPU compiler; tests/test_tpu.py is about the programs."""
+"""Tests of `s2sjax plan --compile` that need no TPU compiler; tests/test_tpu.py tests the compiled programs."""
 
 import importlib.util
 import platform
@@ -10,7 +10,7 @@ import pytest
 
 from s2sjax import config
 from s2sjax.core import device
-from s2sjax.core.rows import gather_for_loop, gather_whole, keep_rows_split
+from s2sjax.core.rows import constrain_batch_sharding, gather_for_loop, gather_whole
 from s2sjax.errors import UserError
 from s2sjax.plan import compiled, compiled_report, hlo, records, report, topologies
 from s2sjax.tasks import Translation
@@ -35,7 +35,7 @@ def test_a_topology_that_does_not_exist_names_those_that_do():
 
 
 @pytest.mark.parametrize("machine, installed, message", [
-    ("aarch64", True, r"runs on x86-64 Linux and not here \(Linux on aarch64\): use such a machine"),
+    ("aarch64", True, r"runs on x86-64 Linux, not on Linux on aarch64: use such a machine"),
     ("x86_64", False, r'libtpu, is not installed: pip install -e "\.\[tpu\]", which needs no TPU'),
 ])  # fmt: skip
 def test_without_the_compiler_it_says_what_to_install_and_where(monkeypatch, machine, installed, message):
@@ -90,7 +90,7 @@ def test_collectives_with_their_axis_their_bytes_and_how_often():
 
 
 def test_a_chain_that_goes_on_beside_a_loop_is_one_collective():
-    """Its parts, of which some are in the body of the loop, have one channel."""
+    """The parts of an asynchronous collective share a channel, also across a loop and its body."""
     link = '%part = bf16[16,8]{1,0} all-gather(%p), channel_id=3, frontend_attributes={chain_id="0"}'
     text = PROGRAM.replace("ENTRY %main () -> f32[] {", f"ENTRY %main () -> f32[] {{\n  {link}")
     text = text.replace("channel_id=3, replica_groups=[2,4]<=[4,2]T(1,0)", 'channel_id=3, attributes={chain_id="0"}')
@@ -115,7 +115,7 @@ def test_groups_of_devices_as_xla_writes_them(groups, axes):
 def test_padding_to_the_tiles_of_the_chip():
     (narrow,) = hlo.arrays("bf16[32,64]{1,0:T(8,128)(2,1)}")
     assert (narrow.bytes, narrow.padded) == (32 * 64 * 2, 32 * 128 * 2)
-    assert hlo.arrays("f32[16,128]{0,1:T(8,128)}")[0].padded == 128 * 128 * 4  # the first dimension lies last
+    assert hlo.arrays("f32[16,128]{0,1:T(8,128)}")[0].padded == 128 * 128 * 4  # the first dimension is minor
     assert hlo.arrays("f32[3,5]")[0].padded == 60
     assert [str(each) for each in hlo.Module(PROGRAM).written() if each.padded > each.bytes] == [
         "bf16[4,8]", "bf16[32,64]", "bf16[16,8]"
@@ -136,14 +136,16 @@ GNMT = config.GNMT(width=64, embedding=64, layers=2)
 
 
 def gathered_for_fsdp(model: config.ModelConfig, rows: int) -> list[hlo.Collective]:
-    """What the train step of a small model gathers, on eight simulated devices."""
+    """The arrays that the train step of a small model gathers on eight simulated devices."""
     train = config.Train(mesh=config.Mesh(fsdp=8))
-    task = Translation("fsdp", config.Data(shared=True, buckets=((12, 12),), tokens=24 * rows), model, train).task()
+    task = Translation(
+        "fsdp", data=config.Data(shared=True, buckets=((12, 12),), tokens=24 * rows), model=model, train=train
+    ).task()
     task = task.replace(assets=task.assumed_assets((512, 512)))
     mesh = meshes.make_mesh(train.mesh)
-    from s2sjax.run import beginning
+    from s2sjax.train_run import make_init_fn
 
-    state = meshes.abstract_state(beginning(task), mesh, (), jax.random.key(0))
+    state = meshes.abstract_state(make_init_fn(task), mesh, (), jax.random.key(0))
     programs = Programs(make_train_step(task.loss(), optimizer(train), train, 0), state, mesh)
     module = hlo.Module(programs.lower(task.abstract_batch((12, 12), rows)).compile().as_text())
     found = module.collectives({"data": 1, "fsdp": 8, "tensor": 1})
@@ -163,9 +165,9 @@ def test_with_fsdp_no_device_gathers_the_rows_of_others(model):
 
 def test_outside_of_a_mesh_nothing_is_constrained():
     x = np.ones((8, 3), np.float32)
-    assert keep_rows_split(x) is x and gather_whole(x) is x
+    assert constrain_batch_sharding(x) is x and gather_whole(x) is x
     with jax.set_mesh(meshes.make_mesh(config.Mesh())):  # no fsdp
-        assert keep_rows_split(x) is x and gather_whole(x) is x and gather_for_loop(x) is x
+        assert constrain_batch_sharding(x) is x and gather_whole(x) is x and gather_for_loop(x) is x
     with jax.set_mesh(meshes.make_mesh(config.Mesh(fsdp=4, tensor=2))):  # tensor may split it
         assert gather_for_loop(x) is x
 
@@ -212,13 +214,13 @@ def test_the_table_of_the_page_is_the_stored_one():
         assert np.prod(each.mesh) == each.chips
 
 
-# ---------------------------------------------------------------------------------- what may fit
+# --------------------------------------------------------------------------- changes that may fit
 
 
 def fake_target(**train) -> compiled.Target:
-    """Of 8 chips, without their devices."""
+    """A target of 8 chips without devices."""
     data = config.Data(buckets=((4, 4),), tokens=8 * 64)
-    task = Translation("large", data, config.Luong(), config.Train(**train)).task()
+    task = Translation("large", data=data, model=config.Luong(), train=config.Train(**train)).task()
     target = object.__new__(compiled.Target)
     target.experiment, target.task = task.experiment, task
     target.mesh = meshes.make_mesh(config.Mesh())
@@ -255,8 +257,8 @@ def test_the_message_of_the_compiler_is_understood(message):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--compile", "v6e-17"], "there is no topology 'v6e-17': did you mean v6e:"),
-    (["--compile", "v6e-16", "--devices", "8"], "--compile v6e-16 says the devices: leave out --devices"),
-    (["--compile", "v6e-16", "--chip", "v6e"], "--compile v6e-16 says the devices: leave out --chip"),
+    (["--compile", "v6e-16", "--devices", "8"], "--compile v6e-16 determines the devices: leave out --devices"),
+    (["--compile", "v6e-16", "--chip", "v6e"], "--compile v6e-16 determines the devices: leave out --chip"),
     (["--mesh", "4x2x1"], "--mesh is for --compile TOPOLOGY: give both"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(call, arguments, message):

@@ -1,4 +1,4 @@
-"""A pod in a box: real processes that meet over loopback, are killed, told to stop, and go on in another number."""
+"""Pods of real processes on one machine: killed, interrupted, and resumed with another number of processes."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from conftest import said_by_us, seed_of
 from s2sjax import launch, run
 from s2sjax.training.checkpoints import Checkpoints
 
-# The page is run by every process: it notes which examples each step of each process sees. In the step that HOLD names
-# ("4 all": all processes, "4 1": process 1) it waits for the file GO: what a test does happens there.
+# Every process runs this experiment file, which records the examples of each step of each process. At the step that
+# HOLD names ("4 all": all processes, "4 1": process 1) it waits for the file GO, so that a test can act there.
 PAGE = """
 import json, os, time
 import jax
@@ -50,16 +50,16 @@ experiment = Translation(
     show=("abcd",),
 )
 """
-# A shell starts jobs in the background with Ctrl-C ignored, and tests may be one.
+# A shell starts background jobs with SIGINT ignored, and the tests may be one.
 LAUNCH = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from s2sjax.cli import main; main()"
 EXAMPLES, EPOCHS, PER_EPOCH = 70, 3, 7
-HEARTBEAT = 15  # seconds; half of what users have
-WAIT = 600  # seconds; what takes so long has failed
+HEARTBEAT = 15  # seconds; half of the default
+WAIT = 600  # seconds after which a test fails
 pytestmark = pytest.mark.timeout(1800)  # many processes, each of which imports JAX and compiles
 
 
 class Pod:
-    """Starts pods on one page, one after the other, and reads what they left."""
+    """Starts pods with one experiment file, one after the other, and reads what they wrote."""
 
     def __init__(self, folder: Path):
         self.folder, self.life = folder, 0
@@ -92,7 +92,7 @@ class Pod:
         return [note for note in notes if life in (None, note[0])]
 
     def wait_for(self, step: int, process: subprocess.Popen) -> None:
-        """Until this life has begun the step."""
+        """Waits until the current pod has begun the step."""
         end = time.monotonic() + WAIT
         while not any(at >= step for _, at, _ in self.notes(self.life)):
             assert process.poll() is None, process.communicate()
@@ -104,7 +104,7 @@ class Pod:
         return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
     def results(self, out: str) -> dict:
-        """What its one evaluation found."""
+        """The metrics of its only evaluation."""
         (file,) = (self.folder / out / "evaluations").glob("*/results.json")
         return json.loads(file.read_text())["metrics"]
 
@@ -113,11 +113,11 @@ class Pod:
         return {line["step"]: line["dev_loss"] for line in lines if "dev_loss" in line}
 
     def fingerprints(self, out: str) -> dict:
-        return Checkpoints(self.folder / out / "checkpoints", read_only=True)._header(EPOCHS * PER_EPOCH)["leaves"]
+        return Checkpoints(self.folder / out / "checkpoints", read_only=True).header(EPOCHS * PER_EPOCH)["leaves"]
 
 
 def children(process: subprocess.Popen) -> list[int]:
-    """The processes of a pod, in their order."""
+    """The ids of the processes of a pod, in order."""
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
@@ -128,7 +128,7 @@ def pod(tmp_path_factory) -> Pod:
 
 @pytest.fixture(scope="module")
 def whole(pod) -> tuple[str, str]:
-    """What an undisturbed pod of 2 x 4 printed."""
+    """The output of an undisturbed pod of 2 x 4."""
     code, out, err = pod.finish(2, 4, "whole")
     assert code == 0, err
     return out, err
@@ -147,7 +147,7 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert pod.dev_losses("whole") == pytest.approx(pod.dev_losses("alone"), rel=1e-5)
     assert list(pod.dev_losses("whole")) == [7, 14, 21]
     results = [pod.results(name) for name in ("whole", "alone")]
-    assert results[0] == results[1]  # the score of the test set, its 21 lines spread over 8 devices or not
+    assert results[0] == results[1]  # scores of the 21 lines of the test set, on 8 devices and on one
     code, _, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
     assert (code, err) == (0, "") and pod.results("alone") == results[0]
     assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
@@ -168,7 +168,7 @@ SPLIT = {
 
 @zoo.each(SPLIT, "name", quick=(), rare=("2x3", "4x1"))
 def test_hosts_that_split_products_go_on_and_evaluate_as_one_device_does(pod, whole, name):
-    """A tensor axis that spans hosts: those of one group hold the same rows, and save what they hold together."""
+    """A tensor axis that spans hosts: the hosts of a group hold the same rows and save their shards together."""
     processes, devices, *mesh = SPLIT[name]
     killed_again_and_again(pod, f"split-{name}", [(processes, devices, 11, *mesh)], delay=0, last=SPLIT[name])
     before = pod.results(f"split-{name}")
@@ -183,11 +183,11 @@ def test_so_do_pods_killed_at_random(pod, whole):
 
 
 def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsdp", "2", "--train.mesh.tensor", "4")):
-    """Pods that are killed, each in the given step; the last one, with another mesh, comes to the end."""
+    """Kills pods, each in the given step; the last pod, with another mesh, runs to the end."""
     chance = random.Random(seed_of(5))
     before = pod.life
     for processes, devices, step, *fields in kills:
-        # A step further than the one that is killed: a pod that comes there before its end waits for it.
+        # With a delay the pod is killed around an earlier step; if it reaches `step` before that, it waits there.
         process = pod.start(processes, devices, out, *fields, hold=f"{step} all")
         pod.wait_for(step - (delay > 0), process)
         time.sleep(chance.uniform(0, delay))
@@ -195,7 +195,7 @@ def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsd
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=WAIT)
         assert process.returncode
-    processes, devices, *mesh = last  # it splits products, too, and so evaluates: the score is the same
+    processes, devices, *mesh = last  # with tensor parallelism, also in evaluation: the score is the same
     code, _, err = pod.finish(processes, devices, out, *mesh)
     assert code == 0, err
     results = [pod.results(name) for name in ("whole", out)]
@@ -210,7 +210,7 @@ def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsd
     for epoch in range(EPOCHS):
         steps = range(epoch * PER_EPOCH, (epoch + 1) * PER_EPOCH)
         assert sorted(number for step in steps for number in final[step]) == list(range(EXAMPLES))
-    for step, lives in seen.items():  # and whoever ran a step before, in whatever number, ran it on the same examples
+    for step, lives in seen.items():  # earlier runs of a step, with any number of processes, had the same examples
         assert all(set(ids) <= set(final[step]) for ids in lives.values())
     assert pod.losses(out) == pytest.approx(pod.losses("whole"), abs=1e-5)
 
@@ -219,7 +219,7 @@ def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsd
     "lost", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.exhaustive)]
 )
 def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_on_bit_for_bit(pod, whole, lost):
-    """Process 0, which the others report to, or another one."""
+    """The host is process 0, the coordinator, or another one."""
     out = f"lost-{lost}"
     process = pod.start(2, 4, out, hold=f"8 {lost}")
     pod.wait_for(8, process)
@@ -242,7 +242,7 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
         os.kill(children(process)[1], signal.SIGTERM)
     else:
         process.terminate()
-    time.sleep(5)  # XLA looks for a SIGTERM once a second; the pod stands still meanwhile
+    time.sleep(5)  # XLA polls for a SIGTERM once a second; the pod waits meanwhile
     pod.go.touch()
     said, err = process.communicate(timeout=WAIT)
     assert process.returncode == 0, err
@@ -276,7 +276,7 @@ def test_a_second_pod_is_refused_and_a_ctrl_c_saves_once(pod):
     code, out, err = pod.finish(2, 1, "pressed")
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {pod.folder / 'pressed'} is being trained by process ") and err.count("\n") == 1
-    process.send_signal(signal.SIGINT)  # alone: the processes are in a group of their own
+    process.send_signal(signal.SIGINT)  # only to the launcher: the processes have their own group
     time.sleep(5)  # as above
     go.touch()
     said, err = process.communicate(timeout=WAIT)
@@ -329,14 +329,14 @@ def test_a_process_that_dies_at_a_save_is_named_and_not_the_checkpoint(pod, monk
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
-    """Each once, though the hosts share rows."""
+    """Each example is listed once, although the hosts share rows."""
     wild = ["--train.learning_rate", "1e38", "--train.clip", "0", "--train.max_skipped", "1"]
     code, _, err = pod.finish(2, 3, "wild", "--train.mesh.tensor", "2", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
     assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"check the examples in {file}" in err
     (skipped,) = map(json.loads, file.read_text().splitlines())
     seen = [number for _, step, ids in pod.notes(pod.life) if step == skipped["step"] - 1 for number in ids]
-    assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6): those of both
+    assert sorted(skipped["examples"]) == sorted(seen) and len(seen) == 10  # 120 // (6 + 6) rows, on both hosts
 
 
 SLOW_TO_READ = """
@@ -354,7 +354,7 @@ pairs.read = slowly
 
 @pytest.mark.exhaustive
 def test_the_others_wait_while_process_0_fetches_the_data(pod):
-    """Longer than the half minute that a process gets to come to a collective of the devices."""
+    """They wait longer than the half minute after which a collective of the devices times out."""
     pod.page.write_text(SLOW_TO_READ + PAGE)
     try:
         code, _, err = pod.finish(2, 1, "fetched", "--train.steps", "3")

@@ -1,4 +1,4 @@
-"""docs/python.md, typed by a user; and what it says of mistakes, of what is kept, and of corpora in memory."""
+"""Runs the code of docs/python.md, and tests its statements about errors, caching, and corpora in memory."""
 
 import json
 import os
@@ -24,12 +24,12 @@ PYPROJECT = Path(s2sjax.__file__).parents[1] / "pyproject.toml"
 PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-pytestmark = pytest.mark.slow  # all need the run of the page
+pytestmark = pytest.mark.slow  # all need the run that the page trains
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory) -> tuple[Path, dict]:
-    """The folder in which the page was typed, and the names that it defined."""
+    """The folder in which the code of the page was executed, and the names that it defined."""
     folder, names = tmp_path_factory.mktemp("page"), {}
     everything = jax.devices()
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def test_the_page_runs_and_its_files_are_there(typed):
     assert len(narrow.outputs) == 15 and len(names["outputs"]) == 3
 
 
-def test_parameters_and_programs_are_made_once(typed, one_device, monkeypatch, capsys):
+def test_parameters_and_programs_are_cached(typed, one_device, monkeypatch, capsys):
     folder, _ = typed
     made, restored = [], []
     build, restore = Translator.__init__, s2sjax.run.Run._restore
@@ -69,7 +69,7 @@ def test_parameters_and_programs_are_made_once(typed, one_device, monkeypatch, c
     run = s2sjax.load(folder / "runs/backwards")
     one = run.decode("abc")
     assert isinstance(one, str) and run.decode(["abc", ""]) == [one, ""]
-    assert run.decode(["abc"], beam=4) == [one]  # that of the experiment
+    assert run.decode(["abc"], beam=4) == [one]  # the beam of the experiment
     run.score([("abc", "cba")])
     run.evaluate("dev")
     assert (len(made), len(restored)) == (1, 1)
@@ -91,7 +91,7 @@ def test_lines_may_come_from_a_generator_and_unknown_characters_are_reported(typ
         run.score([("abc", "xba")])
 
 
-def test_the_score_is_that_of_the_search(typed, one_device):
+def test_score_agrees_with_the_search(typed, one_device):
     run = s2sjax.load(typed[0] / "runs/backwards")
     best, second = run.nbest(["abc"], 2)[0]
     assert best.score >= second.score and best.text != second.text
@@ -122,13 +122,15 @@ def test_the_score_is_that_of_the_search(typed, one_device):
         (lambda run: run.evaluations()[0]["bleu"], "has no bleu: it has exact, cer"),
     ],
 )
-def test_mistakes_are_one_line(typed, one_device, action, message):
+def test_error_messages_are_one_line(typed, one_device, action, message):
     run = s2sjax.load(typed[0] / "runs/backwards")
     assert message in refused(lambda: action(run))
 
 
-def test_a_run_that_writes_no_text_predicts(tmp_path, one_device, capsys):
-    experiment = tasks.Regression("fib", Windows(Fibonacci(60), steps=4), train=config.Train(steps=2, evaluate_every=0))
+def test_a_run_that_does_not_generate_text_predicts(tmp_path, one_device, capsys):
+    experiment = tasks.Regression(
+        "fib", data=Windows(Fibonacci(60), steps=4), train=config.Train(steps=2, evaluate_every=0)
+    )
     run = s2sjax.train(experiment, tmp_path / "fib")
     (one, two) = run.decode(["1 1 2 3", "5 8 13 21"])
     assert run.decode("1 1 2 3") == one and np.isfinite(two.value) and run.decode([]) == []
@@ -145,7 +147,7 @@ def test_a_run_that_writes_no_text_predicts(tmp_path, one_device, capsys):
 # ------------------------------------------------------------------------------ corpora in memory
 
 
-def test_a_run_keeps_examples_in_memory_and_prints_none_of_them(typed, one_device, tmp_path):
+def test_a_run_stores_examples_in_memory_and_does_not_print_them(typed, one_device, tmp_path):
     folder, names = typed
     run = names["run"]
     assert "abc" not in repr(names["corpus"]) + repr(names["experiment"]) + repr(run) + repr(run.task)
@@ -168,7 +170,7 @@ def test_a_run_keeps_examples_in_memory_and_prints_none_of_them(typed, one_devic
     assert "contains another experiment: its data.corpus." in message and len(message) < 400
 
 
-def test_a_damaged_copy_is_named(typed, tmp_path):
+def test_a_damaged_copy_is_reported(typed, tmp_path):
     copy = shutil.copytree(typed[0] / "runs/backwards", tmp_path / "copy")
     (file,) = (copy / "data").glob("test-*.jsonl")
     whole = file.read_text()
@@ -178,7 +180,7 @@ def test_a_damaged_copy_is_named(typed, tmp_path):
     assert "cannot be read" in refused(lambda: s2sjax.load(copy))
 
 
-def test_a_type_checker_knows_what_the_doors_return(tmp_path):
+def test_a_type_checker_knows_the_return_types_of_the_public_functions(tmp_path):
     (tmp_path / "user.py").write_text(
         "import s2sjax\n"
         "reveal_type(s2sjax.load('x'))\n"

@@ -1,4 +1,4 @@
-"""Opening experiments and run folders: what is taken, what is refused, and in which words."""
+"""Experiment files and run folders: what is accepted, what is refused, and the error messages."""
 
 import gc
 import json
@@ -8,29 +8,21 @@ import shutil
 import jax
 import jax.numpy as jnp
 import pytest
+from conftest import refused
 
-from s2sjax import config, folder, run
+from s2sjax import config, folder, run, train_run
 from s2sjax.config import Data, Evaluate, Luong, Synthetic, TextFiles, Train
 from s2sjax.data import Example, batches, sources
-from s2sjax.errors import UserError
 from s2sjax.tasks import LanguageModel, Regression, Task, Translation
 from s2sjax.tasks.regression import Fibonacci, Windows
 from s2sjax.training import loop
 
 TINY = Translation(
     "tiny",
-    Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
-    Luong(width=8, embedding=4, layers=1),
-    Train(steps=2, warmup=1),
+    data=Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
+    model=Luong(width=8, embedding=4, layers=1),
+    train=Train(steps=2, warmup=1),
 )
-
-
-def refused(build) -> str:
-    with pytest.raises(UserError) as caught:
-        build()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # -------------------------------------------------------------------------- experiment files
@@ -42,7 +34,7 @@ def written(tmp_path, text: str) -> str:
     return str(path)
 
 
-def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
+def test_an_experiment_file_is_read_again_each_time(tmp_path):
     text = "from s2sjax.tasks import Translation\nexperiment = Translation('{}')"
     assert run.load_experiment(written(tmp_path, text.format("a"))).name == "a"
     assert run.load_experiment(written(tmp_path, text.format("b"))).name == "b"
@@ -63,12 +55,12 @@ def test_an_experiment_file_is_read_afresh_each_time(tmp_path):
         ),
         (
             "from s2sjax.config import *\nTransformer(width=10, heads=4)",
-            ", line 2: model.width 10 does not divide into model.heads 4: try width 8",
+            ", line 2: model.width 10 is not divisible by model.heads 4: try width 8",
         ),
         ("from s2sjax.tasks import *\nTranslation()", ", line 2: TypeError: "),
     ],
 )
-def test_a_faulty_experiment_file_is_named_with_the_line(tmp_path, text, message):
+def test_an_error_in_an_experiment_file_is_reported_with_its_line(tmp_path, text, message):
     path = written(tmp_path, text)
     assert refused(lambda: run.load_experiment(path)).startswith(path + message)
 
@@ -90,7 +82,7 @@ def changed(section: str, **fields) -> Translation:
 
 
 def as_started(experiment) -> Translation:
-    """With the length of the schedule of a run that began with TINY.train.steps."""
+    """The experiment with the schedule length of a run that began with TINY.train.steps."""
     return config.replace(experiment, train=config.replace(experiment.train, schedule_steps=TINY.train.steps))
 
 
@@ -113,14 +105,14 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
         config.replace(TINY, show=("abc",)),
     ],
 )
-def test_how_long_and_how_it_is_watched_may_change(tmp_path, experiment):
+def test_settings_of_length_and_logging_may_change(tmp_path, experiment):
     start(tmp_path)
     start(tmp_path, experiment)
     assert run.load(tmp_path).experiment == as_started(experiment)
 
 
-def test_a_run_made_before_a_field_existed_goes_on(tmp_path):
-    """A field that came later has its default."""
+def test_a_run_made_before_a_field_existed_continues(tmp_path):
+    """A field that was added later has its default."""
     start(tmp_path)
     page = json.loads((tmp_path / "config.json").read_text())
     del page["experiment"]["data"]["packing"]
@@ -141,7 +133,7 @@ def test_a_run_made_before_a_field_existed_goes_on(tmp_path):
         (changed("evaluate", metrics=("cer",)), "its evaluate.metrics is ['exact'], not ['cer']"),
     ],
 )
-def test_what_it_is_may_not(tmp_path, experiment, words):
+def test_other_settings_may_not_change(tmp_path, experiment, words):
     start(tmp_path)
     before = (tmp_path / "config.json").read_bytes()
     message = refused(lambda: start(tmp_path, experiment))
@@ -150,20 +142,20 @@ def test_what_it_is_may_not(tmp_path, experiment, words):
     assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_other_training_data_are_refused(tmp_path):
+def test_different_training_data_is_refused(tmp_path):
     start(tmp_path)
     other = [Example("abc", ("cba",))]
     assert refused(lambda: folder.start_task(TINY, tmp_path, other)).startswith("the training data has changed since")
 
 
-def test_a_start_that_was_killed_before_its_config_was_whole_starts_over(tmp_path):
+def test_a_run_that_was_killed_before_its_config_was_written_starts_over(tmp_path):
     start(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / ".config.json.partial")
     start(tmp_path)
     assert run.load(tmp_path).experiment == as_started(TINY)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("chapter 1")
     assert "contains something that is not a run: give another --out" in refused(lambda: start(tmp_path))
     assert "is a file, not a folder: give another --out" in refused(lambda: start(tmp_path / "thesis.tex"))
@@ -178,7 +170,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         (b"[]", "list indices must be"),
         (b"{}", "it has no 'data'"),
         (b'{"data": "", "assets": 3, "experiment": {}}', "not iterable"),
-        (b'{"data": "", "assets": {}, "experiment": 5}', "it holds no experiment"),
+        (b'{"data": "", "assets": {}, "experiment": 5}', "it contains no experiment"),
         (b'{"data": "", "assets": {}, "experiment": {"kind": "Nought"}}', "there is no 'Nought'"),
         (
             b'{"data": "", "assets": {}, "experiment": {"kind": "s2sjax.tasks.translation:Translation"}}',
@@ -186,7 +178,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         ),
     ],
 )
-def test_a_damaged_config_is_told(tmp_path, content, reason):
+def test_a_damaged_config_is_reported(tmp_path, content, reason):
     (tmp_path / "config.json").write_bytes(content)
     message = refused(lambda: run.load(tmp_path))
     assert message.startswith(f"{tmp_path / 'config.json'} cannot be read (")
@@ -208,15 +200,15 @@ def test_a_vocabulary_that_does_not_match_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "metrics, best", [(("exact", "cer"), "max"), (("cer", "exact"), "min"), (("ter",), "min"), (("bleu",), "max")]
 )
-def test_the_first_metric_says_which_checkpoint_is_best(tmp_path, monkeypatch, metrics, best):
+def test_the_first_metric_determines_the_best_checkpoint(tmp_path, monkeypatch, metrics, best):
     asked = []
-    monkeypatch.setattr(run, "Checkpoints", lambda *arguments: asked.append(arguments[:4]))
+    monkeypatch.setattr(folder, "Checkpoints", lambda *given, read_only, **_: asked.append((*given, read_only)))
     judged = config.replace(TINY, evaluate=Evaluate(metrics=metrics))
     run.Run(tmp_path, judged.task()).checkpoints(read_only=True)
     assert asked == [(tmp_path / "checkpoints", 2, best, True)]
 
 
-def test_dev_lines_are_spread_over_a_sorted_file_and_over_the_corpora_of_a_mixture():
+def test_dev_lines_are_sampled_from_the_whole_file_and_from_all_corpora_of_a_mixture():
     sort = [Example(str(length), ("x",)) for length in range(100)]
     assert [int(found.source) for found in TINY.task().dev_sample(sort, 4)] == [0, 25, 50, 75]
     assert TINY.task().dev_sample(sort, 1000) == sort
@@ -224,7 +216,7 @@ def test_dev_lines_are_spread_over_a_sorted_file_and_over_the_corpora_of_a_mixtu
     assert [int(found.source) for found in TINY.task().dev_sample(mixed, 4)] == [0, 40, 80, 90]
 
 
-def test_the_dev_lines_of_a_language_model_follow_each_other():
+def test_the_dev_lines_of_a_language_model_are_consecutive():
     task = LanguageModel("text").task()
     assert task.dev_sample(["a", "b", "c", "d"], 2) == ["a", "b"]
 
@@ -245,13 +237,13 @@ def test_a_test_file_that_is_missing_is_refused_before_training(tmp_path):
     assert "no.tsv" in message and not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_an_ensemble_is_of_one_task(tmp_path):
-    series = Regression("series", Windows(Fibonacci(200)), train=Train(steps=1, warmup=1, evaluate_every=0))
+def test_an_ensemble_requires_one_task(tmp_path):
+    series = Regression("series", data=Windows(Fibonacci(200)), train=Train(steps=1, warmup=1, evaluate_every=0))
     runs = [run.Run(tmp_path, e.task()) for e in (TINY, series)]
     assert "an ensemble requires runs of one task" in refused(lambda: runs[0].check_ensemble(runs[1:]))
 
 
-def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_search(tmp_path):
+def test_a_beam_wider_than_the_vocabulary_is_refused_even_without_evaluations_during_training(tmp_path):
     wide = config.replace(TINY, search=config.Search(beam=8), train=Train(steps=2, evaluate_every=0))
     assert (
         refused(lambda: run.train(wide, tmp_path)) == "search.beam 8 is larger than the target vocabulary (7): lower it"
@@ -259,7 +251,7 @@ def test_a_beam_wider_than_the_vocabulary_is_refused_even_if_only_the_end_would_
 
 
 def test_the_split_that_is_evaluated():
-    default = lambda corpus: Translation("x", Data(corpus)).task().default_split
+    default = lambda corpus: Translation("x", data=Data(corpus)).task().default_split
     assert default(Synthetic(dev=1, test=1)) == "test"
     assert default(TextFiles(train=("a",), dev=("b",))) == "dev"
     assert default(TextFiles(train=("a",))) is None
@@ -268,8 +260,8 @@ def test_the_split_that_is_evaluated():
 
 @pytest.mark.slow
 def test_a_resumed_run_holds_as_many_bytes_as_a_fresh_one(tmp_path, monkeypatch):
-    """At the first step: restored, not restored beside what was initialised."""
-    series = Regression("series", Windows(Fibonacci(40), steps=4), train=Train(steps=1, evaluate_every=0))
+    """At the first step, a resumed run must not hold initial parameters as well as restored ones."""
+    series = Regression("series", data=Windows(Fibonacci(40), steps=4), train=Train(steps=1, evaluate_every=0))
     held = []
 
     def measured(programs, state, batch, log, call=loop.Programs.__call__):
@@ -284,8 +276,8 @@ def test_a_resumed_run_holds_as_many_bytes_as_a_fresh_one(tmp_path, monkeypatch)
     assert fresh == resumed > 0
 
 
-def test_only_the_buckets_that_a_run_will_meet_are_compiled_in_their_order(tmp_path, monkeypatch):
-    """From the step of its newest checkpoint to its last."""
+def test_only_the_buckets_that_a_run_will_use_are_compiled_in_order_of_use(tmp_path, monkeypatch):
+    """Buckets are those used from the newest checkpoint to the last step."""
 
     class Announced(Exception):
         pass
@@ -300,14 +292,14 @@ def test_only_the_buckets_that_a_run_will_meet_are_compiled_in_their_order(tmp_p
             run.train(config.replace(TINY, data=data, train=train), tmp_path)
         return list(caught.value.args)
 
-    monkeypatch.setattr(run, "fit", fit)
+    monkeypatch.setattr(loop, "fit", fit)
     assert (announced(1), announced(2), announced(40)) == ([3], [3, 6], [3, 6, 4])
     monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [5, 7])
     monkeypatch.setattr(run.Checkpoints, "_read_score", lambda self, step: None)
     assert (announced(7), announced(8)) == ([], [4])
 
 
-def test_config_json_is_a_page_a_person_can_read(tmp_path):
+def test_config_json_is_readable(tmp_path):
     start(tmp_path)
     page = json.loads((tmp_path / "config.json").read_text())
     assert page["experiment"]["train"]["steps"] == 2
@@ -315,7 +307,7 @@ def test_config_json_is_a_page_a_person_can_read(tmp_path):
     assert set(page) == {"s2sjax", "data", "assets", "experiment"}
 
 
-# ---------------------------------------------------------------------------- what is learnt from
+# ---------------------------------------------------------------------------- training objectives
 
 
 @pytest.mark.parametrize("field", ["samples", "subset"])
@@ -349,15 +341,15 @@ MIXED = config.Mixture((TINY.data.corpus, config.replace(TINY.data.corpus, task=
     ],
     ids=["samples", "unigram", "subset", "scheduled", "r-drop", "drawn", "spelt", "mixed, drawn", "packed, unigram"],
 )
-def test_every_way_of_learning_has_its_batches_and_its_loss(tmp_path, experiment):
-    """From the folder to the loss of the first batch, by shapes alone; the folder opens again as it was."""
+def test_every_objective_has_batches_and_a_loss(tmp_path, experiment):
+    """From the run folder to the abstract loss of the first batch; the folder can be opened again."""
     examples = sources.load(experiment.data.corpus, "train")
     task = start(tmp_path, experiment)
     assert run.load(tmp_path).experiment == as_started(experiment)
     columns = task.columns(examples)
     plan = task.plan(columns, 1)
     batch = batches.make_batch(columns, plan, 0)
-    shapes = run._shapes(columns, plan, plan.at(0)[0])
+    shapes = train_run._shapes(columns, plan, plan.at(0)[0])
     assert {name: leaf.shape for name, leaf in batch.items()} == {name: leaf.shape for name, leaf in shapes.items()}
     params = jax.eval_shape(task.init, jax.random.key(0))
     found = jax.eval_shape(task.loss(columns), params, batch, jax.random.key(0), jnp.int32(0))

@@ -91,17 +91,17 @@ def experiment(size: Size, free: float, seed: int) -> Translation:
     pairs, held = corpus(size, free).train, size.gold // 2
     return Translation(
         name,
-        Data(
+        data=Data(
             config.InMemory(train=pairs[held:], dev=pairs[:held]),
             Text("words", min_count=2),
             Text("words", min_count=2),
             buckets=((9, 9),),
             tokens=64 * 18,
         ),
-        language.MODEL,
-        language.training(size.steps),
-        Search(beam=2),
-        Evaluate(metrics=("wer",), lines=50, samples=0, rows=50),
+        model=language.MODEL,
+        train=language.training(size.steps),
+        search=Search(beam=2),
+        evaluate=Evaluate(metrics=("wer",), lines=50, samples=0, rows=50),
         seed=seed,
     )
 

@@ -72,7 +72,7 @@ SIZES = {
 def errors(setting: Setting, attention: bool, seeds: int, length: int) -> list[float]:
     """The mean squared error of the test windows, scaled to [0, 1], for each seed."""
     data = Windows(Fibonacci(length), STEPS, split="spread", scale="range")
-    task = Regression("fibonacci", data, SeriesModel(2, "rnn", attention, "tanh", residual=False)).task()
+    task = Regression("fibonacci", data=data, model=SeriesModel(2, "rnn", attention, "tanh", residual=False)).task()
     task = task.replace(assets=task.learn_assets(task.read()))
     columns = [task.columns(task.examples(split)) for split in ("train", "test")]
     train, test = (each.batch(np.arange(len(each.lengths)), (STEPS,)) for each in columns)

@@ -31,7 +31,7 @@ FEWEST = 30
 def small() -> Translation:
     return Translation(
         "small",
-        Data(
+        data=Data(
             corpus=config.Cmudict(dev_percent=0.5, test_percent=1.5),
             source=Text("characters"),
             target=Text("words"),  # phones, separated by spaces
@@ -47,7 +47,7 @@ def small() -> Translation:
 def full() -> Translation:
     return Translation(
         "full",
-        Data(
+        data=Data(
             corpus=multi30k(),
             source=Text("subwords", size=8000, algorithm="bpe"),
             target=Text("subwords", size=8000, algorithm="bpe"),
@@ -67,7 +67,7 @@ def full() -> Translation:
 def toy() -> Translation:
     return Translation(
         "toy",
-        Data(
+        data=Data(
             corpus=config.Synthetic("copy", train=60, dev=6, test=12, length=6, alphabet=3),
             buckets=((8, 8),),
             tokens=128,

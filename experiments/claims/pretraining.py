@@ -81,11 +81,11 @@ def base(size: Size, folder: Path) -> Pretraining:
         file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return Pretraining(
         "base",
-        Paragraphs(str(files["train"]), str(files["dev"]), text=Text("words"), buckets=((20,),), tokens=1280),
-        BertModel(Transformer(size.width, 4, 4 * size.width, 2, 2, norm="pre", dropout=0.0), next_weight=0.0),
-        Train(steps=size.steps, learning_rate=3e-3, warmup=size.steps // 10, log_every=max(1, size.steps // 5),
+        data=Paragraphs(str(files["train"]), str(files["dev"]), text=Text("words"), buckets=((20,),), tokens=1280),
+        model=BertModel(Transformer(size.width, 4, 4 * size.width, 2, 2, norm="pre", dropout=0.0), next_weight=0.0),
+        train=Train(steps=size.steps, learning_rate=3e-3, warmup=size.steps // 10, log_every=max(1, size.steps // 5),
               evaluate_every=size.steps, save_every=size.steps),
-        BertEvaluate(lines=200, samples=0),
+        evaluate=BertEvaluate(lines=200, samples=0),
     )  # fmt: skip
 
 
@@ -100,11 +100,11 @@ def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -
     test = words(max(20, size.lines // 10), "test")
     return Classification(
         name,
-        LabelData(
+        data=LabelData(
             config.InMemory(train=words(int(labels), "train"), dev=test), Text("words"), buckets=((20,),), tokens=640
         ),
-        LabelModel(encoder, "mean", dropout=0.1, initial=1.0),
-        Train(
+        model=LabelModel(encoder, "mean", dropout=0.1, initial=1.0),
+        train=Train(
             steps=steps, learning_rate=1e-3, warmup=steps // 10, log_every=steps, evaluate_every=steps, save_every=steps
         ),
         seed=seed,

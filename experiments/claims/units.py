@@ -87,11 +87,11 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
     text = Text(unit, size=size.subwords, algorithm="bpe")
     return Translation(
         f"{unit}-{seed}",
-        Data(corpus, text, text, buckets=size.buckets[unit], tokens=size.tokens[unit]),
-        language.MODEL,
-        language.training(size.steps),
-        Search(beam=2),
-        Evaluate(metrics=("chrf", "wer"), lines=50, samples=0, rows=100),
+        data=Data(corpus, text, text, buckets=size.buckets[unit], tokens=size.tokens[unit]),
+        model=language.MODEL,
+        train=language.training(size.steps),
+        search=Search(beam=2),
+        evaluate=Evaluate(metrics=("chrf", "wer"), lines=50, samples=0, rows=100),
         seed=seed,
     )
 

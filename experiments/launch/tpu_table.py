@@ -46,9 +46,9 @@ def experiment(model: str, where: str, fsdp: int, tensor: int) -> Translation:
     tied = config.replace(named, tie="all") if isinstance(named, config.Transformer) else named
     return Translation(
         model,
-        config.Data(shared=True, buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows),
-        tied,
-        config.Train(dtype="bfloat16", label_smoothing=0.1, mesh=config.Mesh(fsdp=fsdp, tensor=tensor)),
+        data=config.Data(shared=True, buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows),
+        model=tied,
+        train=config.Train(dtype="bfloat16", label_smoothing=0.1, mesh=config.Mesh(fsdp=fsdp, tensor=tensor)),
     )
 
 

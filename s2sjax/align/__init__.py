@@ -1,4 +1,4 @@
-"""Word alignment: which word translates which. See docs/alignment.md.
+"""Word alignment. See docs/alignment.md.
 
 from s2sjax import align
 aligned = align.fit([("das Haus", "the house"), ("ein Haus", "a house")])

@@ -1,10 +1,10 @@
-"""Learns to align words from sentence pairs alone, in both directions.
+"""Unsupervised word alignment of sentence pairs, in both directions.
 
     aligned = fit([("das Haus", "the house"), ("das Buch", "the book"), ("ein Buch", "a book")], model="ibm1")
     aligned.links("intersection")[0]            {(0, 0), (1, 1)}
     aligned.forward.probability("Haus", "house")
 
-Model 2 and the HMM start from the translation table of Model 1, so that each of them takes twice as many iterations.
+Model 2 and the HMM start from the translation table of Model 1, so that they take twice as many iterations.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ DIRECTIONS = ("forward", "reverse")
 
 
 class OneWay(NamedTuple):
-    """A trained direction. Forward: each target word has one source word, or none; in reverse, the other way round."""
+    """A trained direction. Forward: each target word has at most one source word; reverse: the other way round."""
 
     text: Bitext
     table: Table
     positions: Positions
-    choice: np.ndarray  # of each generated word of the text, the word that generates it, -1 for the null word
+    choice: np.ndarray  # the generating word of each generated word of the text, -1 for the null word
     is_reverse: bool
     perplexities: list[float]
-    """of the generated words, before each iteration of the last model"""
+    """perplexities of the generated words before each iteration of the last model"""
 
     def links(self, number: int) -> set[Link]:
-        """(source, target) of sentence pair `number`."""
+        """The links (source word, target word) of sentence pair `number`."""
         generated = self.text.sources if self.is_reverse else self.text.targets
         start = generated.starts[number]
         choice = self.choice[start : start + generated.lengths[number]].tolist()
         return {(j, i) if self.is_reverse else (i, j) for j, i in enumerate(choice) if i >= 0}
 
     def probability(self, source: str, target: str) -> float:
-        """t(target | source), in reverse t(source | target); 0 if they are never in the same pair of sentences."""
+        """t(target | source), or in reverse t(source | target); 0 if no sentence pair contains both words."""
         text = self.text
         if source not in text.sources.types or target not in text.targets.types:
             return 0.0
@@ -57,7 +57,7 @@ class OneWay(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A direction whose links are known, such as those of attention."""
+    """A direction with given links, such as those of attention."""
 
     found: Sequence[set[Link]]
 
@@ -66,7 +66,7 @@ class Given(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """Sentence pairs with their alignments, in both directions or in one."""
+    """Sentence pairs with their alignments in one or both directions."""
 
     forward: OneWay | Given | None
     reverse: OneWay | Given | None
@@ -75,7 +75,7 @@ class Aligned(NamedTuple):
 
     @property
     def methods(self) -> list[str]:
-        """What `links` accepts."""
+        """The methods that `links` accepts."""
         there = [name for name in DIRECTIONS if getattr(self, name)]
         return [*there, *METHODS] if len(there) == 2 else there
 
@@ -84,7 +84,7 @@ class Aligned(NamedTuple):
         return self.methods[-1]
 
     def links(self, method: str | None = None) -> list[set[Link]]:
-        """The links of each sentence pair: "forward", "reverse", or one of the methods of symmetrize.py."""
+        """The links of each sentence pair. `method`: "forward", "reverse", or one of symmetrize.py."""
         return [self.links_of(number, method or self.default) for number in range(self.size)]
 
     def links_of(self, number: int, method: str) -> set[Link]:
@@ -96,7 +96,7 @@ class Aligned(NamedTuple):
 
 
 def given(forward: Sequence[set[Link]] | None, reverse: Sequence[set[Link]] | None) -> Aligned:
-    """From the links of each pair, (source word, target word) in both."""
+    """Wraps known links (source word, target word) of each pair, in one or both directions."""
     side = lambda links: None if links is None else Given(links)
     return Aligned(side(forward), side(reverse), len(forward or reverse or ()))
 
@@ -108,12 +108,12 @@ def fit(
     agree: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> Aligned:
-    """Aligns the words of (source, target) pairs. `report` gets a line for each iteration.
+    """Aligns the words of (source, target) pairs. Calls `report` with a line for each iteration.
 
-    agree: the two directions learn from each other (models.agree), and are better for it; without, each is plain EM.
+    agree: whether the directions learn from each other (models.agree), which improves both; otherwise each is plain EM.
 
-    A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. A sentence that
-    is to be aligned has to be among the pairs: word pairs that were never seen have no probability.
+    A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. All sentences
+    to align must be among the pairs, because unseen word pairs have probability 0.
     """
     if model not in MODELS:
         raise UserError(f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
@@ -122,7 +122,7 @@ def fit(
     text = bitext.build(pairs)
     report(
         f"{text.size:,} sentence pairs, {len(text.sources.ids):,} and {len(text.targets.ids):,} words, "
-        f"{len(text.pairs[0]):,} different pairs of words"
+        f"{len(text.pairs[0]):,} distinct word pairs"
     )
     if not len(text.cells):
         raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
@@ -130,8 +130,8 @@ def fit(
     if model == "hmm" and long.any():
         which = "pair has" if long.sum() == 1 else "pairs have"
         report(
-            f"{long.sum():,} {which} more than {models.LONGEST} words on a side, too many for the HMM: aligned by "
-            "Model 1; split into sentences for better links"
+            f"{long.sum():,} {which} more than {models.LONGEST} words on a side, too many for the HMM: Model 1 "
+            "aligns them; split them into sentences for better links"
         )
     directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
     tables: Sequence[Table] = [models.uniform_table(d) for d in directions]
@@ -151,8 +151,8 @@ def fit(
 def _step(
     directions: Sequence[Direction], tables: Sequence[Table], positions: Sequence[Positions], agree: bool
 ) -> tuple[Sequence[float], Sequence[Table], Sequence[Positions]]:
-    """One iteration in both directions: log-likelihoods before it, and tables and positions after it."""
-    found: Iterable[Posteriors] = map(models.expect, directions, tables, positions)  # lazy: one after the other
+    """Runs an iteration in both directions. Returns the log-likelihoods before, and the tables and positions after."""
+    found: Iterable[Posteriors] = map(models.expect, directions, tables, positions)  # lazy, to save memory
     if agree:
         forward, reverse = found
         found = models.agree(directions[0], directions[1], forward, reverse)

@@ -1,4 +1,4 @@
-"""The alignment that a trained model's attention implies, to compare with the models of this package.
+"""Alignments from a trained model's attention, for comparison with the models of this package.
 
 Letters: T pieces of the target, S pieces of the source; a piece is a word, a subword or a character.
 """
@@ -15,7 +15,7 @@ from s2sjax.data.text import AnyVocabulary
 
 
 def encode_words(vocabulary: AnyVocabulary, sentence: str) -> tuple[list[int], list[int]]:
-    """(ids, the word that each belongs to): word by word, so that the words are those of `str.split`.
+    """Encodes the words of `str.split` one by one. Returns (ids, the word of each id).
 
     ab cd    as characters    ids of a b ␣ c d, words 0 0 -1 1 1
     """
@@ -31,10 +31,10 @@ def encode_words(vocabulary: AnyVocabulary, sentence: str) -> tuple[list[int], l
 
 
 def best_links(weights: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> set[Link]:
-    """(source word, target word): each target word with the source word that gets most of its attention.
+    """Links each target word to the source word that gets most of its attention: (source word, target word).
 
-    weights [T, S]. The weights of the pieces of a source word are added; those of a target word are averaged. Pieces of
-    no word (-1), such as blanks, are left out.
+    weights [T, S]: summed over the pieces of a source word, averaged over the pieces of a target word. Pieces outside
+    words (-1), such as blanks, are left out.
     """
     sources, targets = np.asarray(source_words, int), np.asarray(target_words, int)
     if not (sources >= 0).any():
@@ -46,9 +46,9 @@ def best_links(weights: np.ndarray, source_words: Sequence[int], target_words: S
 
 
 def attention_links(translator: Any, params: Any, pairs: Sequence[tuple[str, str]]) -> list[set[Link]]:
-    """The links of each (source, target) pair, while the model writes the given target (teacher forcing).
+    """The links of each (source, target) pair, from the attention of the model given the target (teacher forcing).
 
-    translator: evaluate.decoding.Translator of a model with attention. Words beyond its longest sentence have no links.
+    translator: evaluate.decoding.Translator of a model with attention. Words beyond its maximum length have no links.
     """
     translator.require_attention("an alignment")
     sources = [encode_words(translator.source, source) for source, _ in pairs]

@@ -1,10 +1,10 @@
-"""Parallel text as arrays: every word of a sentence beside every word of its translation.
+"""Parallel text as arrays: all pairs of a word of a sentence and a word of its translation.
 
 A *cell* is a word of a source sentence with a word of its translation. Many cells hold the same two words, so that each
-distinct pair of words gets a number, and a translation table is one vector with an entry for each number: 30 million
-cells of the Hansards hold 3.9 million pairs, of a billion that the two vocabularies could form.
+distinct word pair gets a number, and a translation table is a vector with one entry per number: the 30 million cells of
+the Hansards hold 3.9 million word pairs, of the billion pairs that the two vocabularies could form.
 
-Letters: I words that generate, J words that are generated, N words generated in a group of sentences, B sentences.
+Letters: I generating words, J generated words, N words generated in a group of sentences, B sentences.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from s2sjax.errors import UserError
 
 MOST_CELLS = 10_000_000
-"""of a sentence pair: some gigabytes of memory"""
+"""maximum number of cells of a sentence pair, which take some gigabytes of memory"""
 Sentence = str | Sequence[str]
-"""words, or a string that is split at blanks"""
+"""list of words, or a string that is split at blanks"""
 
 
 class Words(NamedTuple):
-    """One language."""
+    """The sentences of one language."""
 
-    ids: np.ndarray  # of all sentences, one after another
-    lengths: np.ndarray  # of each sentence
+    ids: np.ndarray  # the words of all sentences, concatenated
+    lengths: np.ndarray  # the number of words of each sentence
     starts: np.ndarray  # the first word of each sentence
     types: list[str]  # the word of each id
 
@@ -37,51 +37,51 @@ class Bitext(NamedTuple):
 
     sources: Words
     targets: Words
-    cells: np.ndarray  # the pair of words of each cell
-    pairs: tuple[np.ndarray, np.ndarray]  # the (source, target) words of each pair
+    cells: np.ndarray  # the word pair of each cell
+    pairs: tuple[np.ndarray, np.ndarray]  # the source and the target word of each word pair
     starts: np.ndarray  # the first cell of each sentence
 
     @property
     def size(self) -> int:
-        """number of pairs"""
+        """The number of sentence pairs."""
         return len(self.starts)
 
 
 class Group(NamedTuple):
     """Sentences with the same number of generating words.
 
-    The words that they generate are sorted by position, then by sentence, the sentence with the most words first. Those
-    at position j are then one block, and belong to the first `alive[j]` sentences:
+    The generated words are sorted by position, then by sentence, the longest sentence first, so that the words at
+    position j are one block, which belongs to the first `alive[j]` sentences:
 
         sentences of 3, 2 and 1 words    a0 b0 c0 | a1 b1 | a2        alive 3, 2, 1
     """
 
     I: int  # noqa: E741
-    lengths: np.ndarray  # [B] words generated in each sentence
+    lengths: np.ndarray  # [B] number of words generated in each sentence
     alive: np.ndarray  # [J]
-    words: slice  # of Direction.words
-    cells: slice  # of Direction.cells: [N * I]
+    words: slice  # into Direction.words
+    cells: slice  # into Direction.cells: [N * I]
 
     def blocks(self) -> list[slice]:
-        """The words of each position, counted in this group."""
+        """The words of each position, as slices of this group's words."""
         ends = np.cumsum(self.alive)
         return [slice(end - alive, end) for end, alive in zip(ends.tolist(), self.alive.tolist())]
 
 
 class Direction(NamedTuple):
-    """A bitext, read so that one side generates the other."""
+    """A bitext of which one side generates the other."""
 
     groups: list[Group]
     words: np.ndarray  # [N] the generated words of all groups
-    cells: np.ndarray  # the pairs of the N x I cells of each group
-    places: np.ndarray  # where each of these cells stands in Bitext.cells
-    order: np.ndarray  # [N] where each generated word stands in the text
-    generators: np.ndarray  # the generating word of each pair
-    types: int  # how many different words are generated
+    cells: np.ndarray  # the word pairs of the N x I cells of each group
+    places: np.ndarray  # the index of each of these cells in Bitext.cells
+    order: np.ndarray  # [N] the index of each generated word in the text
+    generators: np.ndarray  # the generating word of each word pair
+    types: int  # the number of distinct generated words
 
 
 def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
-    """Numbers the words, and the pairs of words that occur in translations of each other."""
+    """Numbers the words and the word pairs of all sentence pairs."""
     sources, targets = _Numbering(), _Numbering()
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
@@ -96,7 +96,7 @@ def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
         raise UserError(f"sentence pair {longest + 1} has {lengths} words: split it into sentences")
     keys = np.repeat(one.ids.astype(np.int64) * max(len(two.types), 1), np.repeat(two.lengths, one.lengths))
     ends = np.cumsum(sizes)
-    # Target words of a sentence, once for each of its source words.
+    # The target words of a sentence, repeated for each of its source words.
     places = np.arange(len(keys)) - np.repeat(ends - sizes, sizes)
     places %= np.repeat(two.lengths, sizes)
     places += np.repeat(two.starts, sizes)
@@ -110,10 +110,7 @@ def build(pairs: Iterable[tuple[Sentence, Sentence]]) -> Bitext:
 
 
 def direction(bitext: Bitext, reverse: bool = False) -> Direction:
-    """Source words generate target words; in reverse, target words generate source words.
-
-    Pairs with an empty side are left out.
-    """
+    """The direction in which sources generate targets, or the reverse. Leaves out pairs with an empty side."""
     generating, generated = (bitext.targets, bitext.sources) if reverse else (bitext.sources, bitext.targets)
     step_in, step_out = (1, bitext.targets.lengths) if reverse else (bitext.targets.lengths, 1)
     real = (generating.lengths > 0) & (generated.lengths > 0)

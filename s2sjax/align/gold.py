@@ -1,8 +1,8 @@
-"""Alignments as text, and how good they are.
+"""Alignments as text, and their scores.
 
-In Pharaoh format a line has the links of a sentence pair, `0-0 1-2`: source word 0 with target word 0, 1 with 2. A gold
-alignment also has possible links, `1?3`. With A the links, S the sure ones and P the sure and the possible ones of all
-sentences together (Och and Ney 2003):
+In Pharaoh format, a line has the links of a sentence pair, `0-0 1-2`: source word 0 with target word 0, 1 with 2. A
+gold alignment may also have possible links, `1?3`. With the predicted links A, the sure gold links S, and the sure and
+possible gold links P of all sentences (Och and Ney 2003):
 
     precision = |A & P| / |A|    recall = |A & S| / |S|    AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)
 """
@@ -20,15 +20,15 @@ LINK = re.compile(r"(\d+)([-?])(\d+)", re.A)
 
 
 class Gold(NamedTuple):
-    """Of one sentence pair."""
+    """The gold alignment of a sentence pair."""
 
     sure: Collection[Link]
     possible: Collection[Link]
-    """the sure links too"""
+    """possible links, including the sure ones"""
 
 
 class Agreement(NamedTuple):
-    """All in percent; AER is the alignment error rate, lower is better."""
+    """Scores in percent. AER is the alignment error rate; lower is better."""
 
     aer: float
     precision: float
@@ -60,14 +60,15 @@ def score(links: Sequence[Links], gold: Sequence[Gold]) -> Agreement:
 
 
 def table(links: Mapping[str, Sequence[Links]], gold: Sequence[Gold]) -> str:
-    """A line with the alignment error rate of each method."""
+    """Formats a line of scores for each method."""
     width = max(map(len, links))
     lines = [f"{name:<{width}}  {score(found, gold)}" for name, found in links.items()]
     return "\n".join([f"on {len(gold):,} gold sentence{'' if len(gold) == 1 else 's'}:", *lines])
 
 
 def pharaoh(links: Links) -> str:
-    """
+    """Formats links in Pharaoh format.
+
     >>> pharaoh({(1, 2), (0, 0)})
     '0-0 1-2'
     """
@@ -75,7 +76,7 @@ def pharaoh(links: Links) -> str:
 
 
 def parse(line: str, where: str) -> Gold:
-    """A line of Pharaoh format, sure links as `0-0` and possible ones as `0?0`. `where` is for error messages."""
+    """Parses a line in Pharaoh format: sure links `0-0`, possible links `0?0`. `where` is for error messages."""
     sure, possible = set(), set()
     for word in line.split():
         match = LINK.fullmatch(word)
@@ -89,15 +90,15 @@ def parse(line: str, where: str) -> Gold:
 
 
 class GoldText(NamedTuple):
-    """A gold file. Its lines are links alone, or source, tab, target, tab, links."""
+    """A gold file. Its lines are only links, or source, tab, target, tab, links."""
 
     path: str
     gold: list[Gold]
     pairs: list[tuple[str, str]]
-    """empty if the lines are links alone"""
+    """sentence pairs; empty if the lines are only links"""
 
     def check(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Refuses links to words that the sentence pairs do not have."""
+        """Raises a UserError if a link is outside its sentence pair."""
         if len(pairs) != len(self.gold):
             raise UserError(
                 f"{self.path} has {len(self.gold):,} lines, but there are {len(pairs):,} sentence pairs: give links "
@@ -114,7 +115,7 @@ class GoldText(NamedTuple):
 
 
 def read(lines: Iterable[str], path: str) -> GoldText:
-    """The lines of a gold file."""
+    """Parses the lines of a gold file."""
     gold: list[Gold] = []
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(lines, start=1):

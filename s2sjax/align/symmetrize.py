@@ -1,4 +1,4 @@
-"""One alignment from two directions (Och and Ney 2003; grow-diag and its variants as in Koehn et al. 2005).
+"""Symmetrization of two directions (Och and Ney 2003; grow-diag and its variants as in Koehn et al. 2005).
 
 Links are (i, j): source word i, target word j, counted from 0.
 """
@@ -22,8 +22,8 @@ def union(forward: Links, reverse: Links) -> set[Link]:
 
 
 def grow_diag(forward: Links, reverse: Links) -> set[Link]:
-    """The intersection, and links of the union that touch a link already there, diagonally too, if one of their two
-    words has no link yet; again, until there are no more.
+    """The intersection, to which links of the union are added repeatedly if they are horizontal, vertical or diagonal
+    neighbours of a link and one of their words has no link yet.
     """
     links, either = intersection(forward, reverse), union(forward, reverse)
     if len(links) == len(either):
@@ -46,12 +46,12 @@ def grow_diag(forward: Links, reverse: Links) -> set[Link]:
 
 
 def grow_diag_final(forward: Links, reverse: Links) -> set[Link]:
-    """Then links of either direction of which one word has no link yet."""
+    """Adds to `grow_diag` the links of either direction if at least one of their words has no link yet."""
     return _final(grow_diag(forward, reverse), forward, reverse, both=False)
 
 
 def grow_diag_final_and(forward: Links, reverse: Links) -> set[Link]:
-    """Then links of either direction of which neither word has a link yet."""
+    """Adds to `grow_diag` the links of either direction if none of their words has a link yet."""
     return _final(grow_diag(forward, reverse), forward, reverse, both=True)
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks against other libraries in one run, as ratios, which vary less than times on a shared machine."""
+"""Benchmarks against other libraries. Ratios measured in one run vary less than times on a shared machine."""

@@ -1,4 +1,4 @@
-"""`s2sjax bench NAME`: which benchmarks there are, and their options."""
+"""The command `s2sjax bench NAME`: its benchmarks and their options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OF_LAYERS = (
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
     "run": ("serve",), "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
 }  # fmt: skip
-"""options, and the benchmarks that each belongs to"""
+"""benchmarks to which each option belongs"""
 
 
 def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None:
-    """Runs the benchmark that is named, if its options are right."""
+    """Checks the options and runs the benchmark."""
     if options.subject not in BENCHMARKS:
         near = nearest(options.subject, BENCHMARKS)
         raise UserError(f"there is no benchmark {options.subject!r}: did you mean {near!r}?")

@@ -1,6 +1,6 @@
 """Throughput of the input pipeline (raw, prepared and packed) compared with that of the training step.
 
-Tokens of source and target are counted, without padding.
+Token counts are those of source and target, without padding.
 """
 
 import os
@@ -18,13 +18,13 @@ from s2sjax.data import batches, columns, pairs, prepare
 PAIRS = 50_000
 WORDS = 8_000
 SECONDS = 3.0
-"""that each pipeline is measured"""
+"""seconds for which each pipeline is measured"""
 ENOUGH = 5
-"""times the throughput of the step: then the step never waits for data"""
+"""multiple of the step's throughput at which the step never waits for data"""
 
 
 def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int = PAIRS) -> None:
-    """Prints a line for each pipeline and for the step, and how many steps the slowest pipeline could feed."""
+    """Prints the throughput of each pipeline and of the step, and how many steps the slowest pipeline can feed."""
     with tempfile.TemporaryDirectory() as folder:
         files = _corpus(Path(folder), pairs)
         raw = config.Data(
@@ -80,9 +80,9 @@ def _measure(data: config.Data) -> tuple[tuple[float, float], float, columns.Bat
 
 
 def _corpus(folder: Path, pairs: int) -> tuple[str, str]:
-    """Two files with lines of 4 to 44 words; the lines of a pair have about the same length.
+    """Writes two files with lines of 4 to 44 words; the two lines of a pair have about the same length.
 
-    Word frequencies follow Zipf's law: the n-th most frequent word in proportion to 1 / n.
+    Word frequencies follow Zipf's law: that of the n-th most frequent word is proportional to 1 / n.
     """
     rng = np.random.default_rng(0)
     words = np.array([f"w{n}" for n in range(WORDS - 4)])

@@ -1,48 +1,26 @@
 """Decoding with s2sjax and with the same model in `transformers` and CTranslate2, alternating in one run.
 
-Each decodes random ids with random weights of the same sizes, and generates exactly `tokens` tokens per sentence, so
-the work is the same. Throughput counts the tokens of the best hypothesis, not of every prefix in the beam. The other
-libraries are in decode_peers.py, each at its default and at its best.
+All do the same work: they decode random ids with random weights of the same sizes, and generate exactly `tokens` tokens
+per sentence. Throughput counts the tokens of the best hypothesis, not of every prefix in the beam. The other libraries
+are in decode_peers.py, each with its default and its fastest settings.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench import peers, records, timing
+from s2sjax.bench import decode_peers, peers, records, timing
+from s2sjax.bench.sizes import SIZES, Size
 from s2sjax.bench.train import default_size
 from s2sjax.core import precision
 from s2sjax.evaluate.decoding import search_batch
 from s2sjax.evaluate.search_words import WordConstraints
-
-
-class Size(NamedTuple):
-    model: config.Transformer
-    vocabulary: int
-    source: int  # tokens per source sentence
-    tokens: int  # tokens generated per sentence
-    runs: dict[str, tuple[int, int]]  # name -> (beam, batch)
-    dtype: str
-
-
-SIZES = {
-    "small": Size(
-        config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0),
-        8000, 32, 32, {"beam 5, batch 16": (5, 16), "beam 5, batch 1": (5, 1)}, "float32",
-    ),
-    "base": Size(
-        config.Transformer(width=512, heads=8, feedforward=2048, dropout=0.0),
-        32000, 64, 64,
-        {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1), "greedy, batch 512": (1, 512)}, "bfloat16",
-    ),
-}  # fmt: skip
-
 
 OURS: dict[str, precision.Precision] = {"s2sjax": "trained", "s2sjax int8": "int8"}
 COLUMNS = (
@@ -57,7 +35,7 @@ COLUMNS = (
 
 
 def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
-    """Prints the rows of each search and writes decode.csv and decode.json. Without a size: that of the device."""
+    """Prints the rows of each search and writes decode.csv and decode.json. The default size depends on the device."""
     size = size or default_size()
     s = SIZES[size]
     runs = peers.select(s.runs, only, "search")
@@ -77,24 +55,19 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
         found, reasons = _measure(s, beam, batch, rounds)
         peers.free()
         rows += [{"size": size, "search": name, **row} for row in found]
-        for row in found:
-            print(records.line(COLUMNS, row), flush=True)
-        for library, reason in reasons.items():
-            print(f"  {library} is left out: {reason}", flush=True)
-        if out:  # after each search: a run that is cut short leaves what it has measured
+        records.show(COLUMNS, found, reasons)
+        if out:  # after each search, so that an interrupted run keeps its measurements
             written = records.write(out, "decode", rows, environment=environment, remarks=remarks)
     if out:
         print("wrote " + ", ".join(map(str, written)))
 
 
 Builder = Callable[[Size, int, np.ndarray], Any]
-"""makes a decoder: a function that decodes the batch once, with compile_seconds if it was compiled"""
+"""function that makes a decoder, which decodes the batch once a call and has compile_seconds if it was compiled"""
 
 
 def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each library, ours first, and why others were left out."""
-    from s2sjax.bench import decode_peers
-
+    """The row of each library, ours first, and the reasons why libraries were left out."""
     source = np.random.default_rng(0).integers(4, s.vocabulary, (batch, s.source)).astype(np.int32)
     ours = {name: Decoder(s, beam, source, kind) for name, kind in OURS.items()}
     decoders: dict[str, Any] = dict(ours)
@@ -112,8 +85,7 @@ def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str
         timed = timing.Timing.of(each)
         rows.append({
             "library": name, "beam": beam, "batch": batch, "dtype": s.dtype,
-            "seconds": timed.median, "fastest": timed.low, "slowest": timed.high, "spread": timed.spread,
-            "tokens_per_second": batch * s.tokens / timed.median,
+            **timed.fields(), "tokens_per_second": batch * s.tokens / timed.median,
             "compile_seconds": getattr(decoders[name], "compile_seconds", None),
             "ratio": None if name == plain else peers.ratio(each, spans[plain]),
             "ratio_int8": None if name == int8 or int8 not in spans else peers.ratio(each, spans[int8]),

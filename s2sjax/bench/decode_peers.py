@@ -1,6 +1,6 @@
 """The model of `s2sjax bench decode` in other libraries: MarianMT of `transformers`, and the same in CTranslate2.
 
-A peer is built by build(size, beam, source [B, S]) and decodes the batch once a call.
+build(size, beam, source [B, S]) makes a peer, which decodes the batch once per call.
 """
 
 import os
@@ -8,20 +8,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from s2sjax.bench.peers import Once, torch_device
-
-if TYPE_CHECKING:
-    from s2sjax.bench.decode import Size
+from s2sjax.bench.sizes import Size
 
 
-def _marian(s: "Size") -> Any:
-    """MarianMT of the same sizes with random weights. <pad> starts its decoder."""
-    os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
+def _marian(s: Size) -> Any:
+    """MarianMT with random weights of the same sizes. Its decoder starts with <pad>."""
+    os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # measure the compile times of a first run
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -39,9 +37,9 @@ def _marian(s: "Size") -> Any:
 
 
 class Transformers:
-    """`generate`, as it is, or with a static cache and the forward pass of a token by torch.compile in some mode."""
+    """`generate` with its defaults; with `mode`, a static cache and the forward pass of a token by torch.compile."""
 
-    def __init__(self, s: "Size", beam: int, source: np.ndarray, mode: str | None = None):
+    def __init__(self, s: Size, beam: int, source: np.ndarray, mode: str | None = None):
         import torch
 
         device = torch_device()
@@ -60,14 +58,14 @@ class Transformers:
         plain, compiled = self._model.forward, torch.compile(self._model.forward, mode=mode, dynamic=False)
 
         def forward(*arguments: Any, past_key_values: Any = None, **options: Any) -> Any:
-            # The first token fills the cache of the source: as in `generate` itself, only the others are compiled.
+            # The first token fills the cache of the source. As in `generate` itself, only the others are compiled.
             first = not any(past_key_values.is_updated.values())
             if not first:
                 torch.compiler.cudagraph_mark_step_begin()
             return (plain if first else compiled)(*arguments, past_key_values=past_key_values, **options)
 
         self._model.forward = forward
-        # `generate` itself would compile for greedy search only.
+        # `generate` itself compiles for greedy search only.
         self._options |= {"cache_implementation": "static", "disable_compile": True}
         begin = time.perf_counter()
         self()
@@ -81,8 +79,8 @@ class Transformers:
         assert tuple(written.cpu().shape) == self._shape
 
 
-def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) -> Once:
-    """The same MarianMT, converted. The vocabulary is <eos>, <unk>, and the ids as words."""
+def ctranslate2(s: Size, beam: int, source: np.ndarray, int8: bool = False) -> Once:
+    """The same MarianMT, converted to CTranslate2. Its vocabulary is <eos>, <unk>, and the ids as words."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
@@ -97,7 +95,7 @@ def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) ->
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
         device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-        # As many threads as XLA has: one for each core that this process may use.
+        # As many threads as XLA uses: one for each core available to this process.
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=threads)
     lines = [[str(token) for token in np.minimum(row, s.vocabulary - 2)] for row in source]
@@ -110,17 +108,17 @@ def ctranslate2(s: "Size", beam: int, source: np.ndarray, int8: bool = False) ->
     return once
 
 
-PEERS: dict[str, Callable[["Size", int, np.ndarray], Any]] = {
+PEERS: dict[str, Callable[[Size, int, np.ndarray], Any]] = {
     "transformers": Transformers,
     "transformers, compiled": partial(Transformers, mode="default"),
     "ctranslate2": ctranslate2,
     "ctranslate2 int8": partial(ctranslate2, int8=True),
 }
-ON_GPU: dict[str, Callable[["Size", int, np.ndarray], Any]] = {
+ON_GPU: dict[str, Callable[[Size, int, np.ndarray], Any]] = {
     "transformers, CUDA graphs": partial(Transformers, mode="reduce-overhead"),
 }
 
 
-def find() -> dict[str, Callable[["Size", int, np.ndarray], Any]]:
-    """Those for the device of JAX."""
+def find() -> dict[str, Callable[[Size, int, np.ndarray], Any]]:
+    """The peers for the device that JAX uses."""
     return PEERS | (ON_GPU if jax.default_backend() == "gpu" else {})

@@ -1,6 +1,6 @@
 """Figures of `s2sjax bench layers`: time against length, and the roofline (Williams et al. 2009).
 
-Positions are in inches from the top left corner, see s2sjax/evaluate/figures.py.
+Positions are in inches from the top left corner (s2sjax/evaluate/figures.py).
 """
 
 import re
@@ -20,14 +20,14 @@ from s2sjax.evaluate.figures import SERIES
 from s2sjax.evaluate.style import BACKGROUND, GREY, GRID, TEXT, new_figure, save, text_style
 
 WIDTH, HEIGHT = 4.3, 2.9
-"""of a panel"""
+"""size of a panel"""
 ACROSS, DOWN = WIDTH + 0.75, HEIGHT + 0.95
-"""from one panel to the next"""
+"""distance between panels"""
 TITLES = {"forward": "forward", "+backward": "forward and backward"}
 
 
 def draw(folder: Path, rows: Sequence[records.Row], ceilings: Ceilings, where: str) -> list[Path]:
-    """time.png and roofline.png of the rows of s2sjax/bench/layers.py. `where`: the device."""
+    """Draws time.png and roofline.png from the rows of s2sjax/bench/layers.py. `where` describes the device."""
     paths = [folder / "time.png", folder / "roofline.png"]
     draw_times(paths[0], rows, where)
     draw_roofline(paths[1], rows, ceilings, where)
@@ -43,7 +43,7 @@ def _colours(rows: Sequence[records.Row]) -> dict[str, str]:
 
 
 def draw_times(path: Path, rows: Sequence[records.Row], where: str) -> None:
-    """A row of panels for each batch and width, on logarithmic axes; rings where recurrence and attention are even."""
+    """Draws a row of panels for each batch and width, on log axes; rings mark where recurrence equals attention."""
     figure, colours = new_figure(), _colours(rows)
     passes = [way for way in TITLES if any(row["pass"] == way for row in rows)]
     times = [row[name] for row in rows for name in ("seconds", "peer_seconds") if row[name]]
@@ -102,9 +102,9 @@ def _line_key(rows: Sequence[records.Row], crossing: bool) -> list[tuple[dict[st
 
 
 def draw_roofline(path: Path, rows: Sequence[records.Row], ceilings: Ceilings, where: str) -> None:
-    """FLOP/s against FLOPs a byte, at the largest width and batch; no point can be above the measured ceilings.
+    """Draws FLOP/s against FLOPs per byte, at the largest width and batch, below the measured ceilings.
 
-    A dot is larger the longer the sequence is.
+    Larger dots are longer sequences.
     """
     figure, colours = new_figure(), _colours(rows)
     batch, width = max((row["batch"], row["width"]) for row in rows)
@@ -128,7 +128,7 @@ def draw_roofline(path: Path, rows: Sequence[records.Row], ceilings: Ceilings, w
                     [row["flops"] / row["bytes"]], [row["flops_per_second"]], marker="o", markersize=size, alpha=0.85,
                     color=colours[name], markeredgecolor=BACKGROUND, markeredgewidth=0.8, linestyle="", zorder=3,
                 )  # fmt: skip
-        _finish(panel, f"{TITLES[way]}, width {width}, batch {batch}", "FLOPs a byte", "" if column else "FLOP/s")
+        _finish(panel, f"{TITLES[way]}, width {width}, batch {batch}", "FLOPs per byte", "" if column else "FLOP/s")
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     dots = [({"color": GREY, "marker": "o", "linestyle": "", "markersize": size}, text)
@@ -139,7 +139,7 @@ def draw_roofline(path: Path, rows: Sequence[records.Row], ceilings: Ceilings, w
 
 
 def _name_ceilings(panel: Axes, x: np.ndarray, ridge: float, ceilings: Ceilings) -> None:
-    """Along the two lines."""
+    """Labels the two lines of the ceilings."""
     style = text_style(8.5) | {"color": GREY}
     flat = f"matrix product: {records.si(ceilings.flops, 'FLOP/s')}"
     panel.annotate(flat, (x[1], ceilings.flops), xytext=(-4, 4), textcoords="offset points", ha="right", **style)
@@ -160,7 +160,7 @@ def _head(figure: Figure, title: str, where: str) -> None:
 
 
 def _short(value: float) -> str:
-    """20_000_000_000 -> 20G."""
+    """Formats a number: 20_000_000_000 -> 20G."""
     digits, prefix = re.fullmatch(r"([\d.,]+)(.*)", records.si(value)).groups()  # type: ignore[union-attr]
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}{prefix}"
 
@@ -183,7 +183,7 @@ def _finish(panel: Axes, title: str, x_label: str, y_label: str) -> None:
 def _draw_key(
     panel: Axes, colours: Mapping[str, str], others: Sequence[tuple[dict[str, Any], str]], line: bool = True
 ) -> None:
-    """What colours and lines mean, to the right of a panel."""
+    """Draws the legend of colours and lines to the right of a panel."""
     own = {"linewidth": 1.6} if line else {"linestyle": ""}
     dot = {"marker": "o", "markersize": 5.5, "markeredgecolor": BACKGROUND}
     entries = [(own | dot | {"color": colour}, name) for name, colour in colours.items()] + list(others)

@@ -1,26 +1,26 @@
-"""The layers of Table 1 of "Attention is all you need" (Vaswani et al. 2017), as s2sjax runs them, and what they cost.
+"""The layers of Table 1 of "Attention is all you need" (Vaswani et al. 2017), as s2sjax runs them, and their costs.
 
-Letters: B batch, n sequence length, d width, N heads, k kernel, r radius, s bytes of a number.
+Letters: B batch, n sequence length, d width, N heads, k kernel, r radius, s bytes per number.
 
-    layer            what it is                                       FLOPs (forward)            Table 1    sequential
+    layer            implementation                                   FLOPs (forward)            Table 1    sequential
     recurrent        LSTM by `lax.scan`                               16 B n d^2                 n d^2      n
     parallel         minGRU by `lax.associative_scan`                 4 B n d^2                  -          log2 n
     convolution      k positions, centred                             2 B w d^2                  k n d^2    1
     attention        projections, softmax(Q K^T) V, projection        8 B n d^2 + 4 B n^2 d      n^2 d      1
     restricted       the same, r positions to either side             8 B n d^2 + 4 B w d        r n d      1
 
-w counts the pairs of positions that see each other: about k n and (2r + 1) n, less at the ends (`seen`).
+w counts the pairs of positions that see each other: about k n and (2r + 1) n, fewer at the ends (`seen`).
 
-FLOPs are those of matrix products, 2 for each multiplication. The backward pass of a product is two products: forward
-and backward together are three times as many. What remat computes again is not counted: it is not useful work.
+FLOPs are those of matrix products, 2 for each multiplication. The backward pass of a product is two products, so that
+forward and backward together have three times as many. Recomputation by remat is not counted: it is not useful work.
 
 Bytes are those that the operations of a layer move if each reads its inputs and weights once, and writes its result
 once: a projection, one step of the recurrence, the parallel scan, a whole attention (without the n x n weights, as in
 flash attention). An operation's backward pass reads its inputs, its weights and the gradient of its result, and writes
-the gradients of its inputs and, once, of its weights. A program that moves more than that has a lower rate.
+the gradients of its inputs and, once, of its weights. A program that moves more bytes has a lower rate.
 
-XLA's own count is not used: it takes the body of a loop once, whatever n is, and knows nothing of cuDNN's attention.
-Where it is sound, it agrees (tests/bench/test_layer_types.py).
+XLA's own count is not used: it counts the body of a loop once, for any n, and does not see inside cuDNN's attention.
+Where it is correct, both agree (tests/bench/test_layer_types.py).
 """
 
 import math
@@ -36,7 +36,7 @@ from s2sjax.core import attention, cells, convolution, recurrence
 from s2sjax.core.windowed import windowed_multi_head
 
 HEAD = 64
-"""width of a head, where the number of heads is not given"""
+"""width of a head if the number of heads is not given"""
 
 
 class Point(NamedTuple):
@@ -50,7 +50,7 @@ class Point(NamedTuple):
     kernel: int | None = None
     radius: int | None = None
     unroll: int | None = None
-    """time steps that are compiled as one; None: as the device prefers"""
+    """number of unrolled time steps; None: the default of the device"""
     remat: str = "none"
     dtype: str = "float32"
 
@@ -60,7 +60,7 @@ class Point(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Elements that an operation reads and writes, and its FLOPs; it runs `times` times, one after the other."""
+    """The FLOPs of an operation, and the elements that it reads and writes; it runs `times` times in sequence."""
 
     flops: float
     inputs: float
@@ -70,32 +70,32 @@ class Operation(NamedTuple):
 
 
 class Type(NamedTuple):
-    """One row of the table of layers."""
+    """A row of the table of layers."""
 
     shapes: Callable[[Point], Mapping[str, tuple[int, ...]]]
     apply: Callable[[Point, Mapping[str, Array], Array, Array], Array]
     """weights, xs [B, n, d], lengths [B] -> ys [B, n, d]"""
     operations: Callable[[Point], list[Operation]]
     sequential: Callable[[int], int]
-    """operations that must follow each other, for n positions"""
+    """number of sequential operations for n positions"""
     complexity: str
-    """as Table 1 writes it"""
+    """complexity as in Table 1"""
     exponents: tuple[int, int]
-    """of n and of d in it"""
+    """exponents of n and of d in the complexity"""
 
 
 def seen(length: int, before: int, after: int) -> int:
-    """Pairs of positions t and u with t - before <= u <= t + after: 4 positions, 1 before, 0 after -> 1 + 2 + 2 + 2."""
+    """The number of pairs t, u with t - before <= u <= t + after: 4 positions, 1 before, 0 after -> 1 + 2 + 2 + 2."""
     return sum(length - abs(offset) for offset in range(-before, after + 1) if abs(offset) < length)
 
 
 def flops(point: Point, backward: bool) -> float:
-    """Of the products, forward, or forward and backward."""
+    """The FLOPs of the products, forward, or forward and backward."""
     return (3 if backward else 1) * sum(o.times * o.flops for o in TYPES[point.layer].operations(point))
 
 
 def bytes_moved(point: Point, backward: bool) -> float:
-    """Forward, or forward and backward."""
+    """The bytes that are read and written, forward, or forward and backward."""
     elements = 0.0
     for o in TYPES[point.layer].operations(point):
         elements += o.times * (o.inputs + o.weights + o.outputs)
@@ -105,7 +105,7 @@ def bytes_moved(point: Point, backward: bool) -> float:
 
 
 def draw_weights(point: Point) -> dict[str, np.ndarray]:
-    """Random weights that neither grow nor shrink what they multiply."""
+    """Draws random weights that preserve the scale of their inputs."""
     rng = np.random.default_rng(0)
     scale = lambda shape: math.prod(shape[:-1]) ** -0.5
     return {
@@ -132,7 +132,7 @@ def _mask(point: Point, lengths: Array) -> Array:
 
 
 def _project(point: Point, outputs: int) -> Operation:
-    """[B n, d] @ [d, outputs]."""
+    """The projection [B n, d] @ [d, outputs]."""
     rows, d = point.tokens, point.width
     return Operation(2 * rows * d * outputs, rows * d, d * outputs, rows * outputs)
 
@@ -173,7 +173,7 @@ def _convolution_operations(point: Point) -> list[Operation]:
 
 
 def _attend(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Array) -> Array:
-    """Multi-head self-attention between its projections, as models/transformer.py has it."""
+    """Multi-head self-attention with its projections, as in models/transformer.py."""
     heads = lambda x: x.reshape(*x.shape[:-1], point.heads, -1)  # [B, n, N, D]
     queries = heads(xs @ weights["query"] + weights["query_bias"])
     keys, values = map(heads, jnp.split(xs @ weights["key_value"] + weights["key_value_bias"], 2, axis=-1))
@@ -185,7 +185,7 @@ def _attend(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Arra
 
 
 def reach(point: Point) -> int:
-    """How far a position sees to either side; 0: everywhere, as where the window holds all positions."""
+    """The number of visible positions on either side; 0 for all, also if the window holds all positions."""
     return point.radius if point.radius and point.length > point.radius + 1 else 0
 
 
@@ -196,7 +196,7 @@ def _attention_shapes(point: Point) -> dict[str, tuple[int, ...]]:
 
 
 def _attention_operations(point: Point) -> list[Operation]:
-    """Two products for each pair of positions that see each other: Q K^T, and the weights times V."""
+    """Counts two products for each visible pair of positions: Q K^T, and the weights times V."""
     d, far = point.width, reach(point) or point.length
     pairs = point.batch * seen(point.length, far, far)
     attend = Operation(4 * pairs * d, 3 * point.tokens * d, 0, point.tokens * d)

@@ -1,8 +1,8 @@
 """Scan against attention: time, rates, memory and growth of the layers of s2sjax/bench/layer_types.py on this device.
 
-Every layer is measured forward, and forward and backward, at every combination of batch, width and length; beside
-PyTorch where it is installed, in alternating rounds. FLOP/s and bytes/s are compared with ceilings that are measured
-first: those of a large matrix product and of a large copy.
+Every layer is measured forward, and forward and backward, at every combination of batch, width and length, alternating
+with PyTorch if that is installed. FLOP/s and bytes/s are compared with ceilings that are measured first: those of a
+large matrix product and of a large copy.
 """
 
 import argparse
@@ -26,12 +26,14 @@ from s2sjax.training import memory
 
 OUT = Path("runs/bench/layers")
 PASSES = ("forward", "+backward")
-"""the second is forward and backward together"""
+"""forward only, or forward and backward together"""
 Builders = Callable[[Point, bool], dict[str, Callable[[], timing.Once]]]
-"""(point, backward) -> for each peer, what builds the same layer"""
+"""builders(point, backward) -> for each peer, a function that builds the same layer"""
 
 
 class Settings(NamedTuple):
+    """The settings of `s2sjax bench layers`."""
+
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     batch: tuple[int, ...]
@@ -52,7 +54,7 @@ ON_ACCELERATOR = Settings((128, 1024, 8192), (512, 1024), (16,), (3,), (64,), "b
 
 
 def settings(options: argparse.Namespace) -> Settings:
-    """Those of the command line, the others as they suit the device. What cannot be measured is refused here."""
+    """The settings of the command line, with defaults for the device. Raises a UserError if they are invalid."""
     given = {name: value for name in Settings._fields if (value := getattr(options, name, None))}
     for name, allowed in (("layers", tuple(TYPES)), ("remat", ("none", *POLICIES))):
         for each in given.get(name, ()):
@@ -71,12 +73,12 @@ def settings(options: argparse.Namespace) -> Settings:
 
 
 def bench(s: Settings) -> None:
-    """Prints a line for each measurement, the exponents and the crossovers; writes CSV, JSON and figures."""
+    """Prints each measurement, the exponents and the crossovers; writes CSV, JSON and figures."""
     environment = records.environment()
     print(records.describe(environment), flush=True)
     ceilings = timing.measure_ceilings(jnp.dtype(s.dtype))
-    print(f"ceilings: {_describe_ceilings(ceilings)}; %: of them")
-    print("+backward: forward and backward together; seq.: operations that must follow each other")
+    print(f"ceilings: {_describe_ceilings(ceilings)}; %: fraction of the ceiling")
+    print("+backward: forward and backward together; seq.: number of sequential operations")
     builders, why = _peers(s)
     if why:
         print(f"PyTorch is left out: {why}")
@@ -88,7 +90,7 @@ def bench(s: Settings) -> None:
 
     for row in _rows(s, ceilings, builders):
         rows.append(row)
-        save()  # what is measured is not lost
+        save()  # so that an interrupted run keeps its measurements
     if not rows:
         raise UserError("nothing was measured: choose smaller --lengths, --widths or --batch")
     for line in summary(rows):
@@ -102,7 +104,7 @@ def bench(s: Settings) -> None:
 
 
 def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterator[dict[str, Any]]:
-    """Measures and prints one row after the other."""
+    """Measures, prints and yields the rows."""
     said: set[str] = set()
     for batch, width in itertools.product(s.batch, s.widths):
         points = list(_points(s, batch, width))
@@ -118,7 +120,7 @@ def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterato
                 continue
             print(records.line(columns, row), flush=True)
             for reason in (f"{peer} is left out: {reason}" for peer, reason in reasons.items()):
-                if reason not in said:  # mostly the same for all sizes
+                if reason not in said:  # usually the same for all sizes
                     print(f"  {reason}", flush=True)
                     said.add(reason)
             yield row
@@ -129,10 +131,10 @@ def _describe_ceilings(ceilings: timing.Ceilings) -> str:
 
 
 def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
-    """The higher of two measurements. They differ where other work shares the device."""
+    """The higher of two measurements. They differ if other work shares the device."""
     higher = timing.Ceilings(*map(max, first, last))
     if any(high > 1.1 * min(one, other) for high, one, other in zip(higher, first, last)):
-        print(f"\nat the end: {_describe_ceilings(last)}: the device was not quiet (files: the higher ones)")
+        print(f"\nat the end: {_describe_ceilings(last)}: the device was not idle (the files have the higher ones)")
     return higher
 
 
@@ -140,12 +142,12 @@ def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
 
 
 def _heads(s: Settings, width: int) -> int:
-    """As many as have a width of 64, or the next fewer that divide the width."""
+    """The number of heads of width 64, or the next smaller number that divides the width."""
     return s.heads or next(heads for heads in range(max(1, width // HEAD), 0, -1) if width % heads == 0)
 
 
 def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]:
-    """All layers and lengths at one batch and width; and whether backward too."""
+    """Yields (point, backward) for all layers and lengths at one batch and width."""
     for layer in s.layers:
         common: dict[str, Any] = {
             "layer": layer,
@@ -166,29 +168,29 @@ def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]
                 variants = [{}]
         for variant, length, backward in itertools.product(variants, s.lengths, (False, True)):
             point = Point(**common, **variant, length=length)
-            if backward or point.remat == "none":  # which changes nothing forward
+            if backward or point.remat == "none":  # remat does not change the forward pass
                 yield point, backward
 
 
 def label(point: Point) -> str:
-    """recurrent, recurrent unroll=8 remat=layers, convolution k=3, restricted r=16."""
+    """The label of a layer: recurrent unroll=8 remat=layers, convolution k=3, restricted r=16."""
     remat = None if point.remat == "none" else point.remat
     parts = {"k": point.kernel, "r": point.radius, "unroll": point.unroll, "remat": remat}
     return " ".join([point.layer, *(f"{name}={value}" for name, value in parts.items() if value)])
 
 
 class _TooLarge(Exception):
-    """A layer that the device cannot run at this size, and why."""
+    """Raised if the device cannot run a layer at this size, with the reason."""
 
 
 def _measure(
     point: Point, backward: bool, ceilings: timing.Ceilings, builders: dict[str, Any], rounds: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """One row, and why peers were left out of it."""
+    """Measures a row. Also returns the reasons why peers were left out."""
     try:
         once, compiling, size = build(point, backward)
         spans, reasons = peers.alternate(once, builders, rounds, timing.seconds)
-    except (jax.errors.JaxRuntimeError, MemoryError) as error:  # mostly: no memory left
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:  # usually out of memory
         raise _TooLarge(peers.reason(error)) from None
     finally:
         if builders:
@@ -200,8 +202,7 @@ def _measure(
     with device.force_scan_unroll(point.unroll):
         unroll = device.scan_unroll() if point.layer == "recurrent" else None
     row = {"name": label(point), "pass": PASSES[backward], **point._asdict(), "unroll": unroll}
-    row |= {"seconds": mine.median, "fastest": mine.low, "slowest": mine.high, "spread": mine.spread}
-    row |= {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
+    row |= mine.fields() | {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
     row |= {"flops_per_second": flops / mine.median, "bytes_per_second": moved / mine.median}
     row |= _of_ceilings(row, ceilings)
     row |= {"compile_seconds": compiling, "memory_bytes": size}
@@ -219,13 +220,13 @@ def _of_ceilings(row: records.Row, ceilings: timing.Ceilings) -> dict[str, float
 
 
 def build(point: Point, backward: bool) -> tuple[timing.Once, float, int | None]:
-    """Our layer, compiled; the seconds that took; and the bytes that it needs."""
+    """Compiles our layer. Returns it, the compile time in seconds, and the memory in bytes."""
     dtype = jnp.dtype(point.dtype)
     weights = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in TYPES[point.layer].shapes(point).items()}
     xs = jax.ShapeDtypeStruct((point.batch, point.length, point.width), dtype)
     shapes = weights, xs, jax.ShapeDtypeStruct((point.batch,), jnp.int32), xs
     free = _free_memory()
-    _check_memory(2 * point.tokens * point.width * dtype.itemsize, free)  # before XLA sees sizes that no machine has
+    _check_memory(2 * point.tokens * point.width * dtype.itemsize, free)  # before XLA compiles impossible sizes
     program, compiling = timing.compile(jax.jit(function(point, backward)), *shapes[: 4 if backward else 3])
     size = timing.peak_memory(program)
     _check_memory(size, free)
@@ -236,7 +237,7 @@ def build(point: Point, backward: bool) -> tuple[timing.Once, float, int | None]
 
 
 def function(point: Point, backward: bool) -> Callable[..., Any]:
-    """The layer, and with `backward` also its gradients: (weights, xs, lengths, gradient of ys) -> ys, gradients."""
+    """The layer; with `backward`, also its gradients: (weights, xs, lengths, gradient of ys) -> ys, gradients."""
 
     def forward(weights, xs, lengths):
         with device.force_scan_unroll(point.unroll):
@@ -255,7 +256,7 @@ def _check_memory(size: int | None, free: int | None) -> None:
 
 
 def _free_memory() -> int | None:
-    """Bytes; None where neither the device nor the system says."""
+    """The free memory in bytes, or None if it is unknown."""
     first = jax.devices()[0]
     if (limit := memory.limit(first)) is not None:
         return limit - first.memory_stats()["bytes_in_use"]
@@ -267,12 +268,12 @@ def _free_memory() -> int | None:
 
 
 def _peers(s: Settings) -> tuple[Builders, str]:
-    """PyTorch's builders for a point, and why there are none, if so."""
+    """PyTorch's builders, and the reason if there are none."""
     if importlib.util.find_spec("torch") is None:
         return lambda point, backward: {}, "it is not installed"
     try:
         from s2sjax.bench import torch_layers
-    except Exception as error:  # an installation that is broken in any way
+    except Exception as error:  # a broken installation may raise anything
         return lambda point, backward: {}, peers.reason(error)
 
     def builders(point: Point, backward: bool) -> dict[str, Callable[[], timing.Once]]:
@@ -319,7 +320,7 @@ EXPONENTS = [
 
 
 def summary(rows: Sequence[records.Row]) -> Iterator[str]:
-    """The exponents, and where recurrence and attention are even."""
+    """Yields the lines of the exponents, and of the lengths at which recurrence and attention are even."""
     fits = scaling.exponents(rows)
     columns = _widened(EXPONENTS, rows)
     for (batch,), group in scaling.grouped(fits, "batch"):
@@ -336,12 +337,12 @@ def _describe(race: scaling.Race) -> str:
     if not race.points:
         return f"{where} {race.faster} is faster than {slower} at every length"
     if len(race.points) == 1:
-        return f"{where} {race.faster} is faster than {slower} up to n = {race.points[0][0]:,.0f}, slower from there on"
+        return f"{where} {race.faster} is faster than {slower} up to n = {race.points[0][0]:,.0f}, slower beyond"
     return f"{where} {race.faster} and {slower} are even at n = {', '.join(f'{n:,.0f}' for n, _ in race.points)}"
 
 
 def _widened(columns: Sequence[records.Column], rows: Sequence[records.Row]) -> list[records.Column]:
-    """With a first column that is wide enough for all names."""
+    """Widens the first column to fit all names."""
     first, *others = columns
     longest = max(len(row["name"]) for row in rows)
     return [first._replace(width=max(first.width, longest + 1)), *others]

@@ -1,4 +1,4 @@
-"""Ours beside other libraries, alternating in one run. A library that cannot run is left out, with its reason."""
+"""Alternating measurements of s2sjax and other libraries. A library that cannot run is left out, with the reason."""
 
 import gc
 import os
@@ -13,25 +13,25 @@ import jax
 from s2sjax.errors import UserError
 
 Once = Callable[..., object]
-"""does the work once, and waits until it is done"""
+"""function that does the work once, and waits until it is done"""
 Case = TypeVar("Case")
 
 
 def select(cases: Mapping[str, Case], only: Sequence[str], what: str = "model") -> dict[str, Case]:
-    """The cases whose name contains one of `only`, in upper or lower case; all of them if it is empty."""
+    """The cases whose names contain one of `only`, ignoring case; all cases if it is empty."""
     for part in only:
         if not any(part.lower() in name.lower() for name in cases):
-            raise UserError(f"--only {part!r} is in the name of no {what}: choose from {'; '.join(cases)}")
+            raise UserError(f"--only {part!r} matches no {what}: choose from {'; '.join(cases)}")
     return {name: case for name, case in cases.items() if not only or any(p.lower() in name.lower() for p in only)}
 
 
 def alternate(
     ours: Once, peers: Mapping[str, Callable[[], Once]], rounds: int, seconds: Callable[[Once], float]
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """The seconds of each library in each round, s2sjax first; and why others were left out, in one line each.
+    """Measures the seconds of each library in each round, s2sjax first. Also returns why peers were left out.
 
-    A peer is built and run once before the first round. Whatever goes wrong in it (it is not installed, CUDA's
-    libraries are not found, memory runs out) ends its own measurement only.
+    A peer is built and run once before the first round. Any error in it (it is not installed, CUDA's libraries are not
+    found, memory runs out) ends only its own measurement.
     """
     ours()
     running: dict[str, Once] = {"s2sjax": ours}
@@ -66,7 +66,7 @@ def seconds(once: Once) -> float:
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """How many times faster ours is: the median over the rounds, each of which had the machine in one state.
+    """The speed-up of ours: the median ratio over the rounds, in each of which the machine is in one state.
 
     Example: theirs 2, 9, 4 and ours 1, 3, 4 give 2.
     """
@@ -74,7 +74,7 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
 
 
 def remarks(size: str) -> list[str]:
-    """What the user of a CPU should know: other jobs slow some libraries more than others, and base takes long."""
+    """Notes for users of a CPU: other jobs slow some libraries more than others, and size base takes long."""
     if jax.default_backend() != "cpu":
         return []
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -83,7 +83,7 @@ def remarks(size: str) -> list[str]:
 
 
 def free() -> None:
-    """After a model and its peers are gone: gives their memory back to the device, and forgets compiled code."""
+    """Releases the memory and the compiled code of models and peers that are no longer referenced."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -92,12 +92,12 @@ def free() -> None:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error; the kind of error if it says nothing."""
+    """The first line of an error's message, or its type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def torch_device() -> str:
-    """The device on which PyTorch does the same work: that of JAX."""
+    """PyTorch's name of the device that JAX uses."""
     import torch
 
     if jax.default_backend() == "cpu":

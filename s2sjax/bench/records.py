@@ -1,6 +1,6 @@
-"""The rows of a benchmark: a line each on the terminal, and all of them as CSV and JSON, with what they depend on.
+"""The rows of a benchmark, as lines on the terminal, and as CSV and JSON with a description of the environment.
 
-A row is a dict of plain values, the same keys in every row of a benchmark. None means that there is no such value.
+A row is a dict of plain values. All rows of a benchmark have the same keys; None is a missing value.
 """
 
 import csv
@@ -24,10 +24,10 @@ Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """A column of the table on the terminal. The first one is aligned to the left."""
+    """A column of the table on the terminal. The first column is left-aligned."""
 
     name: str
-    """the key of its values in a row"""
+    """key of the values in a row"""
     title: str
     width: int
     show: Callable[[Any], str] = str
@@ -38,9 +38,15 @@ def heading(columns: Sequence[Column]) -> str:
 
 
 def line(columns: Sequence[Column], row: Row) -> str:
-    """One row; a dash where it has no value."""
+    """Formats a row, with dashes for missing values."""
     values = [row.get(column.name) for column in columns]
     return _aligned(columns, ["-" if value is None else column.show(value) for column, value in zip(columns, values)])
+
+
+def show(columns: Sequence[Column], rows: Sequence[Row], reasons: Mapping[str, str]) -> None:
+    """Prints the rows of a case, and the reasons why libraries were left out."""
+    lines = [line(columns, row) for row in rows]
+    print("\n".join([*lines, *(f"  {name} is left out: {reason}" for name, reason in reasons.items())]), flush=True)
 
 
 def _aligned(columns: Sequence[Column], texts: Sequence[str]) -> str:
@@ -52,7 +58,7 @@ def _aligned(columns: Sequence[Column], texts: Sequence[str]) -> str:
 
 
 def si(value: float, unit: str = "") -> str:
-    """Three digits and a prefix: 62_180_000_000 -> 62.2G, or with a unit 62.2 GFLOP/s."""
+    """Formats three digits and a prefix: 62_180_000_000 -> 62.2G, or with a unit 62.2 GFLOP/s."""
     prefixes = ["", "k", "M", "G", "T", "P"]
     while abs(value) >= 999.5 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]
@@ -60,7 +66,7 @@ def si(value: float, unit: str = "") -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits: 0.0123456 -> 12.3."""
+    """Formats milliseconds with three digits: 0.0123456 -> 12.3."""
     return _digits(1e3 * seconds)
 
 
@@ -73,7 +79,7 @@ def ratio(value: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """At least three: 0.123, 1.23, 12.3, 123, 1,234."""
+    """Formats at least three digits: 0.123, 1.23, 12.3, 123, 1,234."""
     places = 3 if abs(value) < 0.9995 else 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:,.{places}f}"
 
@@ -82,7 +88,7 @@ def _digits(value: float) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """What a measurement depends on: date, command, device, and the versions of all libraries."""
+    """The environment of a measurement: date, command, device, and library versions."""
     versions = {"s2sjax": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -101,17 +107,17 @@ def environment() -> dict[str, Any]:
 
 
 def machine(found: Mapping[str, Any]) -> str:
-    """Of an environment: the accelerator, or the cores of a CPU."""
+    """The accelerator of an environment, or the cores of its CPU."""
     return f"{found['cores']} cores, {found['machine']}" if found["backend"] == "cpu" else found["device"]
 
 
 def describe(found: Mapping[str, Any]) -> str:
-    """The environment in one line."""
+    """Describes an environment in one line."""
     return f"on {machine(found)}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
 
 
 def open_folder(folder: Path) -> None:
-    """Makes the folder, and fails now rather than after the measurements if nothing can be written there."""
+    """Makes the folder, and fails before the measurements if it is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".probe"
     probe.write_text("", encoding="utf-8")
@@ -119,7 +125,7 @@ def open_folder(folder: Path) -> None:
 
 
 def write(folder: Path, name: str, rows: Sequence[Row], **facts: Any) -> list[Path]:
-    """NAME.csv with the rows, and NAME.json with the rows and all facts, such as the environment."""
+    """Writes NAME.csv with the rows, and NAME.json with the rows and all facts, such as the environment."""
     table, whole = folder / f"{name}.csv", folder / f"{name}.json"
     with table.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])

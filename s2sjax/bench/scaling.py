@@ -1,4 +1,4 @@
-"""How times grow: exponents fitted on the largest sizes, and the lengths at which recurrence and attention are even.
+"""Growth of times: exponents fitted to the largest sizes, and the lengths at which recurrence and attention are even.
 
 Rows are those of s2sjax/bench/layers.py.
 """
@@ -13,11 +13,11 @@ from s2sjax.bench.layer_types import TYPES
 from s2sjax.bench.records import Row
 
 LARGEST = 3
-"""sizes that are fitted, at most: smaller ones are ruled by the time that it takes to start anything at all"""
+"""maximum number of fitted sizes; overheads dominate the times of smaller ones"""
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """p of values ~ sizes^p, by least squares of the logarithms of the largest sizes; None with fewer than two."""
+    """Fits p of values ~ sizes^p by least squares of the logarithms of the largest sizes; None for fewer than two."""
     points = sorted(zip(sizes, values))[-LARGEST:]
     if len(points) < 2:
         return None
@@ -26,7 +26,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def exponents(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Of time and of FLOPs, beside those of Table 1: in n at the largest width, and in d at the largest length."""
+    """The exponents of time, FLOPs and Table 1: of n at the largest width, and of d at the largest length."""
     found = []
     for (name, way, batch), group in grouped(rows, "name", "pass", "batch"):
         kind = TYPES[group[0]["layer"]]
@@ -43,9 +43,9 @@ def exponents(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def crossovers(sizes: Sequence[float], first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
-    """Where two lines, straight between their points on logarithmic axes, cross: (size, value).
+    """The points (size, value) where two piecewise linear curves on log axes cross.
 
-    sizes ascend. Lines that touch at a point and part on the same side do not cross.
+    sizes ascend. Curves that touch without changing sides do not cross.
     """
     found = []
     x, a, b = (np.log(np.asarray(each, float)) for each in (sizes, first, second))
@@ -58,20 +58,20 @@ def crossovers(sizes: Sequence[float], first: Sequence[float], second: Sequence[
 
 
 class Race(NamedTuple):
-    """A recurrent layer against attention, at one batch and width."""
+    """The comparison of a recurrent layer with attention, at one batch and width."""
 
     recurrent: str
     way: str
     batch: int
     width: int
     points: list[tuple[float, float]]
-    """(n, seconds) where they are even"""
+    """points (n, seconds) at which they are even"""
     faster: str
-    """at the smallest length"""
+    """faster layer at the smallest length"""
 
 
 def races(rows: Sequence[Row]) -> Iterator[Race]:
-    """Each recurrent layer against attention, over the lengths at which both were measured."""
+    """Compares each recurrent layer with attention, over the lengths at which both were measured."""
     for (way, batch, width), group in grouped(rows, "pass", "batch", "width"):
         times = {row["length"]: row["seconds"] for row in group if row["layer"] == "attention"}
         for (name,), own in grouped([row for row in group if row["layer"] == "recurrent"], "name"):
@@ -85,7 +85,7 @@ def races(rows: Sequence[Row]) -> Iterator[Race]:
 
 
 def grouped(rows: Sequence[Row], *names: str) -> Iterator[tuple[tuple, list[Row]]]:
-    """The rows that agree in these values, in the order in which they first come."""
+    """Yields the groups of rows with equal values of `names`, in the order of their first rows."""
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)

@@ -1,6 +1,6 @@
-"""How long the answers of `s2sjax serve` take, client included, compared with the decoding itself.
+"""Latency of `s2sjax serve`, including the client, compared with the decoding itself.
 
-Each round measures all of it once, so that the ratios are of one state of the machine.
+Each round measures everything once, so that its ratios compare one state of the machine.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from s2sjax import run
+from s2sjax.bench import peers
 from s2sjax.errors import UserError
 from s2sjax.serve.api import MOST_LINES, Service
 from s2sjax.serve.server import Server
@@ -26,7 +26,7 @@ ABOUT = f"{'':8}{'p50':>12}{'of decode':>12}{'p50':>12}{'p99/p50':>10}{'of decod
 
 
 def bench(folder: str, rounds: int) -> None:
-    """Prints a line for each round: times in milliseconds, and ratios to what the same lines take without a server."""
+    """Prints a line for each round: times in milliseconds, and ratios to decoding the same lines without a server."""
     opened = run.load(folder)
     if not opened.task.generates_text:
         raise UserError(f"{folder} does not translate text: name a run that does")
@@ -55,9 +55,9 @@ def bench(folder: str, rounds: int) -> None:
 def _round(service: Service, port: int, lines: Sequence[str]) -> str:
     few = lines[:100]
     decode = lambda some: service.engine.call(lambda: service.translator.decode(service.params, some)).result()
-    alone = [_seconds(lambda line=line: decode([line])) for line in few]
+    alone = [peers.seconds(lambda line=line: decode([line])) for line in few]
     one = _clients(port, 1, few)["times"]
-    in_batches = _seconds(lambda: [decode(lines[n : n + CLIENTS]) for n in range(0, len(lines), CLIENTS)])
+    in_batches = peers.seconds(lambda: [decode(lines[n : n + CLIENTS]) for n in range(0, len(lines), CLIENTS)])
     many = _clients(port, CLIENTS, lines)
     beside = _clients(port, 1, lines, lines)["times"]
     p50, ratio = statistics.median(one), statistics.median(one) / statistics.median(alone)
@@ -69,14 +69,8 @@ def _round(service: Service, port: int, lines: Sequence[str]) -> str:
     )
 
 
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
 def _clients(port: int, clients: int, lines: Sequence[str], large: Sequence[str] = ()) -> dict[str, Any]:
-    """What serve_client.py measures."""
+    """Runs serve_client.py and returns its measurements."""
     asked = {
         "port": port,
         "clients": clients,

@@ -1,8 +1,8 @@
-"""Clients of a server, for `s2sjax bench serve`: a program of its own, without JAX, that prints their times as JSON.
+"""Clients of a server, for `s2sjax bench serve`: a separate program, without JAX, that prints their times as JSON.
 
-Standard input: {"port", "clients", "lines", "size", "large"}. Each client has one connection and asks for `size` lines
-at a time, again and again, until all lines are done; with `large`, one more client sends those lines in one request,
-and the others stop when it is answered. Times are seconds from the first byte sent to the last one read.
+Standard input: {"port", "clients", "lines", "size", "large"}. Each client has one connection and requests `size` lines
+at a time until all lines are done. With `large`, another client sends these lines in one request, and the others stop
+when it is answered. Times are seconds from the first byte sent to the last byte read.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[str]) -> float:
-    """Seconds that one request takes."""
+    """Sends a request and returns its seconds."""
     began = time.perf_counter()
     body = json.dumps({"lines": lines}).encode()
     head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

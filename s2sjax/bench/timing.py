@@ -1,7 +1,7 @@
-"""Times, compile times and the ceilings of a device, for all benchmarks.
+"""Measurement of times, compile times and the ceilings of a device, for all benchmarks.
 
-A repeat calls the work as often as it takes to last some milliseconds, and waits for the device at its end; a timing is
-the median of several repeats, with the fastest and the slowest. Compilation is never part of it.
+A repeat calls the work often enough to last some milliseconds, and then waits for the device. A timing is the median of
+several repeats, with the fastest and the slowest. Compilation is never part of it.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from jax.experimental.compilation_cache import compilation_cache
 from s2sjax.core import device
 
 SHORTEST = 0.02
-"""seconds that a repeat lasts at least"""
+"""minimum duration of a repeat in seconds"""
 LARGEST_COPY = 2**30, 2**28
-"""bytes of the array that is copied, on an accelerator and on a CPU: more than any cache holds"""
+"""size of the copied array in bytes, on an accelerator and on a CPU: more than any cache holds"""
 LARGEST_PRODUCT = 16_384
-"""rows of the matrices of the largest product"""
+"""number of rows of the matrices of the largest product"""
 
 Once = Callable[..., object]
 """once(calls=1) does the work `calls` times, one after the other, and waits until all of it is done"""
 
 
 class Timing(NamedTuple):
-    """Seconds of one call: the median of all repeats, the fastest and the slowest."""
+    """The seconds per call: the median of all repeats, the fastest and the slowest."""
 
     median: float
     low: float
@@ -45,12 +45,16 @@ class Timing(NamedTuple):
         """(slowest - fastest) / median."""
         return (self.high - self.low) / self.median
 
+    def fields(self) -> dict[str, float]:
+        """The timing as fields of a row."""
+        return {"seconds": self.median, "fastest": self.low, "slowest": self.high, "spread": self.spread}
+
 
 def repeated(start: Callable[[], Any], wait: Callable[[Any], object] = jax.block_until_ready) -> Once:
-    """Work that `start` begins, `wait` waits for its result.
+    """Makes a `Once` of `start`, which begins the work, and `wait`, which waits for its result.
 
-    An accelerator gets all calls of a repeat at once, as in training, and works while Python prepares the next. A CPU
-    would run several of them at the same time, so there each call waits.
+    An accelerator gets all calls of a repeat at once, as in training, and works while Python prepares the next call. A
+    CPU would run several calls at the same time, so that each call waits there.
     """
 
     def once(calls: int = 1) -> None:
@@ -63,7 +67,7 @@ def repeated(start: Callable[[], Any], wait: Callable[[Any], object] = jax.block
 
 
 def seconds(once: Once) -> float:
-    """Seconds of one call, in one repeat. Too short a repeat is made again with more calls."""
+    """Measures the seconds per call in one repeat. A repeat that is too short is repeated with more calls."""
     calls = 1
     while True:
         begin = time.perf_counter()
@@ -75,7 +79,7 @@ def seconds(once: Once) -> float:
 
 
 def measure(once: Once, repeats: int = 5) -> Timing:
-    """The timing of work that may not be warm yet."""
+    """Measures the timing of work, after a warm-up call."""
     once()
     return Timing.of([seconds(once) for _ in range(repeats)])
 
@@ -84,7 +88,7 @@ def measure(once: Once, repeats: int = 5) -> Timing:
 
 
 def compile(function: Any, *arguments: Any) -> tuple[Any, float]:
-    """The program of a jitted function as `train` compiles it, and the seconds that took without a cache.
+    """Compiles a jitted function as `train` does, without a cache. Returns the program and the seconds.
 
     arguments: arrays or their shapes.
     """
@@ -96,7 +100,7 @@ def compile(function: Any, *arguments: Any) -> tuple[Any, float]:
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
-    """JAX reads only once whether there is a cache, and again after a reset."""
+    """Disables the compilation cache. JAX reads the option only once, and again after a reset."""
     options: Any = jax.config
     enabled = options.jax_enable_compilation_cache
 
@@ -112,7 +116,7 @@ def without_cache() -> Iterator[None]:
 
 
 def peak_memory(program: Any) -> int | None:
-    """Bytes that a program needs: arguments, results and temporary arrays. None where the backend does not say."""
+    """The bytes that a program needs: arguments, results and temporary arrays. None if the backend does not say."""
     analysis = program.memory_analysis()
     if analysis is None:
         return None
@@ -133,14 +137,14 @@ class Ceilings(NamedTuple):
 
 
 def measure_ceilings(dtype: Any) -> Ceilings:
-    """Of products of square matrices of this type, and of copies."""
+    """Measures the rates of products of square matrices of this type, and of copies."""
     return Ceilings(_product_rate(dtype), _copy_rate())
 
 
 def _product_rate(dtype: Any) -> float:
-    """Matrices are doubled until a product takes long enough: small ones do not keep the device busy.
+    """The FLOP/s of a matrix product. Doubles the matrices until a product takes long enough to keep the device busy.
 
-    They are random: a GPU multiplies constants up to 15% faster, since it draws less power.
+    Matrices are random, because a GPU multiplies constants up to 15% faster: they draw less power.
     """
     best, size = 0.0, 1024
     while size <= LARGEST_PRODUCT:
@@ -155,7 +159,7 @@ def _product_rate(dtype: Any) -> float:
 
 
 def _copy_rate() -> float:
-    """Of the faster of two: a plain copy, and a loop that reads and writes."""
+    """The bytes/s of the faster of two programs: a plain copy, and a loop that reads and writes."""
     size = LARGEST_COPY[device.on_cpu()]
     array = jnp.ones(size // 4, jnp.float32)
     ways = jax.jit(jnp.copy), jax.jit(jnp.negative)

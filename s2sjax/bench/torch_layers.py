@@ -2,9 +2,9 @@
 
 Letters: B batch, n sequence length, d width, N heads, D width of a head.
 
-Each gets its input as it likes it best, [B, d, n] for a convolution, and no padding to mask. There is no parallel scan.
-Compiled, the restricted attention is FlexAttention, which skips what is outside the window; otherwise it is SDPA with a
-mask, since PyTorch has no other.
+Each layer gets its input in its preferred layout, [B, d, n] for a convolution, without padding to mask. There is no
+parallel scan. Restricted attention is FlexAttention, which skips positions outside the window, if compiled; otherwise
+it is SDPA with a mask, because PyTorch has no alternative.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from s2sjax.bench import timing
 from s2sjax.bench.layer_types import Point, reach
 from s2sjax.bench.peers import torch_device
 
-# On kernels that it does not have for a type, with a trace of C++: what it does instead is what is measured.
+# PyTorch warns, with a C++ trace, if a kernel lacks a type. Its fallback is what is measured.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b")
 
 
@@ -87,14 +87,14 @@ EAGER: dict[str, Callable[[Point], nn.Module]] = {
 COMPILED: dict[str, Callable[[Point], nn.Module]] = {
     "convolution": convolution, "attention": Attention, "restricted": Flexible,
 }  # fmt: skip
-"""those that `torch.compile` can make faster: an LSTM is one call of cuDNN's"""
+"""layers that `torch.compile` can speed up; an LSTM is one call of cuDNN"""
 
 
 def build(point: Point, backward: bool, compiled: bool) -> timing.Once:
-    """The layer with random weights and inputs: forward, or forward and the gradients of the input and all weights."""
+    """Builds a layer with random weights and inputs: forward, or forward and the gradients of input and weights."""
     device, dtype = torch_device(), getattr(torch, point.dtype)
     if device == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32, as XLA multiplies
+        torch.set_float32_matmul_precision("high")  # TF32, as in XLA
     layer = (COMPILED if compiled else EAGER)[point.layer](point).to(device, dtype).train(backward)
     run = torch.compile(layer, dynamic=False) if compiled else layer
     shape = point.batch, point.length, point.width

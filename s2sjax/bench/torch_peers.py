@@ -1,7 +1,7 @@
 """The same models written in PyTorch, and their training step, for comparison in `s2sjax bench train`.
 
-Shapes, dropout, label smoothing, clipping and Adam are those of s2sjax. Where the two must differ, PyTorch gets the
-cheaper work: its recurrent encoders read padding like words, which costs cuDNN less than packed sequences would.
+Shapes, dropout, label smoothing, clipping and Adam are those of s2sjax. Where they must differ, PyTorch does less work:
+its recurrent encoders read padding like words, which is cheaper for cuDNN than packed sequences.
 
 Letters: B batch, S source positions, T target positions, E embedding, H width, N heads, D width of a head.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # measure the compile times of a first run
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,15 @@ from torch.nn import functional
 from s2sjax import config
 from s2sjax.core.tokens import PAD, SOS
 
-# Such as: this CPU has no bfloat16; the weights of an RNN are copies (which cuDNN gathers in a tenth of a millisecond).
+# For example: this CPU has no bfloat16; the weights of an RNN are copies (which cuDNN gathers in 0.1 ms).
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b|s2sjax\.bench\.torch_peers")
 
 
 class Peer(nn.Module):
+    """Base class of the models."""
+
     compiled: tuple[str, ...] = ("loss",)
-    """the methods that torch.compile gets; cuDNN's layers stay as they are"""
+    """methods that torch.compile compiles; cuDNN's layers are not compiled"""
     dropout: float
 
     def drop(self, x: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ def cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
 
 @torch.compiler.disable
 def recurrent(layers: nn.RNNBase, xs: Tensor, carry: Any = None) -> Any:
-    """layers(xs, carry) in the type of autocast, which by itself would run cuDNN's recurrent layers in float16."""
+    """layers(xs, carry) in autocast's type. Autocast itself would run cuDNN's recurrent layers in float16."""
     device = xs.device.type
     if not torch.is_autocast_enabled(device):
         return layers(xs, carry)
@@ -102,7 +104,7 @@ class Luong(Peer):
 class RNNsearch(Peer):
     """Bidirectional GRU encoder; at each step additive attention, then a GRU cell; maxout readout.
 
-    torch.compile gets one step and what follows the loop. All steps as one program take minutes to compile.
+    torch.compile gets a single step and the readout. All steps as one program take minutes to compile.
     """
 
     compiled = ("step", "read_out")
@@ -147,7 +149,7 @@ class RNNsearch(Peer):
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention by PyTorch's fused kernels. Self-attention has one product for all of q, k, v."""
+    """Scaled dot-product attention by PyTorch's fused kernels. Self-attention has one product for q, k and v."""
 
     def __init__(self, c: config.Transformer, cross: bool):
         super().__init__()
@@ -157,7 +159,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(c.width, c.width)
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """[B, T, parts * W] -> parts of [B, N, T, D]."""
+        """Splits [B, T, parts * W] into parts of [B, N, T, D]."""
         return x.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None, causal: bool = False):
@@ -170,7 +172,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, in a decoder cross attention, and the feed-forward layer, each in its residual connection."""
+    """Self-attention, cross-attention in a decoder, and the feed-forward layer, each with a residual connection."""
 
     def __init__(self, c: config.Transformer, decoder: bool):
         super().__init__()
@@ -182,7 +184,7 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(c.width, eps=1e-6) for _ in range(3 if decoder else 2))
 
     def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
-        """mask [B, 1, 1, S]: the real positions of the source. A decoder sees all of its own that are not later."""
+        """mask [B, 1, 1, S]: mask of source positions that are not padding. Decoder self-attention is causal."""
         drop = lambda x: functional.dropout(x, self.dropout) if self.dropout else x
         cross = self.cross
         if cross is None:
@@ -191,7 +193,7 @@ class Block(nn.Module):
             parts = [lambda h: self.attention(h, causal=True), lambda h: cross(h, memory, mask)]
         parts.append(lambda h: self.outer(drop(functional.relu(self.inner(h)))))
         for part, norm in zip(parts, self.norms, strict=True):
-            # Autocast leaves norms in float32. The residual stream stays in the type of the products, as in s2sjax.
+            # Autocast leaves norms in float32. The residual stream keeps the type of the products, as in s2sjax.
             x = x + drop(part(norm(x))) if self.pre else norm(x + drop(part(x))).to(x.dtype)
         return x
 
@@ -201,7 +203,7 @@ class Transformer(Peer):
         super().__init__()
         self.dropout, self.scale = c.dropout, c.width**0.5
         self.source = nn.Embedding(vocabulary, c.width)
-        self.target = nn.Embedding(vocabulary, c.width)  # and the output layer
+        self.target = nn.Embedding(vocabulary, c.width)  # also the output layer
         for table in (self.source, self.target):
             nn.init.normal_(table.weight, std=c.width**-0.5)
         self.encoder = nn.ModuleList(Block(c, decoder=False) for _ in range(c.encoder_layers))
@@ -238,18 +240,18 @@ PEERS: dict[type, type[Peer]] = {
 
 
 class Mode(NamedTuple):
-    """A way to run the step."""
+    """A way to run the training step."""
 
     compiled: bool = False
-    """by torch.compile"""
+    """whether to use torch.compile"""
     graph: bool = False
-    """replayed as one CUDA graph: forward and backward pass, clipping and update"""
+    """whether to replay the step as one CUDA graph: forward and backward pass, clipping and update"""
     onednn: bool = True
-    """with oneDNN's kernels on a CPU"""
+    """whether to use oneDNN's kernels on a CPU"""
 
 
 ARM = platform.machine() in ("aarch64", "arm64")
-"""where PyTorch is faster without oneDNN; compilation takes long, so only the better way is compiled"""
+"""whether this is an ARM CPU, where PyTorch is faster without oneDNN; only the faster mode is compiled, to save time"""
 MODES = {
     "cuda": {
         "PyTorch eager": Mode(),
@@ -266,25 +268,19 @@ MODES = {
 
 
 class Trainer:
-    """Adam steps on one batch, like those of s2sjax: forward, loss, backward, clip, update.
+    """Training steps with Adam on one batch, as in s2sjax: forward, loss, backward, clip, update.
 
-    `compile_seconds` is the time of the first step if it is compiled; `memory` the peak in bytes, on a GPU.
+    `compile_seconds` is the time of the first step if it is compiled; `memory` is the peak in bytes on a GPU.
     """
 
     def __init__(
-        self,
-        model: config.ModelConfig,
-        vocabulary: int,
-        source: np.ndarray,
-        target: np.ndarray,
-        train: config.Train,
-        device: str,
-        mode: Mode,
-    ):
+        self, model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray, train: config.Train,
+        device: str, mode: Mode,
+    ):  # fmt: skip
         self.train, self.device, self.onednn = train, device, mode.onednn
         torch.manual_seed(0)
         if device == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as XLA
+            torch.set_float32_matmul_precision("high")  # TF32, as in XLA
         with _peak_memory(device) as peak:
             self.model = PEERS[type(model)](model, vocabulary).to(device).train()
             fused: dict[str, Any] = {"fused": True, "capturable": device == "cuda"}
@@ -302,7 +298,7 @@ class Trainer:
         self.memory, self.held = peak.get("bytes"), peak.get("held", 0)
 
     def run(self, steps: int = 1) -> None:
-        """Reads the loss, and so waits for the device, after the last step only."""
+        """Runs steps. Reads the loss, and so waits for the device, only after the last one."""
         with contextlib.nullcontext() if self.onednn else torch.backends.mkldnn.flags(enabled=False):
             for _ in range(steps):
                 loss = self.step()
@@ -321,19 +317,19 @@ class Trainer:
 
 
 class Graph:
-    """The step of a trainer, recorded once and replayed: no kernel waits for Python."""
+    """The step of a trainer as a CUDA graph, recorded once and replayed, so that no kernel waits for Python."""
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.compile_seconds = trainer, trainer.compile_seconds
         with _peak_memory("cuda") as peak:
-            side = torch.cuda.Stream()  # where PyTorch wants to be warmed up
+            side = torch.cuda.Stream()  # PyTorch requires a warm-up on a side stream
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):
                     trainer.step()
             torch.cuda.current_stream().wait_stream(side)
             self.graph = torch.cuda.CUDAGraph()
-            # Threads of JAX may use the GPU meanwhile: only what this one does must be fit to record.
+            # Threads of JAX may use the GPU meanwhile: only this thread must be restricted to recordable calls.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.loss = trainer.step()
             self.run(1)
@@ -352,7 +348,7 @@ def _check(loss: Tensor) -> None:
 
 @contextlib.contextmanager
 def _peak_memory(device: str) -> Iterator[dict[str, int]]:
-    """How many more bytes were allocated inside than before, on a GPU: "bytes" at most, "held" at the end."""
+    """Measures the additional bytes that are allocated inside, on a GPU: the peak, "bytes", and at the end, "held"."""
     peak: dict[str, int] = {}
     if device == "cuda":
         torch.cuda.synchronize()

@@ -1,10 +1,10 @@
 """Training steps of s2sjax and of the same models in PyTorch, alternating in one run, on the device that JAX uses.
 
 Each library does the same work: one batch, dropout, label smoothing, clipping and Adam, in the same type. PyTorch runs
-in every mode of torch_peers.py, and the best one is what s2sjax is compared with.
+in every mode of torch_peers.py, and s2sjax is compared with the best one.
 
-FLOPs are those of the products, counted in the jaxpr of the step (plan/work.py), padding included; utilisation is
-their rate against that of a large product, measured in the same run. Tokens are those of source and target without
+FLOPs are those of the products, counted in the jaxpr of the step (plan/work.py), including padding; utilisation is
+their rate relative to that of a large product, measured in the same run. Tokens are those of source and target, without
 padding.
 """
 
@@ -32,6 +32,8 @@ from s2sjax.training.state import create, make_train_step
 
 
 class Case(NamedTuple):
+    """A model and the shape of its batch."""
+
     model: config.ModelConfig
     vocabulary: int
     rows: int
@@ -39,6 +41,8 @@ class Case(NamedTuple):
 
 
 class Size(NamedTuple):
+    """The cases of one size of the benchmark."""
+
     train: config.Train
     cases: dict[str, Case]
 
@@ -81,7 +85,7 @@ SIZES = {
 }  # fmt: skip
 
 ROUND = 0.3
-"""seconds of steps in each round, before which and after which the device is idle"""
+"""duration of a round in seconds; the device is idle before and after it"""
 COLUMNS = (
     records.Column("library", "", 32, "  {}".format),
     records.Column("seconds", "ms/step", 10, records.milliseconds),
@@ -95,7 +99,7 @@ COLUMNS = (
 
 
 def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
-    """Prints the rows of each model and writes train.csv and train.json. Without a size: that of the device."""
+    """Prints the rows of each model and writes train.csv and train.json. The default size depends on the device."""
     size = size or default_size()
     s = SIZES[size]
     cases = peers.select(s.cases, only)
@@ -122,14 +126,11 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
             found, reasons = [], {"s2sjax": "it does not fit in the memory of this device"}
         peers.free()
         rows += [{"size": size, "model": name, **row} for row in found]
-        for row in found:
-            print(records.line(COLUMNS, row), flush=True)
-        for library, reason in reasons.items():
-            print(f"  {library} is left out: {reason}", flush=True)
+        records.show(COLUMNS, found, reasons)
         if len(found) > 1:
             best = min(found[1:], key=lambda row: row["seconds"])
             print(f"  {best['ratio']:.2f} times as fast as the best of them, {best['library']}", flush=True)
-        if out:  # after each model: a run that is cut short leaves what it has measured
+        if out:  # after each model, so that an interrupted run keeps its measurements
             facts = {"environment": environment, "remarks": remarks, "ceilings": ceilings._asdict()}
             written = records.write(out, "train", rows, **facts)
     if out:
@@ -141,11 +142,11 @@ def default_size() -> str:
 
 
 Builder = Callable[[Case, config.Train, np.ndarray, np.ndarray], Any]
-"""makes a trainer: an object with run(steps), seconds of compilation or None, and bytes of memory or None"""
+"""function that makes a trainer, with run(steps), compile_seconds or None, and memory in bytes or None"""
 
 
 def _missing() -> str:
-    """Why PyTorch cannot run here, in one line."""
+    """The reason why PyTorch cannot run here, in one line, or an empty string."""
     try:
         from s2sjax.bench import torch_peers  # noqa: F401
 
@@ -156,20 +157,18 @@ def _missing() -> str:
 
 
 def _pytorch() -> dict[str, Builder]:
-    """The modes of PyTorch on this device, for one model."""
+    """Builders of the modes of PyTorch on this device, for one model."""
     from s2sjax.bench import torch_peers
 
     device = peers.torch_device()
     built: dict[bool, Any] = {}
 
     def build(mode: Any, case: Case, train: config.Train, source: np.ndarray, target: np.ndarray) -> Any:
-        if mode.graph:  # of what is compiled already
+        if mode.graph:  # of a trainer that is already compiled
             if mode.compiled not in built:
-                raise RuntimeError("without its CUDA graph it does not run")
+                raise RuntimeError("the same mode without a CUDA graph does not run")
             return torch_peers.Graph(built[mode.compiled])
-        built[mode.compiled] = torch_peers.Trainer(
-            case.model, case.vocabulary, source, target, train, device, mode
-        )  # fmt: skip
+        built[mode.compiled] = torch_peers.Trainer(case.model, case.vocabulary, source, target, train, device, mode)
         return built[mode.compiled]
 
     return {name: partial(build, mode) for name, mode in torch_peers.MODES[device].items()}
@@ -178,7 +177,7 @@ def _pytorch() -> dict[str, Builder]:
 def _measure(
     case: Case, train: config.Train, rounds: int, ceiling: float, others: Mapping[str, Builder]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each library, ours first, and why others were left out."""
+    """The row of each library, ours first, and the reasons why libraries were left out."""
     source, target = make_batch(case)
     ours = Trainer(case.model, case.vocabulary, source, target, train)
     trainers: dict[str, Any] = {"s2sjax": ours}
@@ -196,7 +195,7 @@ def _measure(
         timed = timing.Timing.of(each)
         rows.append({
             "library": name, "rows": case.rows, "length": case.length, "dtype": train.dtype,
-            "seconds": timed.median, "fastest": timed.low, "slowest": timed.high, "spread": timed.spread,
+            **timed.fields(),
             "tokens_per_second": tokens / timed.median, "flops": flops, "utilisation": flops / timed.median / ceiling,
             "memory": trainers[name].memory, "compile_seconds": trainers[name].compile_seconds,
             "ratio": None if name == "s2sjax" else peers.ratio(each, spans["s2sjax"]),
@@ -205,7 +204,7 @@ def _measure(
 
 
 def make_batch(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Random ids. Each row ends at a random position of its second half."""
+    """Draws random ids. Each row ends at a random position of its second half."""
     rng = np.random.default_rng(0)
     ids = rng.integers(4, case.vocabulary, (2, case.rows, case.length)).astype(np.int32)
     ends = rng.integers(case.length // 2, case.length + 1, (2, case.rows))
@@ -217,15 +216,10 @@ def make_batch(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Trainer:
-    """The program that `s2sjax train` runs, on the first device, with its state and one batch."""
+    """The program that `s2sjax train` runs, on the first device, with a state and one batch."""
 
     def __init__(
-        self,
-        model: config.ModelConfig,
-        vocabulary: int,
-        source: np.ndarray,
-        target: np.ndarray,
-        train: config.Train,
+        self, model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray, train: config.Train
     ):
         init, step = _functions(model, vocabulary, train)
         mesh = meshes.make_mesh(config.Mesh(), jax.devices()[:1])
@@ -240,7 +234,7 @@ class Trainer:
         self.memory = max((memory.total for memory in self._programs.memory.values()), default=None)
 
     def run(self, steps: int = 1) -> None:
-        """Waits for the device after the last step only."""
+        """Runs steps. Waits for the device only after the last one."""
         for _ in range(steps):
             self._state, _ = self._programs(self._state, self._batch, self._log)
         jax.block_until_ready(self._state)
@@ -248,11 +242,11 @@ class Trainer:
 
 class _Silent(Log):
     def print(self, text: str) -> None:
-        """Compilation has its own column."""
+        """Prints nothing: compilation has its own column."""
 
 
 def _functions(model: config.ModelConfig, vocabulary: int, train: config.Train) -> tuple[Callable, Callable]:
-    """init(key) -> state, and the train step."""
+    """Returns init(key) -> state, and the train step."""
     module = models.build(model, vocabulary, vocabulary, train.dtype, remat_policy=train.remat)
     update, one = optimizer(train), np.ones((1, 1), np.int32)
     init = lambda key: create(module.init(key, one, one)["params"], update)
@@ -260,10 +254,10 @@ def _functions(model: config.ModelConfig, vocabulary: int, train: config.Train) 
 
 
 def count_flops(case: Case, train: config.Train) -> float:
-    """Of the products of one step.
+    """The FLOPs of the products of one step.
 
-    They are counted in float32, where attention is made of products; in bfloat16 on a GPU it is a call of cuDNN, which
-    shows none.
+    They are counted in float32, where attention consists of products; in bfloat16 on a GPU it is an opaque call of
+    cuDNN.
     """
     init, step = _functions(case.model, case.vocabulary, config.replace(train, dtype="float32"))
     ids = jax.ShapeDtypeStruct((case.rows, case.length), np.int32)

@@ -1,7 +1,7 @@
-"""Every choice an experiment can make, as nested frozen dataclasses.
+"""The settings of an experiment, as nested frozen dataclasses.
 
 An experiment file builds one experiment of a task (s2sjax/tasks); the command line overrides any field by its dotted
-name (`--model.width 256`). A combination that cannot work is refused when it is built.
+name (`--model.width 256`). A combination that cannot work raises an error when it is built.
 """
 
 from __future__ import annotations
@@ -9,19 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
-from s2sjax.config.data import (
-    Cmudict,
-    Corpus,
-    Data,
-    Mixture,
-    Prepared,
-    Spelling,
-    Synthetic,
-    Text,
-    TextFiles,
-    Tfds,
-)
-from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric
+from s2sjax.config.data import Cmudict, Corpus, Data, Mixture, Prepared, Spelling, Synthetic, Text, TextFiles, Tfds
+from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric, PredictionSettings
 from s2sjax.config.experiment import Experiment
 from s2sjax.config.labels import LabelData, LabelEvaluate, LabelledFrames, LabelledText, LabelModel
 from s2sjax.config.language import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, TransformerLM

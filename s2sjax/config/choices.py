@@ -1,8 +1,8 @@
-"""Names that are read from a table, so that a new row of the table is a new choice.
+"""A field type whose choices are the keys of a table, so that a new row of the table is a new choice.
 
     Cell = Annotated[str, OneOf(cells.CELLS)]
 
-The table is read when a value is checked or the command line is parsed: rows added by an experiment file count.
+The table is read when a value is checked or the command line is parsed, so rows added by an experiment file count.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 
 class OneOf(PrimitiveConstructorSpec):
-    """The keys of a table: the type check of `settings` and the command line (tyro) accept them and nothing else."""
+    """Accepts only the keys of a table, in the type check of `settings` and on the command line (tyro)."""
 
     def __init__(self, table: Mapping[str, Any]):
         super().__init__(

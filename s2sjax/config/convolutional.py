@@ -1,36 +1,34 @@
-"""Configurations of convolutional and dense models. See s2sjax/config/models.py for the others."""
+"""Configurations of convolutional and dense models. See s2sjax/config/models.py for the other families."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.config.models import CellName, check_dropout
+from s2sjax.config.models import CellName, EmbeddedModel, check_dropout, check_even
 from s2sjax.config.settings import at_least, require, settings
-from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec, Tie, check_tie
+from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec, Tie
 
 Shapes = tuple[tuple[int, int], ...]
 
 
 @settings
-class RCTM(ModelSettings):
-    """Kalchbrenner and Blunsom 2013, the recurrent continuous translation model I: convolutions read, a cell writes."""
+class RCTM(EmbeddedModel):
+    """Kalchbrenner and Blunsom 2013, translation model I: a convolutional encoder and a recurrent decoder."""
 
     width: int = 256
-    """of the convolutions and of the decoder state"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the convolutions and of the decoder state"""
     kernels: tuple[int, ...] = (2, 3, 4)
     """kernel width of each convolution, from the lowest"""
     activation: Literal["tanh", "relu", "gated"] = "tanh"
-    """of each convolution; `gated` is the gated linear unit"""
+    """activation function of each convolution; `gated` is the gated linear unit"""
     residual: bool = False
-    """residual connections where the widths agree"""
+    """whether layers have residual connections, where the widths agree"""
     pool: Literal["mean", "max"] = "mean"
-    """how the vectors of all positions become the sentence vector"""
+    """pooling of all positions into the sentence vector"""
     cell: CellName = "rnn"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -44,7 +42,7 @@ class RCTM(ModelSettings):
 
     @property
     def encoder_spec(self) -> EncoderSpec:
-        # The vector of the whole sentence stands for the last carry of a plain cell.
+        # The sentence vector takes the place of the final carry of a plain cell.
         return EncoderSpec(self.width, Carries("rnn", (self.width,)))
 
     @property
@@ -52,12 +50,9 @@ class RCTM(ModelSettings):
         return DecoderSpec(None, Carries("rnn", (self.width,)))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width")
-        at_least(0, self, "model", "embedding")
-        require(len(self.kernels) > 0, "model.kernels is empty: name at least one")
+        self.check(output=self.width)
+        require(len(self.kernels) > 0, "model.kernels is empty: give at least one width")
         require(min(self.kernels) >= 1, f"model.kernels is {self.kernels}: each must be at least 1")
-        check_dropout(self)
-        check_tie(self, self.width)
 
 
 @settings
@@ -67,19 +62,19 @@ class ConvS2S(ModelSettings):
     scans_time = False
 
     embedding: int = 256
-    """width of a token, of what attention compares, and of what the output layer reads"""
+    """width of the token embedding, of queries and keys, and of the output layer's input"""
     encoder_layers: Shapes = ((256, 3),) * 4
     """(width, kernel) of each encoder block"""
     decoder_layers: Shapes = ((256, 3),) * 3
     """(width, kernel) of each decoder block"""
     max_length: int = 512
-    """longest sequence that the learned positions can address"""
+    """maximum sequence length for the learned positions"""
     weight_norm: bool = True
-    """weight normalization (Salimans and Kingma 2016)"""
+    """whether to use weight normalization (Salimans and Kingma 2016)"""
     scale_gradient: bool = True
-    """divide the encoder's gradient by twice the number of attentions"""
+    """whether to divide the encoder's gradient by twice the number of attention layers"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -102,26 +97,24 @@ class ConvS2S(ModelSettings):
 
 
 @settings
-class LSTMDense(ModelSettings):
-    """An LSTM reads both ways, dense layers write: each token from the state of its own position, all at once.
+class LSTMDense(EmbeddedModel):
+    """A bidirectional LSTM encoder and a dense decoder, which predicts each token from the state at its position.
 
-    For sources and targets of matched lengths. The decoder is no language model: no token knows another.
+    Suits sources and targets of matched lengths. The tokens of the output do not depend on each other.
     """
 
     attends_own_position = True
 
     width: int = 512
-    """of the states; each direction has half of it"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the states; each direction has half of it"""
     layers: int = 1
-    """recurrent layers"""
+    """number of recurrent layers"""
     cell: CellName = "lstm"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     decoder_layers: int = 1
-    """hidden layers between a state and the output layer"""
+    """number of hidden layers between a state and the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -142,35 +135,27 @@ class LSTMDense(ModelSettings):
         return DecoderSpec(self.width)
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "layers")
-        at_least(0, self, "model", "embedding", "decoder_layers")
-        check_dropout(self)
-        check_tie(self, self.width)
-        require(
-            self.width % 2 == 0,
-            f"model.width is {self.width}: it must be even to be halved between two directions",
-        )
+        self.check("layers", nonnegative=("decoder_layers",), output=self.width)
+        check_even(self, "width", self.width)
 
 
 @settings
-class DenseDense(ModelSettings):
-    """Dense layers read a window around each position, dense layers write its token: a network without recurrence."""
+class DenseDense(EmbeddedModel):
+    """A dense encoder that reads a window around each position, and a dense decoder: a network without recurrence."""
 
     scans_time = False
     attends_own_position = True
 
     width: int = 512
-    """of the hidden layers"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the hidden layers"""
     window: int = 7
-    """tokens that a position sees, itself in their middle"""
+    """number of tokens in the window around a position; odd"""
     encoder_layers: int = 1
-    """hidden layers; the first reads the window"""
+    """number of hidden layers of the encoder; the first reads the window"""
     decoder_layers: int = 1
-    """hidden layers between those and the output layer"""
+    """number of hidden layers of the decoder, before the output layer"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -191,20 +176,14 @@ class DenseDense(ModelSettings):
         return DecoderSpec(self.width)
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "window", "encoder_layers")
-        at_least(0, self, "model", "embedding", "decoder_layers")
-        check_dropout(self)
-        check_tie(self, self.width)
-        require(
-            self.window % 2 == 1,
-            f"model.window is {self.window}: it must be odd to have a middle, try {self.window + 1}",
-        )
+        self.check("window", "encoder_layers", nonnegative=("decoder_layers",), output=self.width)
+        require(self.window % 2 == 1, f"model.window is {self.window}: it must be odd, try {self.window + 1}")
 
 
 def _check_shapes(config, *names: str) -> None:
     for name in names:
         shapes = getattr(config, name)
-        require(len(shapes) > 0, f"model.{name} is empty: name at least one (width, kernel) pair")
+        require(len(shapes) > 0, f"model.{name} is empty: give at least one (width, kernel) pair")
         require(
             all(width >= 1 and kernel >= 1 for width, kernel in shapes),
             f"model.{name} is {shapes}: every width and kernel must be at least 1",

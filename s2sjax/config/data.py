@@ -21,7 +21,7 @@ class Corpus:
         )
 
     def has(self, split: str) -> bool:
-        """Whether it has examples of a split, as far as the configuration says."""
+        """Whether the corpus has examples of a split, according to its settings."""
         return bool(getattr(self, split, None) or getattr(self, f"{split}_percent", None))
 
 
@@ -44,9 +44,9 @@ class Cmudict(Corpus):
 
 @settings
 class TextFiles(Corpus):
-    """Parallel text. Each split is one TSV file (source, target[, target ...]) or a source and a target file.
+    """Parallel text. Each split is one TSV file (source, target[, target ...]), or a source file and a target file.
 
-    Files are UTF-8, plain or .gz, named relative to the experiment file. Leave a split empty, (), if there is none.
+    Files are UTF-8, plain or .gz, with paths relative to the experiment file. A split without files is ().
     """
 
     train: tuple[FilePath, ...] = ()
@@ -56,13 +56,13 @@ class TextFiles(Corpus):
     test: tuple[FilePath, ...] = ()
     """files of the split evaluated at the end"""
     dev_percent: float = 0.0
-    """instead of dev files: this percentage of the training sources, chosen by a hash, is the dev split. Lines with one
-    source are one example of it, with several correct targets"""
+    """percentage of the training sources that become the dev split, chosen by a hash, instead of dev files; lines with
+    the same source are one example with several correct targets"""
 
     def __post_init__(self):
         require(
             0 <= self.dev_percent < 100,
-            f"data.corpus.dev_percent is {self.dev_percent}: it must be from 0 to 100, and below 100",
+            f"data.corpus.dev_percent is {self.dev_percent}: it must be at least 0 and below 100",
         )
         require(not (self.dev and self.dev_percent), "data.corpus has both dev and dev_percent: leave one of them out")
         for split in ("train", "dev", "test"):
@@ -78,7 +78,7 @@ class Synthetic(Corpus):
     """A generated task: example i of a split is a pure function of (task, seed, split, i)."""
 
     task: Literal["copy", "reverse", "sort", "addition", "dates"] = "reverse"
-    """how the target follows from the source"""
+    """rule by which the target follows from the source"""
     train: int = 20_000
     """number of training examples"""
     dev: int = 500
@@ -95,10 +95,7 @@ class Synthetic(Corpus):
     def __post_init__(self):
         at_least(0, self, "data.corpus", "train", "dev", "test")
         at_least(1, self, "data.corpus", "length")
-        require(
-            1 <= self.alphabet <= 26,
-            f"data.corpus.alphabet is {self.alphabet}: it must be from 1 to 26 letters",
-        )
+        require(1 <= self.alphabet <= 26, f"data.corpus.alphabet is {self.alphabet}: it must be from 1 to 26 letters")
 
 
 @settings
@@ -106,15 +103,15 @@ class Tfds(Corpus):
     """A dataset of TensorFlow Datasets, stored as array records and read without TensorFlow.
 
     `source` and `target` are names of features: the languages of a translation, text features, or nested features
-    ("answers.text"). If a feature has several texts, each is a source of its own, or one of several correct targets.
+    ("answers.text"). If a feature has several texts, each is a separate source, or one of several correct targets.
     """
 
     name: str = "ted_hrlr_translate/pt_to_en"
     """name of the dataset, with its configuration if it has several"""
     source: str = "pt"
-    """feature with the source text"""
+    """name of the feature with the source text"""
     target: str = "en"
-    """feature with the target text"""
+    """name of the feature with the target text"""
     train: str = "train"
     """training split; slices such as train[:90%] are allowed"""
     dev: str = "validation"
@@ -134,18 +131,18 @@ class Mixture(Corpus):
     """Several corpora in one training set, mixed by weight or by temperature.
 
     Corpus i with n_i pairs is drawn in proportion to weights[i], or to n_i^(1 / temperature) (Arivazhagan et al. 2019):
-    at temperature 1 every pair comes once per epoch, at higher ones small corpora come more often. Tags such as "<2de>"
-    are put before the sources to tell the model what to do with them (Johnson et al. 2017).
+    at temperature 1 every pair is read once per epoch; at higher ones, small corpora are read more often. Tags such as
+    "<2de>" are put before the sources to tell the model what to do with them (Johnson et al. 2017).
     """
 
     corpora: tuple[Corpus, ...] = ()
-    """the corpora to mix"""
+    """corpora to mix"""
     weights: tuple[float, ...] = ()
     """one relative weight for each corpus; empty to use the temperature"""
     temperature: float = 1.0
-    """1 keeps the sizes of the corpora, higher values even them out; 5 is usual for many languages"""
+    """temperature: 1 keeps the sizes of the corpora, higher values even them out; 5 is usual for many languages"""
     tags: tuple[str, ...] = ()
-    """one for each corpus, put before its sources; empty for no tags"""
+    """one tag for each corpus, put before its sources; empty for no tags"""
 
     def __post_init__(self):
         count = len(self.corpora)
@@ -165,10 +162,7 @@ class Mixture(Corpus):
             all(weight > 0 for weight in self.weights),
             f"data.corpus.weights is {self.weights}: all weights must be above 0",
         )
-        require(
-            self.temperature > 0,
-            f"data.corpus.temperature is {self.temperature}: it must be above 0",
-        )
+        require(self.temperature > 0, f"data.corpus.temperature is {self.temperature}: it must be above 0")
         require(
             not self.weights or self.temperature == 1,
             "data.corpus has both weights and a temperature: set only one of them",
@@ -185,9 +179,9 @@ class Prepared(Corpus):
     """A folder written by `s2sjax prepare`: ids, lengths and vocabularies, which any number of hosts can read."""
 
     folder: FilePath = ""
-    """the prepared folder, relative to the experiment file"""
+    """prepared folder, relative to the experiment file"""
     corpus: Corpus | None = None
-    """the corpus that `s2sjax prepare` writes there; optional if the folder exists"""
+    """corpus that `s2sjax prepare` writes there; optional if the folder exists"""
 
     def __post_init__(self):
         require(self.folder != "", "data.corpus.folder is empty: set it to the folder of `s2sjax prepare`")
@@ -201,13 +195,13 @@ class Spelling:
     """Word vectors computed from characters, instead of an embedding table (Kim et al. 2016)."""
 
     on: bool = False
-    """compute word vectors from characters"""
+    """whether to compute word vectors from characters"""
     width: int = 15
     """size of a character embedding"""
     kernels: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     """kernel widths of the convolutions, in characters"""
     filters: int = 25
-    """a kernel of width m has m * filters features"""
+    """number of features per unit of kernel width: a kernel of width m has m * filters features"""
     highways: int = 1
     """number of highway layers after the convolutions"""
     length: int = 20
@@ -227,22 +221,22 @@ Normalize = Literal["none", "nfc", "nfkc", "nfkc_lower"]
 
 @settings
 class Text:
-    """How text becomes ids. `words` are separated by spaces; `subwords` are SentencePiece's."""
+    """Conversion of text to ids. `words` are separated by spaces; `subwords` are SentencePiece's."""
 
     unit: Literal["characters", "words", "subwords"] = "characters"
-    """what one id stands for"""
+    """unit of text that one id stands for"""
     normalize: Normalize = "nfc"
-    """Unicode form of the text before it becomes ids: as it is, NFC, NFKC, or NFKC in lower case"""
+    """Unicode normalization of the text: none, NFC, NFKC, or NFKC in lower case"""
     min_count: int = 1
-    """words and characters that occur less often become <unk>"""
+    """minimum count of a word or a character; less frequent ones become <unk>"""
     size: int = 8000
     """number of subwords"""
     algorithm: Literal["unigram", "bpe"] = "unigram"
-    """how subwords are learned"""
+    """algorithm that learns the subwords"""
     sample: int = 1_000_000
-    """lines to learn subwords from; a larger corpus is sampled at random"""
+    """maximum number of lines to learn subwords from; a larger corpus is sampled at random"""
     sampling: float = 0.0
-    """draw new subwords each epoch: the dropout rate for `bpe`, the exponent alpha for `unigram`; 0 for off"""
+    """subword sampling, new each epoch: the dropout rate for `bpe`, the exponent alpha for `unigram`; 0 for none"""
     spelling: Spelling = Spelling()
     """word vectors from characters"""
 
@@ -267,22 +261,24 @@ class Text:
 
 @settings
 class Data:
+    """The corpus, its vocabularies and its batches."""
+
     corpus: Corpus = field(default_factory=Synthetic)
-    """where the examples come from"""
+    """source of the examples"""
     source: Text = Text()
-    """how sources become ids"""
+    """conversion of source text to ids"""
     target: Text = Text()
-    """how targets become ids"""
+    """conversion of target text to ids"""
     shared: bool = False
-    """one vocabulary for both sides"""
+    """whether both sides share one vocabulary"""
     buckets: tuple[tuple[int, int], ...] = ((16, 16), (32, 32), (64, 64))
     """(source, target) lengths in tokens, <eos> included; an example goes to the first one that fits"""
     tokens: int = 2048
     """token budget of a batch: rows * (source + target) lengths of its bucket"""
     packing: bool = False
-    """pack several examples into each row; all rows have the lengths of the last bucket"""
+    """whether to pack several examples into each row; all rows have the lengths of the last bucket"""
     prefetch: int = 4
-    """batches that Grain's threads prepare in advance"""
+    """number of batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
         check_buckets(self.buckets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import KW_ONLY
 from typing import Literal
 
 from s2sjax.config.settings import at_least, require, settings
@@ -12,27 +12,40 @@ Metric = Literal["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_toke
 
 @settings
 class EvaluationSettings:
-    """What the evaluation settings of every task have."""
+    """Evaluation settings that all tasks share."""
 
-    test: bool = field(default=True, kw_only=True)
-    """score the test split after training; False leaves it alone, so that it cannot guide the choice of a model: dev is
-    scored instead"""
+    _: KW_ONLY
+    test: bool = True
+    """whether to score the test split after training; if not, dev is scored instead, so that test cannot guide the
+    choice of a model"""
 
 
 @settings
-class Evaluate(EvaluationSettings):
-    metrics: tuple[Metric, ...] = ("exact",)
+class PredictionSettings(EvaluationSettings):
+    """Evaluation settings of tasks with a choice of metrics."""
+
+    metrics: tuple[str, ...] = ()
     """metrics to compute; the first one selects the best checkpoint"""
-    line: Literal["sentence", "word"] = "sentence"
-    """what a target line is; for `word` (as letters or phones), WER is the fraction of wrong lines"""
+    _: KW_ONLY
     lines: int = 500
-    """dev lines decoded at each evaluation during training, spread over the whole file"""
-    samples: int = 4
-    """dev lines printed at each evaluation"""
+    """dev examples predicted at each evaluation during training, spread over the whole split"""
+    samples: int = 0
+    """dev examples shown at each evaluation"""
     rows: int = 64
-    """batch size of decoding, in sentences; fewer of those that are longer than the longest bucket"""
+    """examples predicted at once; fewer of those that are longer than the longest bucket"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "rows", "lines")
         at_least(0, self, "evaluate", "samples")
         require(len(self.metrics) > 0, "evaluate.metrics is empty: give at least one metric")
+
+
+@settings
+class Evaluate(PredictionSettings):
+    """Evaluation of generated text."""
+
+    metrics: tuple[Metric, ...] = ("exact",)
+    line: Literal["sentence", "word"] = "sentence"
+    """unit of a target line; for `word` (as letters or phones), WER is the fraction of wrong lines"""
+    _: KW_ONLY
+    samples: int = 4

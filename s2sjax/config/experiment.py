@@ -1,4 +1,4 @@
-"""What every experiment has, whatever its task.
+"""The settings that all experiments share.
 
 An experiment file builds one `experiment`: an instance of its task's own class, such as `tasks.Translation`, which
 inherits from `Experiment`.
@@ -6,49 +6,51 @@ inherits from `Experiment`.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
-from s2sjax.config.settings import require
+from s2sjax.config.settings import require, settings
 from s2sjax.config.training import Train
 from s2sjax.errors import UserError
 
 
+@settings
 class Experiment:
-    """One page of a lab notebook. A subclass is a dataclass (see config/settings.py) with at least these fields.
+    """An experiment: data, model, training and evaluation. A task narrows the types of data, model and evaluate.
 
     `data` has at least `buckets`, `tokens` and `prefetch`; `evaluate` has `lines` and `samples`, the numbers of dev
     examples that are predicted and shown at each evaluation.
     """
 
     name: str
-    """the run goes to runs/NAME"""
-    data: Any
-    """what to learn from"""
-    model: Any
-    """what learns"""
-    train: Train
-    """how it learns"""
-    evaluate: Any
-    """how it is judged"""
-    seed: int
-    """of the initial parameters, the order of the examples, and dropout"""
+    """name of the run; its folder is runs/NAME"""
+    _: KW_ONLY
+    data: Any = None
+    """training and evaluation data"""
+    model: Any = None
+    """model to train"""
+    train: Train = Train()
+    """training settings"""
+    evaluate: Any = None
+    """evaluation settings"""
+    seed: int = 0
+    """seed of the initial parameters, the order of the examples, their random changes, and dropout"""
 
     decode_fields: ClassVar[tuple[str, ...]] = ()
     """fields that `s2sjax decode RUN` may change"""
     evaluate_fields: ClassVar[tuple[str, ...]] = ("evaluate",)
     """fields that `s2sjax evaluate RUN` may change"""
     free_fields: ClassVar[tuple[str, ...]] = ()
-    """dotted names that may change between two starts of one run, besides those of `train`"""
-
+    """dotted names of fields that may change between two starts of one run, in addition to those of `train`"""
     sized_by_data: ClassVar[tuple[str, ...]] = ()
-    """fields of `model` that follow the size of the data where they are 0 (`Task.resolve_defaults`)"""
+    """fields of `model` that depend on the size of the data if they are 0 (`Task.resolve_defaults`)"""
 
     def task(self) -> Any:
-        """The `tasks.Task` of this experiment, before it has any assets."""
+        """The `tasks.Task` of this experiment, without assets."""
         raise UserError(f"{type(self).__name__} defines no task(): return the Task of this experiment from it")
 
     def refuse_train(self, what: str, *names: str) -> None:
-        """Refuses fields of `train` that have no effect on this task. `what` the task is: "a regression"."""
+        """Raises if fields of `train` that have no effect on this task are set. what: the task, "a regression"."""
         for name in names:
             require(
                 getattr(self.train, name) == getattr(Train(), name),

@@ -1,4 +1,4 @@
-"""Settings of language models: the text, the two kinds of models, how they continue a text, how they are judged."""
+"""Settings of language models: the text, the two kinds of models, the continuation of prompts, and the evaluation."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from s2sjax.config.settings import at_least, require, settings
 
 @settings
 class PlainText:
-    """Text files, UTF-8, plain or .gz, one sentence or paragraph a line; every line, also a blank one, ends with <eos>.
+    """UTF-8 text files, plain or .gz, one sentence or paragraph per line. Every line ends with <eos>, even a blank one.
 
-    The training text is cut into `rows` streams, which are read side by side, `steps` tokens at a time.
+    The training text is cut into `rows` streams, which are read in parallel, `steps` tokens at a time.
     """
 
     train: FilePath = ""
     """file of the training text"""
     dev: FilePath = ""
-    """file of the text that is evaluated during training"""
+    """file of the text evaluated during training"""
     test: FilePath = ""
-    """file of the text that is evaluated at the end"""
+    """file of the text evaluated at the end"""
     origin: str = ""
-    """what the files are and where they come from, for the error if one is missing"""
+    """source of the files, for the error if one is missing"""
     unit: Literal["words", "characters"] = "words"
-    """what one token is; words are separated by blanks, and of several blanks in a row one is a character"""
+    """unit of a token; words are separated by blanks, and several blanks in a row count as one character"""
     min_count: int = 1
-    """tokens that occur less often become <unk>"""
+    """minimum count of a token; rarer ones become <unk>"""
     rows: int = 20
-    """streams of the training text: rows of a batch"""
+    """number of streams of the training text: rows of a batch"""
     steps: int = 70
-    """tokens of a row: what the gradient goes back through, and what a Transformer sees"""
+    """tokens of a row: the length of backpropagation through time, or the context of a Transformer"""
     shift: bool = True
-    """begin each epoch at another place of the text, so that its segments are other ones"""
+    """whether each epoch begins at another position of the text, so that its segments differ"""
     prefetch: int = 4
-    """batches made ahead by Grain's threads"""
+    """batches that Grain's threads prepare in advance"""
 
     @property
     def buckets(self) -> tuple[tuple[int], ...]:
@@ -45,7 +45,7 @@ class PlainText:
 
     @property
     def tokens(self) -> int:
-        """of a batch"""
+        """Tokens of a batch."""
         return self.rows * self.steps
 
     def __post_init__(self):
@@ -57,39 +57,39 @@ class PlainText:
 class RecurrentLM:
     """A stack of recurrent layers, which keeps its state from one segment to the next.
 
-    The options of Merity et al. 2017 (AWD-LSTM) are off by default; the names of their program are in parentheses.
+    The options of Merity et al. 2017 (AWD-LSTM) are off by default; the names in parentheses are theirs.
     """
 
     embedding: int = 0
-    """width of the word vectors; 0 for half of `width`, from 32 to 400"""
+    """width of the word vectors; 0: half of `width`, between 32 and 400"""
     width: int = 0
-    """width of the states of every layer; if the weights are tied, the last one is as wide as the embedding; 0 for half
-    the square root of the number of training tokens, from 64 to 1150"""
+    """width of the states; with tied weights, the last layer is as wide as the embedding; 0: half the square root of
+    the number of training tokens, between 64 and 1150"""
     layers: int = 0
-    """recurrent layers; 0 for one with states narrower than 256, two below 650, else three"""
+    """number of recurrent layers; 0: one if `width` is below 256, two if it is below 650, else three"""
     cell: CellName = "lstm"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     tie: bool = True
-    """one table for word vectors and output layer (Press and Wolf 2017)"""
+    """whether word vectors and output layer share one table (Press and Wolf 2017)"""
     dropout: float = 0.0
-    """between layers (dropouth)"""
+    """dropout rate between layers (dropouth)"""
     input_dropout: float = 0.0
-    """of the word vectors (dropouti)"""
+    """dropout rate of the word vectors (dropouti)"""
     output_dropout: float = 0.0
-    """of the last layer's states (dropout)"""
+    """dropout rate of the last layer's states (dropout)"""
     word_dropout: float = 0.0
-    """of whole words of the embedding: all occurrences in a segment (dropoute)"""
+    """dropout rate of whole words, all their occurrences in a segment (dropoute)"""
     variational: bool = True
-    """one mask of dropout for all steps of a segment, instead of one a step (Gal and Ghahramani 2016)"""
+    """whether all steps of a segment share one dropout mask (Gal and Ghahramani 2016)"""
     weight_drop: float = 0.0
-    """dropout of the weights from state to state, one mask a segment (wdrop)"""
+    """dropout rate of the recurrent weights, one mask per segment (wdrop)"""
     activation_penalty: float = 0.0
     """strength of the activation regularisation (alpha)"""
     temporal_penalty: float = 0.0
     """strength of the temporal activation regularisation (beta)"""
 
     def resolve_defaults(self, tokens: int) -> RecurrentLM:
-        """With sizes for a training text of that many tokens, where they are 0."""
+        """Replaces sizes of 0 by those that suit a training text of this many tokens."""
         width = self.width or min(max(round(tokens**0.5 / 2 / 16) * 16, 64), 1150)
         embedding = self.embedding or min(max(width // 2, 32), 400)
         return replace(
@@ -98,7 +98,7 @@ class RecurrentLM:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the states of each layer."""
+        """Widths of the states, one for each layer."""
         return (self.width,) * (self.layers - 1) + (self.embedding if self.tie else self.width,)
 
     def __post_init__(self):
@@ -113,29 +113,29 @@ class RecurrentLM:
 
 @settings
 class TransformerLM:
-    """The decoder of a Transformer without its cross attention. Each segment is read by itself."""
+    """A Transformer decoder without cross-attention. Each segment is read independently."""
 
     width: int = 256
-    """of the residual stream"""
+    """width of the residual stream"""
     heads: int = 4
-    """attention heads; they share `width`"""
+    """number of attention heads, which divide `width`"""
     feedforward: int = 1024
     """width of the inner layer of a block"""
     layers: int = 4
-    """blocks"""
+    """number of blocks"""
     norm: Literal["post", "pre"] = "pre"
-    """layer norm after each sub-layer, or before it"""
+    """place of the layer norm: after each sub-layer, or before it"""
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
     """kind of position encoding: see s2sjax/core/positions.py"""
     tie: bool = True
-    """one table for word vectors and output layer"""
+    """whether word vectors and output layer share one table"""
     dropout: float = 0.1
     """dropout rate"""
     word_dropout: float = 0.0
-    """of whole words of the embedding: all occurrences in a segment"""
+    """dropout rate of whole words, all their occurrences in a segment"""
 
     def blocks(self, steps: int) -> Transformer:
-        """The settings of the blocks, for segments of this length."""
+        """Settings of the blocks for segments of this length."""
         return Transformer(
             width=self.width, heads=self.heads, feedforward=self.feedforward, encoder_layers=self.layers,
             decoder_layers=self.layers, norm=self.norm, positions=self.positions, max_length=steps,
@@ -150,18 +150,18 @@ class TransformerLM:
 
 @settings
 class Continuation:
-    """How a prompt is continued: see s2sjax/core/sampling.py. The same prompts and the same seed give the same text."""
+    """Sampling of continuations: see s2sjax/core/sampling.py. The same prompts and the same seed give the same text."""
 
     max_length: int = 40
-    """tokens that are written at most; the end of the line ends the text"""
+    """maximum number of tokens to write; the end of the line ends the text"""
     temperature: float = 1.0
-    """below 1 sharpens the distribution, above 1 flattens it; 0 takes the most likely token"""
+    """softmax temperature: below 1 sharpens the distribution, above 1 flattens it; 0 takes the most likely token"""
     top_k: int = 0
-    """sample only from the k most likely tokens; 0 for all"""
+    """number of most likely tokens to sample from; 0: all"""
     top_p: float = 1.0
-    """sample only from the smallest set of tokens with at least this total probability"""
+    """least total probability of the tokens to sample from, the most likely first"""
     min_p: float = 0.0
-    """sample only from tokens with at least this fraction of the highest probability"""
+    """least probability of the tokens to sample from, as a fraction of the highest"""
     seed: int = 0
     """random seed"""
 
@@ -174,16 +174,17 @@ class Continuation:
 
 @settings
 class PerplexityEvaluate(EvaluationSettings):
-    """Every token of the text counts, line ends included."""
+    """Evaluation by perplexity. Every token of the text counts, line ends included."""
 
     streams: int = 1
-    """of a recurrent model: 1 reads the text from beginning to end, the state kept; more are read side by side"""
+    """number of streams that a recurrent model reads in parallel; 1 reads the text from beginning to end"""
     context: int = 0
-    """tokens read before those that count: by each stream but the first; by each window of a Transformer at least"""
+    """tokens read before those that are scored: by each stream except the first, or at least by each window of a
+    Transformer"""
     lines: int = 1_000_000
-    """dev lines evaluated during training, from the first on"""
+    """number of dev lines evaluated during training, starting with the first"""
     samples: int = 0
-    """dev lines shown at each evaluation"""
+    """number of dev lines shown at each evaluation"""
 
     def __post_init__(self):
         at_least(1, self, "evaluate", "streams", "lines")

@@ -18,16 +18,17 @@ PAIRS = "give (source, target) pairs of strings"
 
 
 class Rows(str):
-    """Examples of a split. As a string it is "3 examples, sha256 2c26b4...", or empty: this is what config.json, errors
-    and comparisons see of them.
+    """The examples of a split, with a string value for config.json, errors and comparisons.
+
+    The string is "3 examples, sha256 2c26b4...", or empty.
     """
 
     rows: tuple[tuple[str, ...], ...] | None = None
-    """(source, target, further targets ...) of each; None if only the string is known, as in a run that was opened"""
+    """(source, target, further targets ...) of each example; None if only the string is known, as in an opened run"""
 
     @classmethod
     def of(cls, name: str, value: Any, columns: Sequence[str] = ()) -> Rows:
-        """From pairs, data.Examples, mappings with these columns, or the string of another. `name` is for errors."""
+        """Converts pairs, data.Examples, mappings with these columns, or the string of Rows. `name` is for errors."""
         if isinstance(value, Rows):
             return value
         if isinstance(value, str):
@@ -54,15 +55,15 @@ class Rows(str):
 
 
 def encode(row: tuple[str, ...]) -> bytes:
-    """One line of JSON."""
+    """Encodes a row as one line of JSON."""
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def _row(where: str, row: Any, columns: Sequence[str]) -> tuple[str, ...]:
     """(source, target, further targets ...) of a row.
 
-    ("a", "b", "c"), ("a", ["b", "c"]) and Example("a", ("b", "c")) -> ("a", "b", "c"): a list has several targets
-    (["a", "b"], ["X", "Y"]) -> ("a b", "X Y"): of a list of words, lists are words or tags, too
+    ("a", "b", "c"), ("a", ["b", "c"]) and Example("a", ("b", "c")) -> ("a", "b", "c"): a list is several targets
+    (["a", "b"], ["X", "Y"]) -> ("a b", "X Y"): if the source is a list of words, the target is a list of words or tags
     """
     if isinstance(row, Mapping):
         source, *targets = _values(where, row, columns)
@@ -77,7 +78,7 @@ def _row(where: str, row: Any, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string, or a list of strings."""
+    """Whether a value is a string or a nonempty list of strings."""
     many = isinstance(value, list | tuple) and len(value) > 0
     return isinstance(value, str) or (many and all(isinstance(each, str) for each in value))
 
@@ -112,7 +113,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 class _Later:
-    """What `settings` leaves to `InMemory`: how rows are read depends on two fields."""
+    """Defers the conversion to `InMemory`, because it depends on two other fields."""
 
     convert = staticmethod(lambda name, value: value)
 
@@ -122,10 +123,10 @@ Split = Annotated[str, _Later(), tyro.conf.Fixed]
 
 @settings
 class InMemory(Corpus):
-    """Examples in memory: InMemory(train=[("source", "target"), ...]). Several targets of a source are all correct.
+    """Examples in memory: InMemory(train=[("source", "target"), ...]). All targets of a source are correct.
 
-    Rows may be mappings, as those of Hugging Face datasets are: InMemory(train=rows, source="en", target="de").
-    A run keeps them in its folder, in data/, so that it can be evaluated when it is opened again.
+    Rows can be mappings, as in Hugging Face datasets: InMemory(train=rows, source="en", target="de"). A run stores the
+    examples in its folder, in data/, so that it can be evaluated when it is opened again.
     """
 
     train: Split = Rows()
@@ -135,9 +136,9 @@ class InMemory(Corpus):
     test: Split = Rows()
     """examples evaluated at the end"""
     source: Annotated[str, tyro.conf.Fixed] = ""
-    """column of the source, the text or the words, if rows are mappings; "a.b" is column b of the mapping a"""
+    """column of the source text or words, if rows are mappings; "a.b" is column b of the mapping a"""
     target: Annotated[str | tuple[str, ...], tyro.conf.Fixed] = ""
-    """column of the target, the label or the tags; several: more correct targets, or tags and intent"""
+    """column of the target, the label or the tags; several columns for more correct targets, or for tags and intent"""
 
     def __post_init__(self):
         for name, other in (("source", "target"), ("target", "source")):

@@ -1,4 +1,4 @@
-"""Model configurations, one class a family. A combination that cannot work is refused when it is built."""
+"""Model configurations, one class per family. A combination that cannot work raises an error when it is built."""
 
 from __future__ import annotations
 
@@ -25,21 +25,36 @@ ScoreName = Annotated[str, OneOf(attention.SCORES)]
 
 
 @settings
-class Cho(ModelSettings):
-    """Cho et al. 2014: the source becomes one vector, given to every step of the decoder."""
+class EmbeddedModel(ModelSettings):
+    """Base class of families whose tokens have an embedding of another width than the states."""
 
     width: int = 512
-    """of the states and of the vector between"""
+    """width of the states"""
     embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the token embedding; 0 for one-hot vectors"""
+
+    def check(self, *positive: str, nonnegative: tuple[str, ...] = (), output: int) -> None:
+        """Raises a UserError unless these fields, the dropout rate and the width `output` of tied vectors are valid."""
+        at_least(1, self, "model", "width", *positive)
+        at_least(0, self, "model", "embedding", *nonnegative)
+        check_dropout(self)
+        check_tie(self, output)
+
+
+@settings
+class Cho(EmbeddedModel):
+    """Cho et al. 2014: the source becomes one vector, which every decoder step reads."""
+
+    width: int = 512
+    """width of the states and of the context vector"""
     cell: CellName = "gru"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """the hidden layer before the output layer"""
+    """nonlinearity of the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of that hidden layer; 0: `embedding`"""
+    """width of the hidden layer before the output layer; 0 for `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -56,30 +71,23 @@ class Cho(ModelSettings):
         return DecoderSpec(None, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width")
-        at_least(0, self, "model", "embedding", "readout_width")
-        check_dropout(self)
-        _check_readout(self)
+        self.check(nonnegative=("readout_width",), output=_readout_width(self))
 
 
 @settings
-class Sutskever(ModelSettings):
-    """Sutskever, Vinyals and Le 2014: the decoder begins where the encoder ends, layer by layer."""
+class Sutskever(EmbeddedModel):
+    """Sutskever, Vinyals and Le 2014: each decoder layer starts from the final state of its encoder layer."""
 
-    width: int = 512
-    """of the states"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """recurrent layers, in encoder and decoder each"""
+    """number of recurrent layers of the encoder, and of the decoder"""
     cell: CellName = "lstm"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     reverse: bool = True
-    """reverse the source"""
+    """whether to reverse the source"""
     share: bool = False
-    """encoder and decoder share one stack; with tie `all`, the embeddings too"""
+    """whether encoder and decoder share one stack; with tie `all`, also the embeddings"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -96,48 +104,43 @@ class Sutskever(ModelSettings):
         return DecoderSpec(None, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "layers")
-        at_least(0, self, "model", "embedding")
-        check_dropout(self)
-        check_tie(self, self.width)
+        self.check("layers", output=self.width)
         require(
             not self.share or self.embedding > 0,
-            "model.share needs tokens of one width on both sides: set model.embedding above 0",
+            "model.share requires tokens of one width on both sides: set model.embedding above 0",
         )
 
 
 @settings
-class RNNsearch(ModelSettings):
-    """Bahdanau, Cho and Bengio 2014: the previous state is the query, the context enters the cell."""
+class RNNsearch(EmbeddedModel):
+    """Bahdanau, Cho and Bengio 2014: the previous state is the query, and the cell reads the context."""
 
     width: int = 512
-    """of the decoder state and of each direction of the encoder"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the decoder state and of each direction of the encoder"""
     score: ScoreName = "additive"
-    """how a state is compared with the memory: see s2sjax/core/attention.py"""
+    """attention score: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0: `width`"""
+    """width of the additive score's hidden layer; 0 for `width`"""
     encoder_layers: int = 1
-    """bidirectional encoder layers"""
+    """number of bidirectional encoder layers"""
     cell: CellName = "gru"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     readout: Literal["maxout", "tanh"] = "maxout"
-    """the hidden layer before the output layer"""
+    """nonlinearity of the hidden layer before the output layer"""
     readout_width: int = 0
-    """width of that hidden layer; 0: `embedding`"""
+    """width of the hidden layer before the output layer; 0 for `embedding`"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
     """initialization of the state-to-state matrices"""
     coverage: bool = False
-    """the score depends on the attention each source position has received so far (See et al. 2017)"""
+    """whether the score depends on the attention each source position has received so far (See et al. 2017)"""
     dropout: float = 0.1
     """dropout rate"""
     variational: bool = False
-    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask per sentence, also on the recurrent state (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
+    """zoneout rate: fraction of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -150,7 +153,7 @@ class RNNsearch(ModelSettings):
 
     @property
     def encoder_spec(self) -> EncoderSpec:
-        # Each direction has the full width; the decoder begins where the backward reading of the top layer ends.
+        # Each direction has the full width; the decoder starts from the final backward state of the top layer.
         return EncoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     @property
@@ -158,61 +161,55 @@ class RNNsearch(ModelSettings):
         return DecoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "encoder_layers")
-        at_least(0, self, "model", "embedding", "attention", "readout_width")
-        _check_rates(self)
-        _check_readout(self)
+        self.check("encoder_layers", nonnegative=("attention", "readout_width"), output=_readout_width(self))
+        _check_zoneout(self)
         require(
             not attention.SCORES[self.score].equal_widths,
-            f"model.score {self.score!r} compares vectors of one width, but the state has {self.width} numbers and the "
-            f"memory {2 * self.width}: set model.score additive or general",
+            f"model.score {self.score!r} compares vectors of one width, but the state has width {self.width} and the "
+            f"memory {2 * self.width}: set model.score to additive or general",
         )
         require(
             not self.coverage or self.score == "additive",
-            f"model.coverage is a term of the additive score: set it False, or model.score additive, not {self.score}",
+            f"model.coverage requires the additive score, not {self.score}: unset it, or set model.score to additive",
         )
 
 
 @settings
-class Luong(ModelSettings):
-    """Luong, Pham and Manning 2015: stacked cells, the current state is the query, the context enters the output."""
+class Luong(EmbeddedModel):
+    """Luong, Pham and Manning 2015: stacked cells; the current state is the query, and the output reads the context."""
 
-    width: int = 512
-    """of the states"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
     layers: int = 2
-    """recurrent layers, in encoder and decoder each"""
+    """number of recurrent layers of the encoder, and of the decoder"""
     widths: tuple[int, ...] = ()
-    """of each layer, where they differ; the last is `width`"""
+    """width of each layer, if they differ; the last must equal `width`"""
     cell: CellName = "lstm"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     score: ScoreName = "general"
-    """how a state is compared with the memory: see s2sjax/core/attention.py"""
+    """attention score: see s2sjax/core/attention.py"""
     window: Literal["global", "monotonic", "predictive"] = "global"
-    """where it attends: everywhere, near its own position, or near a predicted one: see s2sjax/core/local.py"""
+    """attention window: everything, around the current position, or around a predicted one: see s2sjax/core/local.py"""
     radius: int = 0
     """radius of a local window (the paper's D)"""
     input_feeding: bool = True
-    """feed the attentional vector to the next step"""
+    """whether the next step reads the attentional vector"""
     bidirectional: bool = False
-    """bidirectional encoder"""
+    """whether the encoder is bidirectional"""
     join: Join = "concatenate"
-    """of two directions: concatenated halves, or the mean or a learned projection of two full widths"""
+    """combination of two directions: concatenated halves, or the mean or a learned projection of two full widths"""
     residual: bool = False
-    """residual connections from the second layer on"""
+    """whether layers have residual connections, from the second layer on"""
     reverse: bool = False
-    """reverse the source"""
+    """whether to reverse the source"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     initial: Initial = "orthogonal"
     """initialization of the state-to-state matrices"""
     dropout: float = 0.1
     """dropout rate"""
     variational: bool = False
-    """variational dropout: one mask a sentence, on the recurrent state too (Gal and Ghahramani 2016)"""
+    """variational dropout: one mask per sentence, also on the recurrent state (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
-    """zoneout rate: share of each state that a step leaves unchanged (Krueger et al. 2017)"""
+    """zoneout rate: fraction of each state that a step leaves unchanged (Krueger et al. 2017)"""
 
     @property
     def recurrent_encoder(self) -> RecurrentSpec:
@@ -235,13 +232,11 @@ class Luong(ModelSettings):
         return DecoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width", "layers")
-        at_least(0, self, "model", "embedding")
-        _check_rates(self)
-        check_tie(self, self.width)
+        self.check("layers", output=self.width)
+        _check_zoneout(self)
         require(
             self.window != "global" or self.radius == 0,
-            f"model.radius {self.radius} is of local windows: set model.window to monotonic or predictive",
+            f"model.radius {self.radius} requires a local window: set model.window to monotonic or predictive",
         )
         require(
             self.window == "global" or self.radius >= 1,
@@ -249,51 +244,43 @@ class Luong(ModelSettings):
         )
         require(
             not (self.reverse and self.bidirectional),
-            "model.reverse is for reading one way: set it False, or model.bidirectional False",
+            "model.reverse requires a unidirectional encoder: set model.reverse or model.bidirectional to False",
         )
         require(
             not self.widths or (len(self.widths) == self.layers and self.widths[-1] == self.width),
-            f"model.widths is {self.widths}: name one for each of model.layers {self.layers}, "
-            f"the last of them model.width {self.width}",
+            f"model.widths is {self.widths}: give one for each of model.layers {self.layers}, "
+            f"the last equal to model.width {self.width}",
         )
         require(min(self.widths, default=1) >= 1, f"model.widths is {self.widths}: each must be at least 1")
         require(
             not self.residual or len({*self.widths}) <= 1,
-            f"model.widths is {self.widths}: layers must be equally wide to be added by model.residual",
+            f"model.widths is {self.widths}: model.residual requires layers of equal width",
         )
         require(
             self.bidirectional or self.join == "concatenate",
-            f"model.join {self.join!r} is of two directions: set model.bidirectional",
+            f"model.join {self.join!r} requires two directions: set model.bidirectional to True",
         )
-        halved = self.bidirectional and self.join == "concatenate"
-        require(
-            not halved or self.width % 2 == 0,
-            f"model.width is {self.width}: it must be even to be halved between two directions",
-        )
-        require(
-            not halved or not any(width % 2 for width in self.widths),
-            f"model.widths is {self.widths}: each must be even to be halved between two directions",
-        )
+        if self.bidirectional and self.join == "concatenate":
+            check_even(self, "width", self.width)
+            check_even(self, "widths", *self.widths)
 
 
 @settings
-class GNMT(ModelSettings):
-    """Wu et al. 2016: a deep residual stack over one bidirectional layer; the lowest decoder layer attends for all."""
+class GNMT(EmbeddedModel):
+    """Wu et al. 2016: deep residual stacks; all decoder layers read the context that the lowest one attends to."""
 
     width: int = 512
-    """of the states, and of each direction of the lowest layer"""
-    embedding: int = 256
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the states and of each direction of the lowest layer"""
     layers: int = 4
-    """recurrent layers, in encoder and decoder each; residual from the third on"""
+    """number of recurrent layers of the encoder, and of the decoder; residual from the third on"""
     score: ScoreName = "additive"
-    """how a state is compared with the memory: see s2sjax/core/attention.py"""
+    """attention score: see s2sjax/core/attention.py"""
     attention: int = 0
-    """width of the additive score's hidden layer; 0: `width`"""
+    """width of the additive score's hidden layer; 0 for `width`"""
     cell: CellName = "lstm"
-    """the recurrent cell: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     tie: Tie = "none"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -306,41 +293,38 @@ class GNMT(ModelSettings):
         return DecoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
-        at_least(1, self, "model", "width")
+        self.check(nonnegative=("attention",), output=self.width)
         at_least(2, self, "model", "layers")
-        at_least(0, self, "model", "embedding", "attention")
-        check_dropout(self)
-        check_tie(self, self.width)
 
 
 @settings
 class Transformer(ModelSettings):
-    """Vaswani et al. 2017."""
+    """Vaswani et al. 2017: self-attention, all positions in parallel."""
 
     scans_time = False
 
     width: int = 512
-    """of the residual stream"""
+    """width of the residual stream"""
     heads: int = 8
-    """attention heads; they share `width`"""
+    """number of attention heads, each of width `width` / `heads`"""
     feedforward: int = 2048
-    """width of the inner layer of a block"""
+    """width of the hidden layer of the feed-forward networks"""
     encoder_layers: int = 6
-    """encoder blocks"""
+    """number of encoder blocks"""
     decoder_layers: int = 6
-    """decoder blocks"""
+    """number of decoder blocks"""
     norm: Literal["post", "pre"] = "post"
-    """layer norm after each sub-layer, as published, or before it"""
+    """position of the layer norm: after each sub-layer, as published, or before it"""
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "sinusoidal"
     """kind of position encoding: see s2sjax/core/positions.py"""
     join_positions: Literal["sum", "concat"] = "sum"
-    """sinusoidal or learned positions are added to the embedding, or concatenated and projected to `width`"""
+    """use of sinusoidal or learned positions: added to the embedding, or concatenated and projected to `width`"""
     max_length: int = 512
-    """longest sequence that learned positions can address"""
+    """maximum sequence length for learned positions"""
     window: int = 0
-    """self-attention reaches this many positions to either side; 0: all"""
+    """reach of self-attention to either side, in positions; 0 for no limit"""
     tie: Tie = "output"
-    """`output`: target embedding = output layer; `all`: the source embedding too (needs a shared vocabulary)"""
+    """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
     dropout: float = 0.1
     """dropout rate"""
 
@@ -374,7 +358,7 @@ class Transformer(ModelSettings):
         check_dropout(self)
         require(
             self.width % self.heads == 0,
-            f"model.width {self.width} does not divide into model.heads {self.heads}: "
+            f"model.width {self.width} is not divisible by model.heads {self.heads}: "
             f"try width {self.heads * max(1, round(self.width / self.heads))}",
         )
         require(
@@ -387,13 +371,12 @@ class Transformer(ModelSettings):
         )
         require(
             self.join_positions == "sum" or self.positions in ("sinusoidal", "learned"),
-            f"model.join_positions '{self.join_positions}' needs a vector a position: "
+            f"model.join_positions '{self.join_positions}' requires one vector per position: "
             f"set model.positions to sinusoidal or learned, not {self.positions}",
         )
 
 
-def _check_rates(config) -> None:
-    check_dropout(config)
+def _check_zoneout(config) -> None:
     require(0 <= config.zoneout < 1, f"model.zoneout is {config.zoneout}: it must be in [0, 1)")
 
 
@@ -401,10 +384,19 @@ def check_dropout(config) -> None:
     require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
 
 
-def _check_readout(config) -> None:
-    """Of a family whose output layer reads a hidden layer."""
+def check_even(config, name: str, *widths: int) -> None:
+    """Raises a UserError unless all widths, the value of the field `name`, can be halved between two directions."""
+    each = "each" if name.endswith("s") else "it"
     require(
-        config.embedding > 0 or config.readout_width > 0,
-        "model.readout_width 0 takes model.embedding, which is 0: set one of them",
+        not any(width % 2 for width in widths),
+        f"model.{name} is {getattr(config, name)}: {each} must be even to be halved between two directions",
     )
-    check_tie(config, config.readout_width or config.embedding)
+
+
+def _readout_width(config) -> int:
+    """The width of the hidden layer before the output layer."""
+    require(
+        config.embedding != 0 or config.readout_width != 0,
+        "model.readout_width 0 means model.embedding, which is 0: set one of them",
+    )
+    return config.readout_width or config.embedding

@@ -1,4 +1,4 @@
-"""Any encoder with any decoder, where their specs allow it: see s2sjax/config/specs.py."""
+"""Pairs of an encoder and a decoder of different families, if their specs allow it: see s2sjax/config/specs.py."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Pair:
     """One family's encoder with another's decoder, as in the hybrids of Chen et al. 2018."""
 
     encoder: Family = field(default_factory=Transformer)
-    """the encoder's family; its decoder settings are not used"""
+    """family of the encoder; its decoder settings are not used"""
     decoder: Family = field(default_factory=RNNsearch)
-    """the decoder's family; its encoder settings are not used"""
+    """family of the decoder; its encoder settings are not used"""
     bridge: Literal["identity", "linear", "tanh"] = "tanh"
-    """from the encoder's last states to the decoder's first: as they are, W h + b, or tanh(W h + b)"""
+    """map from the encoder's final states to the decoder's initial ones: h, W h + b, or tanh(W h + b)"""
 
     @property
     def encoder_spec(self) -> EncoderSpec:
@@ -39,12 +39,12 @@ class Pair:
         for side in ("encoder", "decoder"):
             require(
                 not getattr(self, side).share,
-                f"model.{side}.share is for an encoder and a decoder of one family: set it False",
+                f"model.{side}.share requires an encoder and a decoder of the same family: set it to False",
             )
         require(
             self.tie != "all" or self.encoder.embedding == self.decoder.embedding,
-            f"model.decoder.tie 'all': the encoder's embedding has {self.encoder.embedding} numbers, "
-            f"the decoder's {self.decoder.embedding}: make them equal, or set it 'output'",
+            f"model.decoder.tie 'all': the encoder's embedding has width {self.encoder.embedding}, "
+            f"the decoder's {self.decoder.embedding}: make them equal, or set model.decoder.tie to 'output'",
         )
         if self.bridge == "identity":
             self._check_identity()
@@ -54,12 +54,12 @@ class Pair:
         given, asked = self.encoder_spec, self.decoder_spec
         require(
             asked.states in (None, given.states),
-            f"model.bridge 'identity': the encoder's memory is {given.states} wide, the decoder reads {asked.states}: "
-            + remedy,
+            f"model.bridge 'identity': the encoder's memory has width {given.states}, "
+            f"the decoder reads {asked.states}: {remedy}",
         )
         require(
             asked.carries in (None, given.carries),
-            f"model.bridge 'identity': the encoder ends in {given.carries or 'no carry'}, "
+            f"model.bridge 'identity': the encoder ends with {given.carries or 'no carry'}, "
             f"the decoder begins with {asked.carries}: {remedy}",
         )
 
@@ -68,12 +68,11 @@ ModelConfig = Family | Pair
 
 
 def encoder_and_decoder(model: ModelConfig) -> tuple[Family, Family]:
-    """(encoder, decoder) configurations: the two of a pair, or one family twice."""
+    """The configurations of the encoder and the decoder: the two of a pair, or one family twice."""
     return (model.encoder, model.decoder) if isinstance(model, Pair) else (model, model)
 
 
 def model_name(model: ModelConfig) -> str:
-    """What a model is called: "Luong"; of a pair, "Transformer + RNNsearch"."""
-    return " + ".join(
-        type(side).__name__ for side in ((model,) if not isinstance(model, Pair) else encoder_and_decoder(model))
-    )
+    """The display name of a model: "Luong", or "Transformer + RNNsearch" for a pair."""
+    sides = encoder_and_decoder(model) if isinstance(model, Pair) else (model,)
+    return " + ".join(type(side).__name__ for side in sides)

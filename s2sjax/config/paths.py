@@ -1,5 +1,7 @@
-"""Fields that name files. In an experiment file they are relative to the file, on the command line to the directory of
-the command, and from Python to the current directory. A run stores them as absolute paths.
+"""Fields that name files.
+
+Paths in an experiment file are relative to the file; on the command line and in Python they are relative to the current
+directory. A run stores absolute paths.
 
     @settings
     class Lexicon(Corpus):
@@ -28,7 +30,7 @@ FilePath = Annotated[str, IsPath()]
 
 
 def resolve_paths(settings: T, base: Path) -> T:
-    """`settings` with every relative path joined to `base`, nested settings included."""
+    """Joins every relative path in `settings`, including nested settings, to `base`."""
     folder = base.absolute()
 
     def join(path: str) -> str:
@@ -38,12 +40,12 @@ def resolve_paths(settings: T, base: Path) -> T:
 
 
 def without_folders(settings: T) -> T:
-    """`settings` with only the last name of every path: files may be moved together."""
+    """Reduces every path in `settings` to its last name, for comparisons that ignore where the files are."""
     return _mapped(settings, lambda path: Path(path).name)
 
 
 def relative_path(path: str | Path, base: Path | None = None) -> str:
-    """A path as it is shown: relative to `base` (the current directory) if it is below it."""
+    """A path for display: relative to `base` (default: the current directory) if it is below it."""
     absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
     return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
 
@@ -56,7 +58,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return value
     try:
         kinds = typing.get_type_hints(type(value), include_extras=True)
-    except NameError:  # a dataclass of the user's that names a type which is imported for type checkers alone
+    except NameError:  # a user's dataclass whose annotation is imported only for type checkers
         kinds = {}
     new = {}
     for field in dataclasses.fields(value):

@@ -1,4 +1,4 @@
-"""Settings of pre-training: the text, the model, and how it is judged. The experiment is `tasks.Pretraining`."""
+"""Settings of pre-training: the text, the model, and its evaluation. The experiment is `tasks.Pretraining`."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 @settings
 class Paragraphs:
-    """Text files, UTF-8, plain or .gz, one paragraph or sentence a line.
+    """UTF-8 text files, plain or .gz, one paragraph or sentence per line.
 
-    A paragraph is cut between two of its sentences, a single sentence in its middle: what follows is the second text.
+    A paragraph is cut between two of its sentences, a single sentence in its middle: the rest is the second text.
     """
 
     train: FilePath = ""
     """file of the training text"""
     dev: FilePath = ""
-    """file of the text that is evaluated during training"""
+    """file of the text evaluated during training"""
     test: FilePath = ""
-    """file of the text that is evaluated at the end"""
+    """file of the text evaluated at the end"""
     origin: str = ""
-    """what the files are and where they come from, for the error if one is missing"""
+    """source of the files, for the error if one is missing"""
     text: Text = Text("subwords", size=8000)
-    """how texts become ids"""
+    """tokenization of the text"""
     buckets: tuple[tuple[int], ...] = ((32,), (64,), (128,))
-    """lengths in tokens, [CLS] and both <eos> included; a line goes to the first one that fits"""
+    """padded lengths in tokens, [CLS] and both <eos> included; a line goes to the first one that fits"""
     tokens: int = 8192
     """budget of a batch: rows x length of its bucket"""
     prefetch: int = 4
-    """batches made ahead by Grain's threads"""
+    """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets, least=4)
         for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
-            require(not on, f"data.text.{name} is set: pre-training has none: leave it out")
+            require(not on, f"data.text.{name} is set, and pre-training does not use it: leave it out")
 
 
 @settings
 class BertModel:
-    """An encoder, a layer that guesses hidden words, and one that tells whether the second text follows the first."""
+    """An encoder with two output layers: for masked words, and for whether the second text follows the first."""
 
     encoder: Family = field(
         default_factory=lambda: Transformer(width=256, heads=4, feedforward=1024, encoder_layers=4, norm="pre")
@@ -55,9 +55,9 @@ class BertModel:
     initial: float = 1.0
     """standard deviation of the embedding before training"""
     mask_rate: float = 0.15
-    """share of the words of a line that are guessed"""
+    """fraction of the words of a line to predict"""
     next_weight: float = 1.0
-    """weight of the loss of next sentences beside that of words; 0: words alone are learned"""
+    """weight of the next-sentence loss relative to that of the words; 0: words alone"""
 
     def __post_init__(self):
         require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
@@ -65,13 +65,13 @@ class BertModel:
         require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
         require(
             self.encoder.embedding > 0,
-            "model.encoder.embedding is 0: guessed words are compared with their embeddings: raise it",
+            "model.encoder.embedding is 0: the output layer compares states with word embeddings: raise it",
         )
 
 
 @settings
 class BertEvaluate(EvaluationSettings):
-    """The same words are hidden, and the same texts are joined, at every evaluation."""
+    """Evaluation of pre-training. Every evaluation masks the same words and joins the same texts."""
 
     lines: int = 1000
     """dev lines evaluated during training, spread over the whole file"""

@@ -14,17 +14,17 @@ class Sampling:
     count: int = 0
     """number of samples for each line; 0 searches for the best output instead"""
     temperature: float = 1.0
-    """below 1 sharpens the distribution, above 1 flattens it"""
+    """sampling temperature: below 1 sharpens the distribution, above 1 flattens it"""
     top_k: int = 0
-    """sample only from the k most likely tokens; 0 for all"""
+    """number of most likely tokens to sample from; 0 for all"""
     top_p: float = 1.0
-    """sample only from the smallest set of tokens with at least this total probability"""
+    """total probability of the smallest set of likely tokens to sample from (nucleus sampling)"""
     min_p: float = 0.0
-    """sample only from tokens with at least this fraction of the highest probability"""
+    """minimum probability of a token to sample, as a fraction of the highest probability"""
     seed: int = 0
     """random seed; the samples of a line depend on its line number, not on its batch"""
     mbr: Literal["none", "chrf", "edit"] = "none"
-    """rank the samples by minimum Bayes risk, with chrF or edit distance as utility"""
+    """utility for ranking the samples by minimum Bayes risk: chrF or edit distance"""
 
     def __post_init__(self):
         at_least(0, self, "search.sampling", "count", "top_k", "seed")
@@ -39,20 +39,20 @@ class Sampling:
 
 @settings
 class Search:
-    """How outputs are found. See s2sjax/core/search.py for the specification."""
+    """Search for outputs. See s2sjax/core/search.py for the specification."""
 
     beam: int = 4
     """beam size; 1 is greedy search"""
     penalty: Literal["none", "mean", "gnmt"] = "mean"
-    """rank outputs by the sum of log-probabilities, their mean, or with GNMT's length penalty"""
+    """ranking of outputs: by the sum of log-probabilities, by their mean, or with GNMT's length penalty"""
     alpha: float = 0.6
     """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
     coverage: float = 0.0
     """strength beta of GNMT's coverage penalty for source positions with little attention; 0 for none"""
     stop: Literal["bound", "first", "never"] = "bound"
-    """stop when no better output is possible, when `beam` outputs are finished, or only at the maximum length"""
+    """end of a search: when no better output is possible, when `beam` outputs are finished, or at the maximum length"""
     nbest: int = 1
-    """outputs for each line, at most `beam` or the number of samples"""
+    """number of outputs for each line, at most `beam` or the number of samples"""
     max_source: int = 0
     """maximum source length in tokens, <eos> included; longer lines are cut; 0 for four times the longest bucket"""
     max_length: int = 0
@@ -66,7 +66,7 @@ class Search:
     no_repeat: int = 0
     """size of n-grams that may not occur twice in an output; 0 for no limit"""
     repetition: float = 1.0
-    """multiply the log-probability of repeated tokens by this; 1 for no penalty"""
+    """multiplier of the log-probability of repeated tokens; 1 for no penalty"""
     prefix: str = ""
     """text that every output must begin with"""
     without: tuple[str, ...] = ()
@@ -78,10 +78,10 @@ class Search:
     diversity: float = 0.5
     """penalty for a token for each prefix of an earlier group that chose it"""
     ensemble: Literal["log", "linear"] = "log"
-    """combine several models by the mean of log-probabilities, or of probabilities"""
+    """combination of several models: the mean of log-probabilities, or of probabilities"""
     precision: Literal["trained", "float32", "bfloat16", "int8"] = "trained"
-    """of the parameters: as trained, float32, bfloat16, or int8 matrices with a scale for each column; a CPU then also
-    multiplies in int8"""
+    """precision of the parameters: as trained, float32, bfloat16, or int8 matrices with a scale per column, which a CPU
+    also multiplies in int8"""
     sampling: Sampling = Sampling()
     """random sampling instead of search"""
 

@@ -1,9 +1,9 @@
-"""Settings to plain JSON and back.
+"""Converts settings to plain JSON and back.
 
-Each dataclass carries its class as `kind`: the name alone for those of `s2sjax.config`, else `module:Class`, which is
-imported when the JSON is read. So a model, a corpus or a task of a user's own package needs no registration. A module
-of an experiment file has a name that is unique in its process, `s2sjax_file_STEM@3` (see experiment_file.py); the JSON
-has it without the number, and it is looked for in the space of the run that is being opened.
+Each dataclass stores its class as `kind`: the bare name for classes of `s2sjax.config`, otherwise `module:Class`, which
+is imported when the JSON is read. So a model, a corpus or a task of a user's package needs no registration. The module
+of an experiment file has a name that is unique in its process, `s2sjax_file_STEM@3` (see experiment_file.py). The JSON
+omits the number, and the module is looked up among the files of the run that is being opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = "s2sjax_file_"
 
 
 def to_json(settings: Any) -> Any:
-    """A frozen dataclass as plain JSON."""
+    """Converts a frozen dataclass to plain JSON."""
     if dataclasses.is_dataclass(settings):
         fields = {f.name: to_json(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
         return {"kind": kind_of(type(settings)), **fields}
@@ -54,18 +54,19 @@ def from_json(value: Any) -> Any:
 
 
 def kind_of(kind: type) -> str:
+    """The `kind` of a settings class in JSON."""
     own = kind.__module__ == PACKAGE or kind.__module__.startswith(f"{PACKAGE}.")
     return kind.__name__ if own else f"{without_number(kind.__module__)}:{kind.__qualname__}"
 
 
 def without_number(name: str) -> str:
-    """s2sjax_file_mine@3.rate -> s2sjax_file_mine.rate"""
+    """Removes the number of a module name: s2sjax_file_mine@3.rate -> s2sjax_file_mine.rate."""
     return re.sub(r"@\d+", "", name, count=1)
 
 
 def _find(name: str) -> Any:
     if not isinstance(name, str):
-        raise UserError(f"the kind of some settings is {name!r:.60}, which is not a name: it was changed by hand")
+        raise UserError(f"the kind of some settings is {name!r:.60}, not a name: it was edited by hand, restore it")
     module, colon, path = name.partition(":")
     try:
         found: Any = (_own(module) or installed(module)) if colon else importlib.import_module(PACKAGE)
@@ -83,12 +84,12 @@ def _find(name: str) -> Any:
 
 
 def _own(name: str) -> ModuleType | None:
-    """A module of an experiment file, or of a file beside one."""
+    """The module of an experiment file, or of a file that it imports; None if there is none of this name."""
     return next(filter(None, (space.module(name) for space in tables.visible())), None)
 
 
 def installed(name: str) -> ModuleType:
-    """A module that was imported before, or is installed. The current directory may be a folder of somebody else."""
+    """Imports an installed module, but not from the current directory, which may contain untrusted code."""
     if name in sys.modules:
         return sys.modules[name]
     with without_current_directory():
@@ -97,9 +98,9 @@ def installed(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def without_current_directory() -> Iterator[None]:
-    """Inside, modules are not imported from the current directory, unless PYTHONPATH or an installed package names it.
+    """Disables imports from the current directory, unless PYTHONPATH or an installed package names it.
 
-    Python itself adds it as "" or as the first path, and for an empty or relative part of PYTHONPATH.
+    Python adds the current directory as "" or as the first path, and for an empty or relative part of PYTHONPATH.
     """
     former, named = sys.path, os.environ.get("PYTHONPATH") or os.sep
     ours = 1 if all(map(os.path.isabs, named.split(os.pathsep))) else len(former)

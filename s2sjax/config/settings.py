@@ -41,6 +41,7 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
 
 
 def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
+    """Raises a UserError unless the buckets are sorted and every length is at least `least`."""
     require(len(buckets) > 0, "data.buckets is empty: give at least one")
     require(
         list(buckets) == sorted(buckets) and min(map(min, buckets)) >= least,
@@ -50,7 +51,7 @@ def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
 
 @typing.dataclass_transform(frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """A frozen dataclass that checks its fields: see above."""
+    """Turns a class into a frozen dataclass that checks its fields: see the module docstring."""
     build = dataclass(frozen=True)(cls).__init__
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     names, positional = [field.name for field in fields], [field.name for field in fields if not field.kw_only]
@@ -63,7 +64,7 @@ def settings(cls: type[T]) -> type[T]:
         types = typing.get_type_hints(cls, include_extras=True)
         first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(positional, values)]
         rest = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
-        with tables.within(tables.of_module(cls.__module__)):  # defaults mean rows that the file of the class has added
+        with tables.within(tables.of_module(cls.__module__)):  # defaults may name table rows that this file added
             for field in fields:
                 if field.default is not dataclasses.MISSING and field.name not in positional[: len(first)]:
                     rest.setdefault(field.name, _bound(field.default, types[field.name]))
@@ -75,16 +76,16 @@ def settings(cls: type[T]) -> type[T]:
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
     for part in typing.get_args(kind) if typing.get_origin(kind) is Annotated else ():
-        if hasattr(part, "convert"):  # checks the value itself
+        if hasattr(part, "convert"):  # such a type checks and converts the value itself
             return part.convert(name, value)
     value = _tuples(value)
-    remedy = f", write ({_short(value)},)" if _fits((value,), kind) else ""  # a tuple of one without its comma
+    remedy = f", write ({_short(value)},)" if _fits((value,), kind) else ""  # a one-element tuple without its comma
     require(_fits(value, kind), f"{name} is {_short(value)}: it must be {_describe(kind)}{remedy}")
     return _bound(value, kind)
 
 
 def _bound(value: Any, kind: Any) -> Any:
-    """The value, its names of rows bound to the rows that they mean here: see core/tables.py."""
+    """Returns the value with each name of a table row bound to the row it means here: see core/tables.py."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Annotated:
         owners = [part.table for part in parts[1:] if isinstance(part, OneOf) and isinstance(part.table, tables.Table)]
@@ -97,7 +98,7 @@ def _bound(value: Any, kind: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """Its repr, cut: a user's mistake may be a whole corpus."""
+    """The repr of a value, truncated: a wrong value can be a whole corpus."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -107,7 +108,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has a type. True is not a number, and 1 is a float."""
+    """Whether a value has a type. True does not count as a number; 1 counts as a float."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Annotated:
         return _fits(value, parts[0]) and all(value in part.table for part in parts[1:] if isinstance(part, OneOf))
@@ -120,7 +121,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind)
+    return kind is Any or isinstance(value, kind)
 
 
 def _describe(kind: Any) -> str:

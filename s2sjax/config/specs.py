@@ -1,4 +1,4 @@
-"""What an encoder returns and what a decoder requires, and the facts of a model that other settings depend on.
+"""Specifications of encoder outputs and decoder inputs, and the base class of model configurations.
 
 Each model configuration has an `encoder_spec` and a `decoder_spec`; s2sjax/models/contract.py builds the bridge.
 """
@@ -16,7 +16,7 @@ Tie = Literal["all", "output", "none"]
 
 
 class Carries(NamedTuple):
-    """The carries of a recurrent stack: one a layer, from the lowest."""
+    """The cell of a recurrent stack and the width of each layer, from the lowest."""
 
     cell: str
     widths: tuple[int, ...]
@@ -26,21 +26,21 @@ class Carries(NamedTuple):
 
 
 class EncoderSpec(NamedTuple):
-    """What an encoder returns: `Memory.states` [B, S, states] and `Memory.final`."""
+    """Shapes that an encoder returns: `EncoderOutput.states` [B, S, states] and `EncoderOutput.final`."""
 
     states: int
-    """width of the memory, one vector a source position"""
+    """width of the memory, which has one vector per source position"""
     carries: Carries | None = None
-    """where its recurrent layers end; None for an encoder without any"""
+    """final carries of the recurrent layers; None for an encoder without any"""
 
 
 class DecoderSpec(NamedTuple):
-    """What a decoder requires."""
+    """Shapes that a decoder requires."""
 
     states: int | None
-    """width of the memory that it attends to; None for a decoder without attention"""
+    """width of the memory that the decoder attends to; None for a decoder without attention"""
     carries: Carries | None = None
-    """where its recurrent layers begin; None for a decoder without any"""
+    """initial carries of the recurrent layers; None for a decoder without any"""
 
 
 class RecurrentSpec(NamedTuple):
@@ -58,22 +58,22 @@ class RecurrentSpec(NamedTuple):
 
 
 class AttentionWindow(NamedTuple):
-    """A limit on how far attention reaches."""
+    """A limit on the distance over which attention reaches."""
 
     field: str
-    """of the model's settings"""
+    """name of the field of the model settings that sets the radius"""
     radius: int
     source_only: bool
     remedy: str
-    """how to attend to everything"""
+    """value of the field that turns the limit off, for error messages"""
 
 
 class ModelSettings:
-    """The base of every model configuration: facts that other settings are checked against, with safe defaults.
+    """Base class of model configurations: the properties that other settings are checked against, with safe defaults.
 
-    A model of your own is a `@settings` class derived from this one. It has the fields `embedding` (width of a token; 0
-    for one-hot), `tie` and `dropout`, the properties `encoder_spec` and `decoder_spec`, and as class attributes its
-    modules: see s2sjax/models/__init__.py. All else is optional.
+    To add a model, derive a `@settings` class. It requires the fields `embedding` (width of a token; 0 for one-hot),
+    `tie` and `dropout`, the properties `encoder_spec` and `decoder_spec`, and its modules as class attributes: see
+    s2sjax/models/__init__.py. The rest is optional.
     """
 
     embedding: int
@@ -81,21 +81,23 @@ class ModelSettings:
     dropout: float
 
     encoder_type: ClassVar[Any] = None
-    """the Flax module that encodes; None: of the family it derives from"""
+    """Flax module of the encoder; None for that of the family the class derives from"""
     decoder_type: ClassVar[Any] = None
-    """the Flax module that decodes"""
+    """Flax module of the decoder; None for that of the family the class derives from"""
     tensor_rules: ClassVar[tuple[tuple[str, tuple[str | None, ...]], ...]] = ()
-    """how a tensor-parallel mesh splits its parameters, see s2sjax/training/mesh.py; the others stay whole"""
+    """rules by which a tensor-parallel mesh splits parameters, see s2sjax/training/mesh.py; others are not split"""
     takes_segments: ClassVar[bool] = False
-    """whether it keeps the examples of a packed row apart"""
+    """whether the model keeps the examples of a packed row apart"""
+    heads: int = 0
+    """number of attention heads, a multiple of the tensor axis of a mesh; 0 for a model without heads"""
     scans_time: ClassVar[bool] = True
     """whether training runs a scan over positions"""
     attends_own_position: ClassVar[bool] = False
     """whether target position t always attends to source position t"""
     variational: bool = False
-    """whether dropout draws one mask a sentence"""
+    """whether dropout draws one mask per sentence"""
     zoneout: float = 0.0
-    """share of each recurrent state that a step leaves unchanged"""
+    """fraction of each recurrent state that a step leaves unchanged"""
     reverse: bool = False
     """whether the encoder reads the source from its end"""
     share: bool = False
@@ -111,31 +113,32 @@ class ModelSettings:
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence that it can address; None: any."""
+        """The longest sequence that the model can address; None for no limit."""
         return None
 
     @property
     def attention_window(self) -> AttentionWindow | None:
-        """None: attention reaches everywhere."""
+        """The limit on the reach of attention, or None."""
         return None
 
     @property
     def encoder_is_products(self) -> bool:
-        """Whether only an elementwise function lies between its products: remat "products" then saves nothing."""
+        """Whether the encoder is products and elementwise functions alone, so that remat "products" saves nothing."""
         return False
 
     @property
     def decoder_is_products(self) -> bool:
+        """The same for the decoder."""
         return False
 
 
 def check_tie(config, output: int) -> None:
-    """Refuses to tie an output layer that reads vectors of width `output` to an embedding of another width."""
+    """Raises a UserError if an output layer that reads width `output` is tied to an embedding of another width."""
     if config.tie == "none":
         return
     require(config.embedding > 0, f"model.tie {config.tie!r} needs an embedding to tie: set model.embedding {output}")
     require(
         config.embedding == output,
-        f"model.tie {config.tie!r}: the output layer reads {output} numbers and an embedding has {config.embedding}: "
-        f"set model.embedding {output}, or model.tie 'none'",
+        f"model.tie {config.tie!r}: the output layer reads width {output}, but the embedding has width "
+        f"{config.embedding}: set model.embedding {output}, or model.tie 'none'",
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
-# Names are short for import paths; any other function is named by its path. See s2sjax/training/schedules.py.
+# Short names of import paths; any other function is given by its import path. See s2sjax/training/schedules.py.
 OPTIMIZERS = {
     "adam": "optax.adam", "adamw": "optax.adamw", "adafactor": "optax.adafactor", "lion": "optax.lion",
     "muon": "optax.contrib.muon", "sgd": "optax.sgd",
@@ -18,35 +18,38 @@ SCHEDULES = {
 
 
 EPOCHS, FEWEST, MOST = 20, 500, 10_000
-"""times that all examples are read, and limits of the updates, where train.steps is not set"""
+"""number of epochs, and the minimum and maximum number of updates, if train.steps is not set"""
 SIZED_BY_DATA = ("steps", "evaluate_every", "save_every")
-"""fields that follow the size of the data where train.steps is not set"""
+"""fields that depend on the size of the data if train.steps is not set"""
 
 
 @settings
 class Mesh:
-    """The device mesh. `data` -1 uses all devices that the other axes leave."""
+    """The device mesh. `data` -1 uses all devices that the other axes do not use."""
 
     data: int = -1
-    """data parallelism: copies of the model, each with a part of the batch"""
+    """data parallelism: number of copies of the model, each with a part of the batch"""
     fsdp: int = 1
-    """fully sharded data parallelism: parts of the parameters and the batch"""
+    """fully sharded data parallelism: number of parts of the parameters and the batch"""
     tensor: int = 1
-    """tensor parallelism: parts of each matrix product"""
+    """tensor parallelism: number of parts of each matrix product"""
 
 
 @settings
 class ScheduledSampling:
-    """The decoder reads the true token with probability p, else its own output: see s2sjax/core/scheduled.py."""
+    """Scheduled sampling: the decoder reads the true token with probability p, otherwise its own prediction.
+
+    See s2sjax/core/scheduled.py.
+    """
 
     schedule: Literal["none", "constant", "linear", "exponential", "inverse_sigmoid"] = "none"
-    """how p decreases; `none` is teacher forcing"""
+    """schedule by which p decreases; `none` is teacher forcing"""
     k: float = 1.0
-    """at update i: constant p = k; linear 1 - i / k; exponential k^i; inverse_sigmoid k / (k + exp(i / k))"""
+    """parameter of p at update i: constant k; linear 1 - i / k; exponential k^i; inverse_sigmoid k / (k + e^(i / k))"""
     floor: float = 0.0
     """minimum of p"""
     feed: Literal["sample", "argmax"] = "sample"
-    """read a token sampled from the model's distribution, or the most likely one"""
+    """prediction to read: a token sampled from the model's distribution, or the most likely one"""
 
     def __post_init__(self):
         where = "train.scheduled_sampling"
@@ -62,30 +65,29 @@ class ScheduledSampling:
 
 @settings
 class Softmax:
-    """The words over which the output is normalised during training. Evaluation always uses all words."""
+    """The words over which the softmax is normalised during training. Evaluation always uses all words."""
 
     samples: int = 0
-    """sampled softmax: number of words sampled per batch to estimate the normaliser; 0 uses all words"""
+    """sampled softmax: number of words sampled per batch to estimate the normaliser; 0 for all words"""
     distribution: Literal["log_uniform", "unigram"] = "log_uniform"
     """sampling distribution: Zipf's law over the ids (frequent first), or the counts in the training text plus 1"""
     subset: int = 0
-    """split the training text into parts with at most this many target words, and use only those; 0 for off"""
+    """maximum number of target words per part of the training text; the softmax uses only those; 0 for no parts"""
 
     def __post_init__(self):
         at_least(0, self, "train.softmax", "samples", "subset")
-        require(
-            not (self.samples and self.subset),
-            "train.softmax has both samples and subset: set one of them to 0",
-        )
+        require(not (self.samples and self.subset), "train.softmax has both samples and subset: set one of them to 0")
 
 
 @settings
 class Train:
+    """Optimization, checkpoints and evaluations during training."""
+
     steps: int = 0
-    """total number of updates; to train longer, raise it and run again; 0 for 20 epochs, but 500 updates at least and
-    10,000 at most, with ten evaluations and checkpoints unless their numbers are set"""
+    """total number of updates; to train longer, raise it and run again; 0 for 20 epochs, at least 500 and at most
+    10,000 updates, with ten evaluations and checkpoints unless their intervals are set"""
     micro_batches: int = 1
-    """number of parts of a batch that are computed one after the other, to save memory; the result is the same"""
+    """number of parts of a batch that are computed one after another to save memory; the result is the same"""
     remat: Literal["none", "products", "layers"] = "none"
     """activations saved for the backward pass: all, only matrix products, or only the inputs of layers"""
 
@@ -102,7 +104,7 @@ class Train:
     final_fraction: float = 0.0
     """learning rate at the end of cosine, linear and wsd, as a fraction of the peak"""
     optimizer: str = "adamw"
-    """adam, adamw, adafactor, lion, muon (adam for what is no matrix), sgd, or an import path such as optax.lamb"""
+    """adam, adamw, adafactor, lion, muon (adam for non-matrices), sgd, or an import path such as optax.lamb"""
     optimizer_args: tuple[str, ...] = ()
     """other arguments of the optimizer as name=value, such as momentum=0.9"""
     b1: float | None = None
@@ -110,28 +112,28 @@ class Train:
     b2: float | None = None
     """decay rate of the second moment; None for the optimizer's own, 0.98 for adam"""
     eps: float | None = None
-    """against division by zero; None for the optimizer's own, 1e-9 for adam"""
+    """constant against division by zero; None for the optimizer's own, 1e-9 for adam"""
     weight_decay: float = 0.0
-    """weight decay of matrices, multiplied by the learning rate; for every optimizer but adam"""
+    """weight decay of matrices, multiplied by the learning rate; for every optimizer except adam"""
     clip: float = 1.0
     """maximum global norm of the gradient; 0 for no clipping"""
     label_smoothing: float = 0.0
     """probability distributed over the whole vocabulary"""
     r_drop: float = 0.0
-    """weight of the difference between two predictions with different dropout (R-Drop, Wu et al. 2021), which makes a
-    step twice as expensive; 5 for translation, 0 for none"""
+    """weight of the divergence between two predictions with different dropout (R-Drop, Wu et al. 2021), which doubles
+    the cost of a step; 5 is usual for translation, 0 for none"""
     scheduled_sampling: ScheduledSampling = ScheduledSampling()
-    """train on the model's own outputs"""
+    """training on the model's own predictions"""
     softmax: Softmax = Softmax()
-    """for large target vocabularies"""
+    """approximations of the softmax for large target vocabularies"""
     ema: float = 0.0
     """decay of an exponential moving average of the parameters, used for evaluation; 0 for none"""
     average_from: int = 0
-    """evaluate the mean of the parameters after each update from this step on, as averaged SGD does; 0 for none"""
+    """first step of a running mean of the parameters, used for evaluation (averaged SGD); 0 for none"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of the computation; parameters, softmax, norms, logits and loss stay float32"""
     mesh: Mesh = Mesh()
-    """how the devices are used in parallel"""
+    """parallelism over devices"""
 
     log_every: int = 50
     """steps between lines of metrics.jsonl"""
@@ -140,11 +142,11 @@ class Train:
     save_every: int = 1000
     """steps between checkpoints; one is also saved at the last step, on SIGTERM and on Ctrl-C"""
     keep: int = 2
-    """number of latest checkpoints to keep, besides the best one"""
+    """number of latest checkpoints to keep, in addition to the best one"""
     patience: int = 0
-    """stop after this many evaluations without improvement; 0 for never"""
+    """number of evaluations without improvement after which training stops; 0 for no limit"""
     max_skipped: int = 5
-    """stop after this many consecutive non-finite steps"""
+    """number of consecutive non-finite steps after which training stops"""
 
     def __post_init__(self):
         at_least(0, self, "train", "steps")
@@ -153,7 +155,7 @@ class Train:
         at_least(0, self, "train", "average_from", "r_drop")
         require(
             self.ema == 0 or self.average_from == 0,
-            "train has both ema and average_from, which are two averages of the parameters: set one of them to 0",
+            "train has both ema and average_from, which both average the parameters: set one of them to 0",
         )
         for name in ("learning_rate", "eps"):
             value = getattr(self, name)
@@ -169,25 +171,19 @@ class Train:
         )
         if self.softmax.samples or self.softmax.subset:
             field = "train.softmax.samples" if self.softmax.samples else "train.softmax.subset"
-            require(
-                self.label_smoothing == 0,
-                f"train.label_smoothing requires the softmax over all words, but {field} is set: set one to 0",
-            )
-            require(
-                self.scheduled_sampling.schedule == "none",
-                f"train.scheduled_sampling requires the softmax over all words, but {field} is set: turn one off",
-            )
-
-            require(
-                self.r_drop == 0, f"train.r_drop requires the softmax over all words, but {field} is set: set one to 0"
-            )
+            sampled = self.scheduled_sampling.schedule != "none"
+            used = {"label_smoothing": self.label_smoothing, "scheduled_sampling": sampled, "r_drop": self.r_drop}
+            for name, value in used.items():
+                require(
+                    not value, f"train.{name} requires the softmax over all words, but {field} is set: turn one off"
+                )
         require(
             self.r_drop == 0 or self.scheduled_sampling.schedule == "none",
             "train has both r_drop and scheduled_sampling: turn one off",
         )
 
     def resolve_defaults(self, epoch: int) -> Train:
-        """With numbers for data of which an epoch takes that many updates, if `steps` is not set."""
+        """Replaces `steps` 0, and intervals that are not set, by values for data with `epoch` updates per epoch."""
         if self.steps:
             return self
         steps = min(max(EPOCHS * epoch, FEWEST), MOST)
@@ -198,7 +194,7 @@ class Train:
 
     @property
     def averages(self) -> bool:
-        """Whether an average of the parameters is kept, and evaluated."""
+        """Whether training maintains and evaluates an average of the parameters."""
         return self.ema > 0 or self.average_from > 0
 
     def _check_functions(self) -> None:
@@ -216,9 +212,9 @@ class Train:
                 )
         require(
             self.optimizer != "adam" or self.weight_decay == 0,
-            f"train.weight_decay is {self.weight_decay}, and adam has none: set train.optimizer adamw",
+            f"train.weight_decay is {self.weight_decay}, but adam has none: set train.optimizer to adamw",
         )
         require(
             self.final_fraction == 0 or self.schedule not in ("inverse_sqrt", "constant"),
-            f"train.final_fraction is {self.final_fraction}, and the schedule {self.schedule} has no end: set it to 0",
+            f"train.final_fraction is {self.final_fraction}, but the schedule {self.schedule} has no end: set it to 0",
         )

@@ -23,7 +23,10 @@ Weights = Mapping[str, Array]
 
 
 def masked_softmax(scores: Array, mask: Array) -> Array:
-    """softmax over the positions where `mask` is True: [..., S]. An all-masked row gives zeros and finite gradients."""
+    """Softmax of scores [..., S] over the positions where mask [..., S] is True, and 0 elsewhere.
+
+    A fully masked row gives zeros, with finite gradients.
+    """
     alpha = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min))
     return jnp.where(mask, alpha, 0)
 
@@ -31,14 +34,14 @@ def masked_softmax(scores: Array, mask: Array) -> Array:
 # ------------------------------------------------------------------------------ the scores
 
 
-class Score(NamedTuple):
-    """One row of the table of scores. Products with matrices belong in `prepare` and `query`, not in `score`."""
+class AttentionScore(NamedTuple):
+    """A score function, as listed in `SCORES`. Matrix products belong in `prepare` and `query`, not in `score`."""
 
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]  # (Q, M, A) -> shape of each weight
     prepare: Callable[[Weights, Array], Array]  # memory [..., M] -> keys, once per sentence
     query: Callable[[Weights, Array], Array]  # state [..., Q] -> query, once per step
     score: Callable[[Weights, Array, Array], Array]  # one query and its keys [S, ...] -> [S]
-    equal_widths: bool = False  # it requires Q = M
+    equal_widths: bool = False  # whether Q = M is required
 
 
 def _dot(weights: Weights, query: Array, keys: Array) -> Array:
@@ -80,29 +83,30 @@ def _matmul(name: str) -> Callable[[Weights, Array], Array]:
 
 
 SCORES = Table({
-    "dot": Score(lambda q, m, a: {}, _identity, _identity, _dot, True),
-    "scaled_dot": Score(lambda q, m, a: {}, _identity, _identity, _scaled_dot, True),
+    "dot": AttentionScore(lambda q, m, a: {}, _identity, _identity, _dot, True),
+    "scaled_dot": AttentionScore(lambda q, m, a: {}, _identity, _identity, _scaled_dot, True),
     # e_i = s W h_i (Luong et al. 2015): a dot with the keys W h_i.
-    "general": Score(lambda q, m, a: {"memory": (m, q)}, _matmul("memory"), _identity, _dot),
-    "additive": Score(
+    "general": AttentionScore(lambda q, m, a: {"memory": (m, q)}, _matmul("memory"), _identity, _dot),
+    "additive": AttentionScore(
         lambda q, m, a: {"memory": (m, a), "query": (q, a), "vector": (a,)},
         _matmul("memory"), _matmul("query"), _additive,
     ),
     # e_i = cos(s, h_i) (Graves et al. 2014): a dot of unit vectors.
-    "cosine": Score(lambda q, m, a: {}, _unit, _unit, _dot, True),
+    "cosine": AttentionScore(lambda q, m, a: {}, _unit, _unit, _dot, True),
 })  # fmt: skip
 
 
 def add_coverage(weights: Weights, keys: Array, coverage: Array) -> Array:
-    """Keys of the additive score with coverage: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
+    """Adds coverage to the keys of the additive score: e_i = v . tanh(W_1 h_i + W_2 s + w_c cov_i).
 
-    keys [..., S, A], coverage [..., S] = the sum of all alpha so far -> [..., S, A]. Tu et al. 2016, See et al. 2017.
+    keys [..., S, A], coverage [..., S]: the sum of the attention weights so far -> [..., S, A]. w_c [A] is the weight
+    "coverage". Tu et al. 2016, See et al. 2017.
     """
     return keys + coverage[..., None].astype(keys.dtype) * weights["coverage"]
 
 
 def attend(
-    score: Score,
+    score: AttentionScore,
     weights: Weights,
     query: Array,
     keys: Array,
@@ -112,10 +116,14 @@ def attend(
     bias: Array | None = None,
     window: Array | None = None,
 ) -> tuple[Array, Array]:
-    """One query: [Q], [S, ...], [S, M], [S] -> context [M] = sum_i alpha_i v_i, alpha [S] in float32.
+    """Attention of one query -> context [M] = sum_i alpha_i v_i, weights alpha [S] in at least float32.
 
-    bias [S] is added to the scores. window [S] scales the weights (see core/local.py): alpha = softmax(e) window,
-    the softmax over the positions where it is above 0.
+    query: [Q] or [A], made by `score.query`
+    keys: [S, ...] made by `score.prepare`
+    values: [S, M]
+    mask: [S] True for real positions
+    bias: [S] added to the scores
+    window: [S] multiplies the weights (see core/local.py); the softmax is over the positions where it is above 0
     """
     scores = score.score(weights, query, keys)
     scores = scores.astype(at_least_float32(scores.dtype))
@@ -124,24 +132,32 @@ def attend(
     return alpha.astype(values.dtype) @ values, alpha
 
 
-# In the following `options` are the keywords of `attend`, with the axes of the queries in front.
+def attend_batch(
+    score: AttentionScore, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options
+):
+    """Attention of one state [B, Q] per sentence -> context [B, M], weights alpha [B, S].
 
-
-def attend_batch(score: Score, weights: Weights, state: Array, keys: Array, values: Array, mask: Array, **options):
-    """One query per sentence: state [B, Q], keys [B, S, ...] -> context [B, M], alpha [B, S]."""
+    The other arguments and the options are those of `attend`, with an axis B in front.
+    """
     return jax.vmap(partial(attend, score, weights))(score.query(weights, state), keys, values, mask, **options)
 
 
-def attend_all(score: Score, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options):
-    """All queries of each sentence: states [B, T, Q] -> contexts [B, T, M], alpha [B, T, S]."""
+def attend_all(
+    score: AttentionScore, weights: Weights, states: Array, keys: Array, values: Array, mask: Array, **options
+):
+    """Attention of all states [B, T, Q] of each sentence -> contexts [B, T, M], weights alpha [B, T, S].
+
+    The other arguments are those of `attend` with an axis B in front, the options with axes B, T.
+    """
     per_query = jax.vmap(partial(attend, score, weights), in_axes=(0, None, None, None))
     return jax.vmap(per_query)(score.query(weights, states), keys, values, mask, **options)
 
 
-def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
-    """Learned queries, the same for every memory: [P, Q], [B, S, M], mask [B, S] -> [B, P, M], alpha [B, P, S].
+def pool(score: AttentionScore, weights: Weights, queries: Array, memory: Array, mask: Array) -> tuple[Array, Array]:
+    """Pools each memory with P learned queries -> [B, P, M], weights alpha [B, P, S].
 
-    Yang et al. 2016, Lin et al. 2017: a sentence of any length as P vectors. An empty sentence gives zeros.
+    queries [P, Q], shared by all sentences; memory [B, S, M]; mask [B, S], True for real positions. A sentence of any
+    length becomes P vectors; an empty one gives zeros. Yang et al. 2016, Lin et al. 2017.
     """
     states = jnp.broadcast_to(queries, (len(memory), *queries.shape))
     return attend_all(score, weights, states, score.prepare(weights, memory), memory, mask)
@@ -151,9 +167,12 @@ def pool(score: Score, weights: Weights, queries: Array, memory: Array, mask: Ar
 
 
 def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None) -> Array:
-    """Reference implementation: scaled dot-product attention of every query and head separately.
+    """Scaled dot-product attention of each query and head -> [B, T, N, D]. The reference implementation.
 
-    queries [B, T, N, D], keys and values [B, S, N, D], mask [B, T, S], bias [B or 1, N, T, S] -> [B, T, N, D].
+    queries: [B, T, N, D]
+    keys, values: [B, S, N, D]
+    mask: [B, T, S] True where a query sees a position
+    bias: [B or 1, N, T, S] added to the scores
     """
     if bias is not None:
         bias = jnp.broadcast_to(bias, (len(queries), *bias.shape[1:]))
@@ -164,25 +183,38 @@ def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Ar
 
 
 def fused_multi_head(
-    queries: Array, keys: Array, values: Array, lengths: Array, causal: bool = False, bias: Array | None = None
+    queries: Array,
+    keys: Array,
+    values: Array,
+    lengths: Array | None = None,
+    *,
+    mask: Array | None = None,
+    causal: bool = False,
+    bias: Array | None = None,
 ) -> Array:
-    """The same as `multi_head` in one fused kernel, for a memory with its padding at the end.
+    """Computes `multi_head` with one fused kernel -> [B, T, N, D]. Takes either `lengths` or `mask`.
 
-    lengths [B]: how many of the S positions are real; `causal`: query t sees positions 0..t; bias [B or 1, N, T, S].
-    For rows with several sequences, `lengths` is a mask [B, T, S] instead: see `same_segment`.
+    queries: [B, T, N, D]
+    keys, values: [B, S, N, D]
+    lengths: [B] number of real positions, for a memory with its padding at the end
+    mask: [B, T, S] True where a query sees a position, for rows with several sequences: see `same_segment`
+    causal: whether query t sees only positions 0..t
+    bias: [B or 1, N, T, S] added to the scores
     """
-    if lengths.ndim == 3:
-        return _masked_multi_head(queries, keys, values, lengths, causal, bias)
+    if mask is not None and lengths is None:
+        return _masked_multi_head(queries, keys, values, mask, causal, bias)
+    if lengths is None or mask is not None:
+        raise ValueError("fused_multi_head takes either lengths [B] or a mask [B, T, S]: give one of them")
     if queries.dtype == jnp.float64:  # the kernels do not support float64
         real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
         return multi_head(queries, keys, values, mask, bias)
-    # XLA's is the only one that takes a bias here: cuDNN's gradient of one fails for odd lengths.
+    # Only XLA's kernel gets a bias: the gradient of cuDNN's fails for odd lengths.
     kernel = device.attention_kernel(queries, keys) if bias is None else "xla"
     if kernel == "short":
         return short.attend(queries, keys, values, lengths, short.Static(causal))
-    # An empty row must stay finite: it attends to one position, whose value is zero. XLA sets it where values are made.
+    # An empty row must stay finite: it attends to one position, whose value is zero. XLA fuses this into a projection.
     values = jnp.where((lengths > 0)[:, None, None, None], values, 0)
     return jax.nn.dot_product_attention(
         queries, keys, values, bias,
@@ -193,7 +225,10 @@ def fused_multi_head(
 
 
 def same_segment(queries: Array, keys: Array) -> Array:
-    """Segments [B, T] and [B, S] -> mask [B, T, S]: a query sees its own segment. Padding, 0, sees padding."""
+    """Mask [B, T, S] of the keys in the same segment as the query, from segment numbers [B, T] and [B, S].
+
+    Padding has number 0, and sees padding.
+    """
     return queries[:, :, None] == keys[:, None, :]
 
 
@@ -203,8 +238,8 @@ def _masked_multi_head(
     mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
     if queries.dtype == jnp.float64:
         return multi_head(queries, keys, values, mask, bias)
-    # XLA's kernel: cuDNN's takes lengths or a full bias, and the bias would cost more than it saves. A query that sees
-    # nothing attends uniformly to everything, which is finite, and is set to zero.
+    # XLA's kernel, because cuDNN's takes lengths or a full bias, which costs more than it saves. A query that sees no
+    # position attends uniformly to all of them, which is finite, and its result is set to zero.
     attended = jax.nn.dot_product_attention(queries, keys, values, bias, mask=mask[:, None], implementation="xla")
     return jnp.where(mask.any(-1)[..., None, None], attended, 0)
 
@@ -212,16 +247,20 @@ def _masked_multi_head(
 def attend_heads(
     queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """A few queries, with their weights: [B, K, N, D], [B, N, S, D], mask [B, K, S] -> [B, K, N, D], [B, N, K, S].
+    """Scaled dot-product attention of K queries, K small -> contexts [B, K, N, D], weights alpha [B, N, K, S].
 
-    Heads come before positions, so that each head reads one block of memory: on a CPU this is four times faster.
-    If each query has its own keys and values, these are [B, N, K, S, D]. bias: added to the scores [B, N, K, S].
+    queries: [B, K, N, D]
+    keys, values: [B, N, S, D], or [B, N, K, S, D] if each query has its own
+    mask: [B, K, S] True where a query sees a position
+    bias: [B, N, K, S] added to the scores
+
+    Heads come before positions, so that each head reads one block of memory: four times faster on a CPU.
     """
     own = "k" if keys.ndim == 5 else ""
     # Keys first: XLA's CPU compiler would transpose the second operand.
     scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
     scores = scores / queries.shape[-1] ** 0.5
     alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
-    if bias is None and not own and fused.fits(queries):  # the weights are computed only where they are used
+    if bias is None and not own and fused.fits(queries):  # XLA drops alpha where it is unused
         return fused.attend(queries, keys, values, mask), alpha
     return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

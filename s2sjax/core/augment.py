@@ -1,7 +1,7 @@
-"""Random changes of frames [T, F] that keep their labels. Each is for one example and is vmapped.
+"""Data augmentation of frames [T, F] that keeps their labels. The functions take one example: `vmap` them.
 
-A draw depends on a key alone. The caller derives it from (seed, step, example), so that neither the batch nor the
-devices nor a restart change it.
+Every draw depends on its key alone. The caller derives the key from (seed, step, example), so that the batch, the
+devices and a restart do not change it.
 
 Letters: T frames, F features of a frame. The first `length` frames are real.
 """
@@ -18,33 +18,28 @@ AUGMENT = 0x617567
 
 
 def example_keys(seed: int, step: Array, example: Array) -> Array:
-    """A key for each row, of (seed, step, example), whatever the other rows are; [B] -> [B]."""
+    """Derives a key [B] for each example [B] from (seed, step, example), independently of the other rows."""
     now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
     return jax.vmap(partial(jax.random.fold_in, now))(example)
 
 
 class Ranges(NamedTuple):
-    """How much is drawn; 0 changes nothing."""
+    """Strengths of the random changes; 0 turns a change off."""
 
-    speed: float = 0.0
-    """the duration is multiplied by a factor from [1 - speed, 1 + speed] (after Ko et al. 2015)"""
-    pitch: float = 0.0
-    """the features are moved along their axis, as by another vocal tract: a factor from [1 - pitch, 1 + pitch]
-    (after Jaitly and Hinton 2013)"""
-    noise: float = 0.0
-    """standard deviation of normal noise"""
-    time_masks: int = 0
-    """runs of frames that are set to 0 (SpecAugment, Park et al. 2019)"""
-    time_width: int = 0
-    """each of 0 to this many frames"""
-    feature_masks: int = 0
-    """runs of features that are set to 0"""
-    feature_width: int = 0
-    """each of 0 to this many features"""
+    speed: float = 0.0  # range of the duration: a factor from [1 - speed, 1 + speed] (after Ko et al. 2015)
+    pitch: float = 0.0  # range of the feature axis: a factor from [1 - pitch, 1 + pitch] (after Jaitly and Hinton 2013)
+    noise: float = 0.0  # standard deviation of the Gaussian noise
+    time_masks: int = 0  # number of runs of frames that are set to 0 (SpecAugment, Park et al. 2019)
+    time_width: int = 0  # maximum number of frames in a run
+    feature_masks: int = 0  # number of runs of features that are set to 0
+    feature_width: int = 0  # maximum number of features in a run
 
 
 def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[Array, Array]:
-    """frames [T, F], length -> the same, changed. A stretched example never has more than T frames."""
+    """Changes frames [T, F], of which the first `length` [] are real -> frames [T, F], length [].
+
+    A stretched example never has more than T frames.
+    """
     keys = jax.random.split(key, 5)
     draw = lambda key, spread: jax.random.uniform(key, (), frames.dtype, 1 - spread, 1 + spread)
     if ranges.speed:
@@ -63,7 +58,7 @@ def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[A
 
 
 def stretch(frames: Array, length: Array, factor: Array) -> tuple[Array, Array]:
-    """The first `length` frames in `factor` times as many, at most T, by linear interpolation."""
+    """Stretches the first `length` of frames [T, F] by `factor`, to at most T frames, by linear interpolation."""
     T = len(frames)
     new = jnp.clip(jnp.round(length * factor), jnp.minimum(length, 1), T).astype(length.dtype)
     place = (jnp.arange(T) + 0.5) * (length / jnp.maximum(new, 1)) - 0.5
@@ -71,20 +66,23 @@ def stretch(frames: Array, length: Array, factor: Array) -> tuple[Array, Array]:
 
 
 def warp(frames: Array, factor: Array) -> Array:
-    """Feature f becomes what feature f * factor was, by linear interpolation; behind the last, the last."""
+    """Warps the features of frames [T, F], as another vocal tract does, by linear interpolation.
+
+    Feature f becomes feature f * factor, or the last one beyond it.
+    """
     F = frames.shape[1]
     return _read(frames.T, jnp.clip(jnp.arange(F) * factor, 0, F - 1)).T
 
 
 def _read(rows: Array, place: Array) -> Array:
-    """Rows at real-valued places: [R, C], [P] -> [P, C]."""
+    """Rows at fractional positions, by linear interpolation: [R, C], [P] -> [P, C]."""
     below = jnp.floor(place).astype(int)
     share = (place - below).astype(rows.dtype)[:, None]
     return rows[below] * (1 - share) + rows[jnp.minimum(below + 1, len(rows) - 1)] * share
 
 
 def keep_runs(key: Array, size: int, length: Array | int, runs: int, width: int) -> Array:
-    """[size] False in `runs` runs of 0 to `width` places below `length`; they may overlap."""
+    """Mask [size], False in `runs` runs of 0 to `width` positions below `length`; runs may overlap."""
     of_width, of_start = jax.random.split(key)
     widths = jax.random.randint(of_width, (runs,), 0, width + 1)
     starts = jax.random.randint(of_start, (runs,), 0, jnp.maximum(length - widths, 0) + 1)

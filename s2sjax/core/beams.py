@@ -21,16 +21,15 @@ Step = Callable[[State, Array], tuple[State, Array, Array | None]]
 
 
 class Beams(NamedTuple):
-    tile: Callable[[State, int], State]
-    """the state of one prefix per sentence -> of K copies"""
-    step: Step
-    """for all of them: token [B, K] -> state, logits [B, K, V], attention [B, K, S] or None"""
-    reorder: Callable[[State, Array], State]
-    """origin [B, K]: the new prefix k continues the old prefix origin[k]"""
+    """The functions that advance K prefixes of each sentence."""
+
+    tile: Callable[[State, int], State]  # copies the state of one prefix per sentence K times
+    step: Step  # advances all prefixes: token [B, K] -> state, logits [B, K, V], attention [B, K, S] or None
+    reorder: Callable[[State, Array], State]  # origin [B, K]: the new prefix k continues the old prefix origin[k]
 
 
 def as_beams(step: Step | Beams) -> Beams:
-    """K prefixes by `vmap`: every leaf of their state is [B, K, ...]."""
+    """Extends a step to K prefixes by `vmap`: every leaf of their state is [B, K, ...]. Leaves `Beams` unchanged."""
     if isinstance(step, Beams):
         return step
     tile = lambda state, width: jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], width, axis=1), state)

@@ -33,7 +33,7 @@ Blend = Callable[[Weights, Array, Array], tuple[Array, Array]]
 
 
 class Cell(NamedTuple):
-    """One row of the table of cells."""
+    """A recurrent cell, as listed in `CELLS`."""
 
     gates: tuple[str, ...]  # names of the G blocks of `projected`, in order
     carries: int  # arrays in the carry
@@ -44,28 +44,28 @@ class Cell(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The noise of a step. Both are sampled during training; evaluation uses only the expectation of zoneout."""
+    """The noise of a step. Both masks are sampled in training; evaluation uses only the expectation of zoneout."""
 
-    keep: Array | None = None  # [..., H] multiplies h' before the products: variational dropout
-    zone: Array | None = None  # [carries, ..., H] the fraction of each carry that stays unchanged: zoneout
+    keep: Array | None = None  # [..., H] factor of h' before the products: variational dropout
+    zone: Array | None = None  # [carries, ..., H] fraction of each carry that stays unchanged: zoneout
 
 
 NO_NOISE = Noise()
 
 
 def start(cell: Cell, width: int, batch: tuple[int, ...], dtype) -> Carry:
-    """The carry before the first step: zeros."""
+    """The carry before the first step: zeros [*batch, width]."""
     return (jnp.zeros((*batch, width), dtype),) * cell.carries
 
 
 def project(weights: Weights, xs: Array) -> Array:
-    """W_x x + b for all time steps at once: [..., D] -> [..., G*H]. A normed cell adds its b after the norm."""
+    """W_x x + b for all time steps at once: xs [..., D] -> [..., G*H]. A normed cell adds its b after the norm."""
     projected = product(xs, weights["input"])
     return projected + weights["bias"] if "bias" in weights else projected
 
 
 def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: Noise = NO_NOISE) -> tuple[Carry, Array]:
-    """One time step: (carry, [..., G*H]) -> (carry, h).
+    """One time step: carry, projected [..., G*H] -> carry, h [..., H].
 
     Variational dropout (Gal and Ghahramani 2016) drops units of h' before the products, the same ones at every step.
     Zoneout (Krueger et al. 2017) keeps units of the carry unchanged: carry = z carry' + (1 - z) new.
@@ -81,6 +81,8 @@ def step(cell: Cell, weights: Weights, carry: Carry, projected: Array, noise: No
 def contributions(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
     """The contributions of the input and the state to the gates, W_x x + b and W_h h': [..., G*H] each.
 
+    projected [..., G*H] is the result of `project`, h [..., H] the last state.
+
     In a normed cell each goes through its layer norm, gate by gate: LN(W_x x) + b and LN(W_h h') (Ba et al. 2016).
     """
     recurrent = h @ weights["state"]
@@ -91,7 +93,7 @@ def contributions(weights: Weights, projected: Array, h: Array) -> tuple[Array, 
 
 
 def preactivations(weights: Weights, projected: Array, h: Array) -> Array:
-    """W_h h' + W_x x + b, the inputs of the gates' nonlinearities: [..., G*H]."""
+    """W_h h' + W_x x + b, the inputs of the gates' nonlinearities: projected [..., G*H], h [..., H] -> [..., G*H]."""
     from_input, from_state = contributions(weights, projected, h)
     return from_input + from_state
 
@@ -104,7 +106,7 @@ def _gated(gates: int):
 
 
 def _with_vectors(shapes, **vectors: int):
-    """Additional vectors of a cell: `_with_vectors(shapes, peephole=3)` adds one of 3 H."""
+    """Adds vectors to the weights of a cell: `_with_vectors(shapes, peephole=3)` adds one of length 3 H."""
     return lambda d, h: shapes(d, h) | {name: (blocks * h,) for name, blocks in vectors.items()}
 
 
@@ -128,7 +130,7 @@ def _lstm(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
 
 
 def _lstm_peephole(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
-    """As the LSTM, but f and i = sigmoid(. + p c') and o = sigmoid(. + p c): gates see the cell. Gers et al. 2002."""
+    """An LSTM whose gates see the cell: f, i = sigmoid(. + p c'); o = sigmoid(. + p c). Gers et al. 2002."""
     _, c = carry
     f, i, o, candidate = jnp.split(preactivations(weights, projected, h), 4, axis=-1)
     see_f, see_i, see_o = jnp.split(weights["peephole"], 3)
@@ -137,7 +139,7 @@ def _lstm_peephole(weights: Weights, carry: Carry, projected: Array, h: Array) -
 
 
 def _lstm_coupled(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
-    """The LSTM with i = 1 - f: it writes as much as it forgets. Greff et al. 2017 call it CIFG."""
+    """An LSTM with i = 1 - f, called CIFG by Greff et al. 2017."""
     _, c = carry
     f, o, candidate = jnp.split(preactivations(weights, projected, h), 3, axis=-1)
     keep = jax.nn.sigmoid(f)
@@ -149,7 +151,7 @@ def _lstm_coupled(weights: Weights, carry: Carry, projected: Array, h: Array) ->
 
 
 def _blended(gates: tuple[str, ...], shapes, blend: Blend, parallel: bool = False) -> Cell:
-    """The row of a cell whose new state is u h' + (1 - u) h~."""
+    """A cell whose new state is u h' + (1 - u) h~."""
 
     def update(weights: Weights, carry: Carry, projected: Array, h: Array) -> Carry:
         u, candidate = blend(weights, projected, h)
@@ -165,7 +167,7 @@ def _gru_shapes(d: int, h: int) -> dict[str, tuple[int, ...]]:
 def _gru(weights: Weights, projected: Array, h: Array) -> tuple[Array, Array]:
     """u, r = sigmoid(.); h~ = tanh(W (r h') + W_x x + b). Cho et al. 2014.
 
-    The reset gate acts before the product, so the product has to wait for it.
+    The reset gate acts before the product, so the product cannot start before the gate is known.
     """
     width = h.shape[-1]
     u, r = jnp.split(jax.nn.sigmoid(projected[..., : 2 * width] + h @ weights["state"]), 2, axis=-1)
@@ -205,7 +207,7 @@ def _from_inputs(gates: int):
 
 
 def _normed(shapes, **vectors: int):
-    """The weights of a cell with layer norms: scales, and the bias after the norm as `shift`."""
+    """Adds layer norms to the weights of a cell: scales, and the bias after the norm as `shift`."""
 
     def normed(d: int, h: int) -> dict[str, tuple[int, ...]]:
         plain = shapes(d, h)

@@ -7,6 +7,8 @@ the others unchanged, so the score is still the model's; only `repetition` chang
 overrides all constraints: at the last position <eos> is written.
 
 Letters: B batch, K beam, V vocabulary, L maximum output length, P tokens of a forced prefix, n tokens of a word.
+Arguments have the same meaning throughout: log_probs [B, K, V] of the next token, prefixes [B, K, L], t [B] tokens
+written so far, limit [B] maximum output lengths, <eos> included.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +27,14 @@ DEAD = -1e30  # below any log-probability, but finite: differences are not NaN
 
 
 def compose(constraints: Sequence[Constraint]) -> Constraint:
-    """Applies the constraints in order."""
+    """Composes constraints: the result applies them in order."""
     return lambda log_probs, prefixes, t: reduce(lambda now, one: one(now, prefixes, t), constraints, log_probs)
 
 
 def permitted(constraint: Constraint, log_probs: Array, prefixes: Array, t: Array, limit: Array) -> Array:
-    """`log_probs` [B, K, V] after t tokens, DEAD where a token may not be written.
+    """Applies a constraint: log_probs [B, K, V], DEAD where a token may not be written.
 
-    <pad> and <sos> are never allowed. At the last of `limit` [B] positions only <eos> is allowed, at its true
+    <pad> and <sos> are never allowed. At the last of `limit` positions only <eos> is allowed, at its true
     log-probability.
     """
     token = jnp.arange(log_probs.shape[-1])
@@ -41,11 +43,11 @@ def permitted(constraint: Constraint, log_probs: Array, prefixes: Array, t: Arra
     return jnp.where(last, jnp.where(token == EOS, log_probs, DEAD), free)
 
 
-# -------------------------------------------------------------------------------- what they are
+# -------------------------------------------------------------------------------- the constraints
 
 
 def at_least(lengths: Array) -> Constraint:
-    """No <eos> before an output has `lengths` [B] tokens, <eos> included."""
+    """Forbids <eos> before an output has `lengths` [B] tokens, <eos> included."""
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         early = (t + 1 < lengths)[:, None, None] & (jnp.arange(log_probs.shape[-1]) == EOS)
@@ -55,7 +57,7 @@ def at_least(lengths: Array) -> Constraint:
 
 
 def beginning(forced: Array) -> Constraint:
-    """Outputs begin with `forced` [B, P], padded with <pad> at the end."""
+    """Makes outputs begin with the tokens `forced` [B, P], padded with <pad> at the end."""
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         P = forced.shape[1]
@@ -68,7 +70,7 @@ def beginning(forced: Array) -> Constraint:
 
 
 def without(words: Words) -> Constraint:
-    """Outputs contain none of these token sequences: the last token of one may not follow its other tokens."""
+    """Forbids token sequences: the last token of a sequence may not follow its other tokens."""
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
         for word in words:
@@ -80,10 +82,10 @@ def without(words: Words) -> Constraint:
 
 
 def with_all(words: Words, limit: Array) -> Constraint:
-    """Outputs contain all of these token sequences.
+    """Makes outputs contain all of these token sequences.
 
-    <eos> is forbidden until they are written, and a token is allowed only if the missing ones still fit after it,
-    within `limit` [B]. If they do not fit into the limit at all, the limit wins.
+    <eos> is forbidden until they are written, and a token is allowed only if the missing sequences still fit after it,
+    within `limit`. If they do not fit into the limit at all, the limit wins.
     """
 
     def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
@@ -103,7 +105,7 @@ def with_all(words: Words, limit: Array) -> Constraint:
 
 
 def no_repeated(n: int) -> Constraint:
-    """No n-gram occurs twice (Paulus et al. 2017)."""
+    """Forbids n-grams that have occurred before (Paulus et al. 2017)."""
 
     def one(log_probs: Array, prefix: Array, t: Array) -> Array:
         """[V], [L]: forbids the tokens that followed an earlier occurrence of the last n - 1 tokens."""
@@ -118,7 +120,7 @@ def no_repeated(n: int) -> Constraint:
 
 
 def repetition(penalty: float) -> Constraint:
-    """The log-probability of a token written before, times `penalty` (Keskar et al. 2019, on log-probabilities)."""
+    """Multiplies the log-probability of tokens written before by `penalty` (after Keskar et al. 2019)."""
 
     def one(log_probs: Array, prefix: Array, t: Array) -> Array:
         before = jnp.zeros(log_probs.shape, bool).at[prefix].set(True).at[PAD].set(False)
@@ -127,11 +129,11 @@ def repetition(penalty: float) -> Constraint:
     return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)))
 
 
-# ------------------------------------------------------------------------------ looking for words
+# ------------------------------------------------------------------------------ matching words
 
 
 def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether the t [B] tokens of each of `prefixes` [B, K, L] end with `word`: [B, K]."""
+    """Whether each prefix, of t tokens, ends with `word`: prefixes [B, K, L], t [B] -> [B, K]."""
     n, L = len(word), prefixes.shape[-1]
     if n > L:
         return jnp.zeros(prefixes.shape[:-1], bool)
@@ -140,7 +142,7 @@ def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
 
 
 def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether `word` occurs in the t [B] tokens of each of `prefixes` [B, K, L]: [B, K]."""
+    """Whether `word` occurs in each prefix, of t tokens: prefixes [B, K, L], t [B] -> [B, K]."""
     places = prefixes.shape[-1] - len(word) + 1
     if places < 1:
         return jnp.zeros(prefixes.shape[:-1], bool)

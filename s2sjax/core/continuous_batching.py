@@ -1,7 +1,7 @@
-"""Continuous batching: many sentences decoded in a few slots, so that the cost follows their real lengths.
+"""Continuous batching: decodes many sentences in a few slots, so that the cost follows their real lengths.
 
-When a sentence is done, its result is stored and the next one in the queue takes its slot. A search does not depend on
-its neighbours, so the result equals that of one large batch.
+When a sentence is done, its result is stored and the next one in the queue takes its slot. Decoding a sentence does not
+depend on its neighbours, so the result equals that of one large batch.
 
 Letters: N sentences, R slots.
 """
@@ -14,24 +14,30 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from s2sjax.core.hypotheses import Hypotheses
-from s2sjax.core.search import Search, advance_some, run_loop
+from s2sjax.core.search import DecodingLoop, advance_some, run_loop
 
 Sentences = Any
 
 
 class Slots(NamedTuple):
-    sentence: Array  # [R] the sentence in each slot; N and above: none
+    """The carry of `decode`."""
+
+    sentence: Array  # [R] the sentence in each slot; an empty slot has a number of N or above
     queue: Array  # [] the first sentence that has no slot yet
-    loop: Any
+    loop: Any  # the state of the decoding loop
     found: Hypotheses  # [N, ...]
 
 
-def decode(search: Callable[[Sentences], Search], sentences: Sentences, slots: int) -> Hypotheses:
-    """search(R sentences) for all N of them, every leaf of `sentences` [N, ...]."""
+def decode(search: Callable[[Sentences], DecodingLoop], sentences: Sentences, slots: int) -> Hypotheses:
+    """Decodes N sentences in R = `slots` slots -> hypotheses [N, ...].
+
+    sentences: a pytree whose leaves are [N, ...]
+    search: makes the decoding loop of R sentences, leaves [R, ...]
+    """
     count = len(jax.tree.leaves(sentences)[0])
     if count <= slots:
         return run_loop(search(sentences))[0]
-    some = max(1, slots // 8)  # refilling has a cost, so a few slots are refilled at once
+    some = max(1, slots // 8)  # refilling has a cost, so several slots are refilled at once
 
     def refill_and_advance(now: Slots) -> Slots:
         done = now.loop.done.reshape(slots, -1).all(1)
@@ -44,7 +50,7 @@ def decode(search: Callable[[Sentences], Search], sentences: Sentences, slots: i
         here = search(_gather(sentences, sentence))
         loop = _where(done, here.init(), now.loop)
         loop = loop._replace(done=loop.done | jnp.repeat(sentence >= count, len(loop.done) // slots))
-        # With an empty queue, all slots run to their end.
+        # When the queue is empty, all slots run to the end.
         enough = jnp.where(queue < count, some, slots)
         ended = lambda loop: jnp.sum(loop.done.reshape(slots, -1).all(1))
         loop = lax.while_loop(lambda loop: ended(loop) < enough, advance_some(here.advance), loop)
@@ -65,7 +71,7 @@ def _gather(sentences: Sentences, number: Array) -> Sentences:
 
 
 def _where(slots: Array, new: Any, old: Any) -> Any:
-    """New leaves where `slots` [R] holds, old ones elsewhere; a leaf has one or more rows for each slot."""
+    """New leaves where `slots` [R] is True, old ones elsewhere; a leaf has one or more rows per slot."""
 
     def chosen(new: Array, old: Array) -> Array:
         rows = jnp.repeat(slots, len(new) // len(slots))

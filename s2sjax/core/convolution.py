@@ -1,4 +1,4 @@
-"""Convolution over time, all at once or one step at a time, and the gated linear unit.
+"""Convolution over time, for all steps at once or one step at a time, and the gated linear unit.
 
 Letters: B batch, T time, D input width, O output width, k kernel width, d dilation.
 
@@ -21,7 +21,10 @@ Weights = Mapping[str, Array]
 
 
 def convolve(weights: Weights, xs: Array, mask: Array, causal: bool = False, dilation: int = 1) -> Array:
-    """All steps at once: xs [B, T, D], mask [B, T] -> [B, T, O]. Padding is read as zeros and written as zeros."""
+    """Convolves all steps at once: xs [B, T, D], mask [B, T], True for real steps -> [B, T, O].
+
+    Padding is read as zeros and written as zeros.
+    """
     kernel = weights["kernel"]
     reach = kernel.shape[0] - 1
     before = reach if causal else reach // 2
@@ -50,7 +53,7 @@ def step(weights: Weights, past: Array, x: Array, dilation: int = 1) -> tuple[Ar
 
 
 def gated(x: Array) -> Array:
-    """The gated linear unit: a * sigmoid(b) of [..., 2H] = [a; b] -> [..., H] (Dauphin et al. 2017)."""
+    """The gated linear unit a * sigmoid(b) of x = [a; b] [..., 2H] -> [..., H] (Dauphin et al. 2017)."""
     value, gate = jnp.split(x, 2, axis=-1)
     return value * jax.nn.sigmoid(gate)
 
@@ -61,15 +64,15 @@ def length(direction: Array) -> Array:
 
 
 def weight_norm(direction: Array, lengths: Array) -> Array:
-    """A kernel [..., O] with separate lengths [O] and directions: W = g v / |v| (Salimans and Kingma 2016)."""
+    """The kernel W = g v / |v| [..., O] with direction v [..., O] and lengths g [O] (Salimans and Kingma 2016)."""
     return direction * (lengths / length(direction))
 
 
 def halve_plane(weights: Weights, planes: Array, lengths: Array) -> tuple[Array, Array]:
     """A convolution over time and features with stride 2: planes [B, T, F, D] -> [B, ceil(T/2), ceil(F/2), O].
 
-    kernel [3, 3, D, O]. y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first lengths [B] steps are real; padding is read
-    as zeros, so that it changes nothing. Returns ceil(lengths / 2) too.
+    The kernel is [3, 3, D, O]: y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first lengths [B] steps are real; padding is
+    read as zeros, so it has no effect. Also returns the new lengths, ceil(lengths / 2).
     """
     real = jnp.arange(planes.shape[1]) < lengths[:, None]
     ys = lax.conv_general_dilated(

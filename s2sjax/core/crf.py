@@ -3,10 +3,14 @@
     s(y) = start[y_1] + end[y_n] + sum_t e_t[y_t] + sum_{t>1} transition[y_{t-1}, y_t]
     p(y) = exp(s(y)) / Z,   Z = sum over all K^n sequences y of exp(s(y))
 
-The functions are for one sentence; `vmap` them. The first n of its S positions are real; a sentence without any has
-the one empty sequence, of score 0.
+The functions take one sentence: `vmap` them. The first n of its S positions are real. A sentence with n = 0 has one
+sequence of tags, the empty one, with score 0.
 
-Letters: S positions, K tags. `Weights`: transition [K, K] from row to column, start [K], end [K].
+Letters: S positions, K tags. Arguments:
+weights: transition [K, K] from row to column, start [K], end [K]
+emissions: [S, K] the tagger's scores
+tags: [S] the sequence y, any value at padding
+mask: [S] True for real positions
 """
 
 from collections.abc import Mapping
@@ -19,7 +23,7 @@ Weights = Mapping[str, Array]
 
 
 def score(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
-    """s(y): emissions [S, K], tags [S], mask [S] -> []."""
+    """The score s(y): emissions [S, K], tags [S], mask [S] -> []."""
     emitted = jnp.take_along_axis(emissions, tags[:, None], axis=1)[:, 0]
     moved = weights["transition"][tags[:-1], tags[1:]]  # [S - 1]
     last = tags[jnp.maximum(mask.sum() - 1, 0)]
@@ -28,7 +32,7 @@ def score(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array
 
 
 def log_partition(weights: Weights, emissions: Array, mask: Array) -> Array:
-    """log Z: emissions [S, K], mask [S] -> [].
+    """The log-partition function log Z: emissions [S, K], mask [S] -> [].
 
     alpha_1 = start + e_1;  alpha_t[j] = e_t[j] + log sum_i exp(alpha_{t-1}[i] + transition[i, j])
     """
@@ -43,21 +47,22 @@ def log_partition(weights: Weights, emissions: Array, mask: Array) -> Array:
 
 
 def log_likelihood(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
-    """log p(y) = s(y) - log Z: emissions [S, K], tags [S], mask [S] -> []."""
+    """The log-likelihood log p(y) = s(y) - log Z: emissions [S, K], tags [S], mask [S] -> []."""
     return score(weights, emissions, tags, mask) - log_partition(weights, emissions, mask)
 
 
 def viterbi(weights: Weights, emissions: Array, mask: Array) -> tuple[Array, Array]:
-    """The best sequence and its score: emissions [S, K], mask [S] -> tags [S], []. Of equal ones, lower tags win.
+    """The best sequence and its score: emissions [S, K], mask [S] -> tags [S], []. Ties go to lower tags.
 
-    delta_t[j] = e_t[j] + max_i (delta_{t-1}[i] + transition[i, j]), and the i of each maximum leads back from the end.
+    delta_t[j] = e_t[j] + max_i (delta_{t-1}[i] + transition[i, j]); following each argmax i back from the end gives the
+    sequence.
     """
 
     def step(delta: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         emitted, real = inputs
         moved = delta[:, None] + weights["transition"]  # [K, K]
         after = jnp.max(moved, axis=0) + emitted
-        # Padding leads to itself, so that the last real tag arrives unchanged.
+        # At padding a tag points to itself, so that the last real tag is unchanged.
         before = jnp.where(real, jnp.argmax(moved, axis=0), jnp.arange(len(delta)))
         return jnp.where(real, after, delta), before
 

@@ -1,6 +1,6 @@
 """Connectionist temporal classification (Graves et al. 2006): labels of a longer sequence, without an alignment.
 
-An *alignment* gives each of T frames a label or a blank; merging repeats and then dropping blanks gives the labels:
+An *alignment* gives each of T frames a label or a blank. Merging repeats and then dropping blanks gives the labels:
 
     HHHHHH-eeeelll-lll--oo---  ->  Hello
 
@@ -12,15 +12,20 @@ frame a path stays, moves to the next state, or skips a blank between two differ
     alpha_t(u) = p_t(symbol_u) (alpha_{t-1}(u) + alpha_{t-1}(u-1) + [symbol_u != symbol_{u-2}] alpha_{t-1}(u-2))
     p(labels) = alpha_T(U-1) + alpha_T(U)
 
-All in logarithms, shifted at each frame so that the highest is 0: rounding errors stay small on many frames. The
-gradient is exact: -dlog p / dlog p_t(v) is minus the posterior of symbol v at frame t, from alpha and its mirror image
-beta. (`optax.ctc_loss` does not shift: its float32 gradients on 2,000 frames were off by 2e-3, these by 4e-6, and its
-losses near 0 came out negative, by 3e-11.)
+Everything is computed in logarithms, shifted at each frame so that the highest is 0: rounding errors stay small on many
+frames. The gradient is exact: -dlog p / dlog p_t(v) is minus the posterior of symbol v at frame t, from alpha and its
+mirror image beta. (`optax.ctc_loss` does not shift: its float32 gradients on 2,000 frames were off by 2e-3, these by
+4e-6, and its losses near 0 came out negative, by 3e-11.)
 
-A pair is *feasible* if T >= L + the number of equal neighbours among the labels, each of which needs a blank between.
+A pair is *feasible* if T >= L + the number of equal neighbours among the labels, which need a blank between them.
 
-Functions are for one example, unless they say [B, ...]. Letters: B batch, T frames, L labels, V symbols with the blank,
-U states. `frames` and `count` say how many frames and labels are real. The blank is symbol 0 unless `blank` is given.
+Functions take one example, unless they say [B, ...]. Letters: B batch, T frames, L labels, V symbols with the blank,
+U states. Arguments:
+log_probs: [T, V] normalised log-probabilities
+frames: [] number of real frames
+labels: [L] symbols, any value after the last real one
+count: [] number of real labels
+blank: the symbol of the blank
 """
 
 from collections.abc import Hashable, Iterable
@@ -46,14 +51,14 @@ def collapse(symbols: Iterable[S], blank: Hashable = BLANK) -> list[S]:
 
 
 def frames_needed(labels: Array, count: Array) -> Array:
-    """The fewest frames that an alignment has: [..., L], [...] -> [...]. Labels l l m need 4: l blank l m."""
+    """The minimum number of frames of an alignment: [..., L], [...] -> [...]. Labels l l m need 4: l blank l m."""
     L = labels.shape[-1]
     repeats = (labels[..., 1:] == labels[..., :-1]) & (jnp.arange(1, L) < count[..., None])
     return count + jnp.sum(repeats, axis=-1)
 
 
 def feasible(frames: Array, labels: Array, count: Array) -> Array:
-    """Whether there is an alignment at all: [...], [..., L], [...] -> [...]."""
+    """Whether an alignment exists: frames [...], labels [..., L], count [...] -> [...]."""
     return frames >= frames_needed(labels, count)
 
 
@@ -61,13 +66,16 @@ def feasible(frames: Array, labels: Array, count: Array) -> Array:
 
 
 class Lattice(NamedTuple):
+    """The states  blank l_1 blank ... l_L blank  of one example."""
+
     symbols: Array  # [U]
-    emit: Array  # [T, U] log p_t(symbol_u); -inf for states behind the last real label
+    emit: Array  # [T, U] log p_t(symbol_u); -inf for states after the last real label
     skip: Array  # [U] whether a path may come from u - 2
     final: Array  # [U] whether a path may end here
 
 
 def make_lattice(log_probs: Array, labels: Array, count: Array, blank: int) -> Lattice:
+    """Builds the lattice of one example: log_probs [T, V], labels [L], count []."""
     U = 2 * len(labels) + 1
     state = jnp.arange(U)
     symbols = jnp.full(U, blank, labels.dtype).at[1::2].set(labels)
@@ -77,7 +85,7 @@ def make_lattice(log_probs: Array, labels: Array, count: Array, blank: int) -> L
 
 
 def _forward(lattice: Lattice, frames: Array) -> tuple[Array, Array]:
-    """log alpha [T, U], each frame shifted by a constant, and log p(labels)."""
+    """Computes log alpha [T, U], each frame shifted by a constant, and log p(labels)."""
 
     def step(alpha, inputs):
         t, emit = inputs
@@ -94,11 +102,11 @@ def _forward(lattice: Lattice, frames: Array) -> tuple[Array, Array]:
 
 
 def _backward(lattice: Lattice, frames: Array) -> Array:
-    """log beta [T, U]: of the frames behind t, given the state at t; each frame shifted by a constant."""
+    """Computes log beta [T, U], of the frames after t given the state at t; each frame shifted by a constant."""
 
-    def step(behind, inputs):
+    def step(after, inputs):
         t, emit = inputs
-        beta = jnp.where(t == frames - 1, jnp.where(lattice.final, 0.0, -jnp.inf).astype(emit.dtype), behind)
+        beta = jnp.where(t == frames - 1, jnp.where(lattice.final, 0.0, -jnp.inf).astype(emit.dtype), after)
         here, _ = _shifted(beta + emit)
         one, two = (jnp.pad(here, (0, n), constant_values=-jnp.inf)[n:] for n in (1, 2))
         two = jnp.where(jnp.pad(lattice.skip, (0, 2))[2:], two, -jnp.inf)
@@ -110,13 +118,13 @@ def _backward(lattice: Lattice, frames: Array) -> Array:
 
 
 def _shifted(log_values: Array) -> tuple[Array, Array]:
-    """(values - highest, highest); -inf everywhere stays so."""
+    """(values - highest, highest); if all are -inf, they stay -inf."""
     highest = jnp.max(log_values)
     return log_values - jnp.where(jnp.isneginf(highest), 0, highest), highest
 
 
 def _posteriors(lattice: Lattice, alpha: Array, frames: Array) -> Array:
-    """Of each state at each frame, given the labels: [T, U]; zeros behind the last frame, or if there is no path."""
+    """Posteriors p(state u at frame t | labels) [T, U]; zeros after the last frame, or if there is no path."""
     gamma = jnp.exp(jax.vmap(_shifted)(alpha + _backward(lattice, frames))[0])
     gamma = gamma / jnp.maximum(jnp.sum(gamma, axis=1, keepdims=True), 1)  # the highest is 1, or all are 0
     return jnp.where(jnp.arange(len(gamma))[:, None] < frames, gamma, 0)
@@ -127,11 +135,10 @@ def _posteriors(lattice: Lattice, alpha: Array, frames: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def negative_log_likelihood(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> Array:
-    """-log p(labels): log_probs [T, V], labels [L] -> []. Never negative; infinite if the pair is not feasible.
+    """-log p(labels) of one example -> []. Never negative; infinite if the pair is not feasible.
 
-    log_probs are normalised, as by `log_softmax`. A sum of probabilities may round to more than 1: the true value is
-    never below 0, so raising the result to 0 only brings it nearer. The gradient is finite in every case, and 0 where
-    the pair is not feasible.
+    A sum of probabilities may round to more than 1. The true loss is never below 0, so clipping it at 0 only reduces
+    the error. The gradient is always finite, and 0 if the pair is not feasible.
     """
     return _nll_forward(log_probs, frames, labels, count, blank)[0]
 
@@ -148,7 +155,7 @@ def _nll_backward(blank, saved, gradient):
 
 
 def _by_symbol(lattice: Lattice, states: Array, log_probs: Array) -> Array:
-    """[T, U] -> [T, V]: a product with a one-hot matrix; a scatter would add in an order of its own."""
+    """Sums states by symbol, [T, U] -> [T, V], as a one-hot product: the order of a scatter's sum is not fixed."""
     one_hot = jax.nn.one_hot(lattice.symbols, log_probs.shape[1], dtype=states.dtype)
     return jnp.matmul(states, one_hot, precision=lax.Precision.HIGHEST)
 
@@ -157,10 +164,15 @@ negative_log_likelihood.defvjp(_nll_forward, _nll_backward)
 
 
 def ctc_loss(logits: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> dict[str, tuple]:
-    """(sum, weight) pairs of a batch: logits [B, T, V], frames [B], labels [B, L], count [B].
+    """(sum, weight) pairs of a batch.
 
-    loss         -log p(labels), over the rows that have frames and are feasible
-    infeasible   how many of the rows with frames or labels are not: they have no loss and no gradient
+    logits: [B, T, V] scores of the symbols, not normalised
+    frames: [B] number of real frames
+    labels: [B, L]
+    count: [B] number of real labels
+
+    loss         -log p(labels), over the feasible rows with frames
+    infeasible   number of infeasible rows, of those with frames or labels: they have no loss and no gradient
     """
     frames, labels, count = map(jnp.asarray, (frames, labels, count))
     log_probs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
@@ -177,16 +189,16 @@ def ctc_loss(logits: Array, frames: Array, labels: Array, count: Array, blank: i
 
 
 def posteriors(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> Array:
-    """p(symbol v at frame t | labels): [T, V]; zeros behind the last frame, or if the pair is not feasible."""
+    """p(symbol v at frame t | labels) [T, V]; zeros after the last frame, or if the pair is not feasible."""
     lattice = make_lattice(log_probs, labels, count, blank)
     return _by_symbol(lattice, _posteriors(lattice, _forward(lattice, frames)[0], frames), log_probs)
 
 
 def align(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> tuple[Array, Array]:
-    """The most probable alignment of the labels (Viterbi): its states [T], and its log-probability.
+    """The most probable alignment of the labels (Viterbi): its states [T] and its log-probability [].
 
-    State u is a blank if it is even, and label (u - 1) / 2 if it is odd; -1 behind the last frame. Of equal paths, the
-    one that is further along at each earlier frame. The log-probability is -inf if the pair is not feasible.
+    State u is a blank if it is even, and label (u - 1) / 2 if it is odd; -1 after the last frame. Ties go to the path
+    that is further along at each earlier frame. The log-probability is -inf if the pair is not feasible.
     """
     lattice = make_lattice(log_probs, labels, count, blank)
     T, U = lattice.emit.shape
@@ -213,11 +225,11 @@ def align(log_probs: Array, frames: Array, labels: Array, count: Array, blank: i
 def greedy(log_probs: Array, frames: Array, blank: int = BLANK) -> tuple[Array, Array, Array]:
     """The labels of the most probable alignment: log_probs [T, V] -> labels [T], their count, log p of the alignment.
 
-    Behind the last label comes -1. More probable labels may have many alignments: see core/prefix_search.py.
+    Labels are padded with -1. Other labels may be more probable, as a sum over alignments: see core/prefix_search.py.
     """
     real = jnp.arange(len(log_probs)) < frames
     best = jnp.where(real, jnp.argmax(log_probs, axis=-1), blank)
     first = jnp.concatenate([jnp.ones(1, bool), best[1:] != best[:-1]]) & (best != blank)
-    places = jnp.where(first, jnp.cumsum(first) - 1, len(best))  # those to leave out are behind the end: dropped
+    places = jnp.where(first, jnp.cumsum(first) - 1, len(best))  # a place out of range is dropped
     labels = jnp.full(len(best), -1, best.dtype).at[places].set(best, mode="drop")
     return labels, jnp.sum(first), jnp.sum(jnp.where(real, jnp.max(log_probs, axis=-1), 0))

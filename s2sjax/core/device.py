@@ -1,7 +1,7 @@
-"""What depends on the device: unrolling, kernels, layouts. Every such decision is made here, under a name.
+"""Decisions that depend on the device: unrolling, kernels, layouts. All of them are made here.
 
-The device is the one that is compiled for, `target()`, which need not be one of this machine: see `compile_for`.
-The results are the same whatever is decided; only the time differs.
+The device is `target()`, the one that programs are compiled for, which may be absent: see `compile_for`. The decisions
+change time and memory, not results.
 """
 
 import contextlib
@@ -20,29 +20,28 @@ import jax.numpy as jnp
 from jax import Array
 
 FEW_ROWS = 128
-"""rows of a product that count as few: those of a search"""
+"""maximum number of rows of a small product, such as those of a search"""
 SHORT = 128
-"""queries, and keys, whose scores fit on a GPU's chip: for s2sjax/core/short.py"""
+"""maximum number of queries and of keys whose scores fit on a GPU's chip: see s2sjax/core/short.py"""
 ATTENTION = "S2SJAX_ATTENTION"
-"""a variable of the environment: xla or cudnn, to use that attention whatever the device"""
+"""environment variable that forces an attention kernel on every device: xla or cudnn"""
 UNROLL = "S2SJAX_UNROLL"
-"""a variable of the environment: 1 or all, to compile a stack of blocks as a loop or unrolled, whatever the device"""
+"""environment variable that forces how stacks of blocks are compiled on every device: 1 (a loop) or all (unrolled)"""
 COMPILER_MEMORY = 6e9
-"""bytes of the host for each program that is compiled at once: a base-size step takes two or three"""
-
+"""host memory in bytes for each program compiled at once: the step of a base-size model takes 2e9 to 3e9"""
 
 _target: ContextVar[jax.Device | None] = ContextVar("target", default=None)
 
 
 def target() -> jax.Device:
-    """The device that is compiled for: the first one of this process, unless `compile_for` names another."""
+    """The device that programs are compiled for: the first of this process, unless `compile_for` sets another."""
     return _target.get() or jax.devices()[0]
 
 
 @contextlib.contextmanager
 def compile_for(other: jax.Device) -> Iterator[None]:
-    """What is traced inside is for a device that need not be here, such as one of a topology of TPUs."""
-    jax.clear_caches()  # a function that was traced before would be taken as it is
+    """Context in which programs are traced for another device, which may be absent, such as one of a TPU topology."""
+    jax.clear_caches()  # functions that were already traced would not be traced again
     token = _target.set(other)
     try:
         yield
@@ -52,6 +51,7 @@ def compile_for(other: jax.Device) -> Iterator[None]:
 
 
 def on_cpu() -> bool:
+    """Whether programs are compiled for a CPU."""
     return target().platform == "cpu"
 
 
@@ -59,16 +59,16 @@ _forced_unroll: ContextVar[int | None] = ContextVar("forced_unroll", default=Non
 
 
 def scan_unroll() -> int:
-    """Time steps of a recurrence that are compiled as one: a GPU gains from 8, a CPU only compiles longer.
+    """Number of time steps of a recurrence to unroll: 8 are faster on a GPU, while a CPU only compiles longer.
 
-    For a TPU the compiler estimates as many cycles with 4 as with 8 (GNMT, 64 steps), and takes less time and memory.
+    The TPU compiler estimates as many cycles with 4 as with 8 (GNMT, 64 steps), and takes less time and memory.
     """
     return _forced_unroll.get() or {"cpu": 1, "tpu": 4}.get(target().platform, 8)
 
 
 @contextlib.contextmanager
 def force_scan_unroll(steps: int | None) -> Iterator[None]:
-    """What is traced inside unrolls this many time steps, whatever the device; None: as the device prefers."""
+    """Context in which recurrences unroll `steps` time steps on every device; None: the device's default."""
     token = _forced_unroll.set(steps)
     try:
         yield
@@ -77,16 +77,15 @@ def force_scan_unroll(steps: int | None) -> Iterator[None]:
 
 
 def scan_remat(policy: str) -> str:
-    """What each step of a scan saves, see s2sjax/core/remat.py, where all may be saved.
+    """The rematerialization policy of each step of a scan: "products" if all may be saved. See s2sjax/core/remat.py.
 
-    Memory is slower than arithmetic, and JAX saves a step's products with their factors: fewer arrays, computed again,
-    take less time.
+    Memory is slower than arithmetic: recomputing elementwise results takes less time than saving and reading them.
     """
     return "products" if policy == "none" else policy
 
 
 def block_unroll(depth: int) -> int:
-    """Blocks of a stack that are compiled as one: a GPU runs all of them unrolled, a CPU and a TPU one after the other.
+    """Number of blocks of a stack to unroll: all on a GPU, 1 (a loop) on a CPU and a TPU.
 
     The TPU compiler takes 48 s for the train step of a Transformer-base as a loop, and 181 s for it unrolled (v5e:2x4,
     256 x 64 tokens); docs/pod.md has both.
@@ -96,16 +95,16 @@ def block_unroll(depth: int) -> int:
 
 
 def block_remat(policy: str, unroll: int) -> str:
-    """What each block of a stack saves, see s2sjax/core/remat.py, where all may be saved.
+    """The rematerialization policy of each block of a stack. See s2sjax/core/remat.py.
 
-    A loop on a TPU writes what it saves into arrays of all blocks: with the products alone the train step above needs
-    0.9 GB instead of 2.4.
+    A loop on a TPU saves its values in arrays of all blocks: with the products alone, the train step described in
+    `block_unroll` needs 0.9 GB instead of 2.4.
     """
     return "products" if policy == "none" and unroll == 1 and target().platform == "tpu" else policy
 
 
 def compile_threads() -> int:
-    """Programs that are compiled at once, while others run. For a CPU one: its compiler takes all cores by itself."""
+    """Number of programs to compile at once in the background: 1 for a CPU, whose compiler uses all cores."""
     if on_cpu():
         return 1
     cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -113,44 +112,44 @@ def compile_threads() -> int:
 
 
 def tokens_per_check() -> int:
-    """Tokens that a search writes before it checks whether all sentences are done: the check stalls an accelerator."""
+    """Number of tokens that a search writes between checks whether it is done, which stall an accelerator."""
     return 1 if on_cpu() else 4
 
 
 def gathers_kv_cache() -> bool:
-    """Whether each prefix gathers its own keys and values; an accelerator reads all of them and masks the others'."""
+    """Whether each prefix gathers its own keys and values; an accelerator reads those of all prefixes and masks."""
     return on_cpu()
 
 
 def reads_table_as_stored(rows: int) -> bool:
-    """Whether a product of a few rows with a transposed table reads the table as it is stored: [V, W] @ [W, rows]."""
+    """Whether a product of few rows with a transposed table reads the table as stored: [V, W] @ [W, rows]."""
     return on_cpu() and rows <= FEW_ROWS
 
 
 def multiplies_rows() -> bool:
-    """Whether a product of [B, T, D] is best computed of its rows, [B T, D].
+    """Whether a product of [B, T, D] should be computed on its rows, [B T, D].
 
-    For the gradient of the matrix, a CPU would otherwise copy one of the factors into another layout. Where devices
-    split the rows, those of all of them would be gathered.
+    Otherwise a CPU copies a factor into another layout for the gradient of the matrix. On several devices, the reshape
+    would gather the rows of all of them.
     """
     return on_cpu() and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def multiplies_int8() -> bool:
-    """Whether products of int8 are faster than those of floats: on a CPU, by 3 times and more."""
+    """Whether int8 products are faster than float ones: on a CPU, by a factor of 3 or more."""
     return on_cpu()
 
 
 def reduces_together() -> bool:
-    """Whether several sums over one array are best computed in one pass; a CPU's loops then lose their vectors."""
+    """Whether several sums over one array should be computed in one pass; on a CPU, that loop is not vectorised."""
     return not on_cpu()
 
 
 def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "xla"]:
-    """What computes an attention without a bias: queries [B, T, N, D], keys [B, S, N, D].
+    """The attention kernel for queries [B, T, N, D] and keys [B, S, N, D] without a bias.
 
-    The kernels of s2sjax/core/short.py, else cuDNN's flash attention, where the device and the shapes allow them; XLA's
-    elsewhere.
+    The kernels of s2sjax/core/short.py, else cuDNN's flash attention, if the device and the shapes allow them;
+    otherwise XLA's.
     """
     forced, first = os.environ.get(ATTENTION), target()
     width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])
@@ -164,39 +163,39 @@ def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "
 
 
 def runs_short_attention(device: jax.Device) -> bool:
-    """Whether s2sjax/core/short.py runs: on Hopper, where it was measured; other chips have less memory."""
+    """Whether s2sjax/core/short.py runs: on Hopper, where it was measured; other GPUs have less on-chip memory."""
     return int(_compute_capability(device)) == 9
 
 
 def runs_flash_attention(device: jax.Device) -> bool:
-    """Whether cuDNN's flash attention runs: on NVIDIA's GPUs from Ampere on, so not on a T4, and not on AMD's."""
+    """Whether cuDNN's flash attention runs: on NVIDIA GPUs since Ampere, so not on a T4, nor on AMD GPUs."""
     forced = os.environ.get(ATTENTION)
     return forced == "cudnn" if forced else _compute_capability(device) >= 8
 
 
 def runs_triton(device: jax.Device) -> bool:
-    """Whether s2sjax/core/fused.py runs: on NVIDIA's GPUs from Ampere on; elsewhere XLA's own kernels do."""
+    """Whether s2sjax/core/fused.py runs: on NVIDIA GPUs since Ampere. Other devices use XLA's kernels."""
     return _compute_capability(device) >= 8
 
 
 def _compute_capability(device: jax.Device) -> float:
-    """8.0 for NVIDIA's Ampere, 7.5 for a T4; 0 for all that is not NVIDIA's: AMD's is "gfx942"."""
+    """The compute capability: 8.0 for NVIDIA's Ampere, 7.5 for a T4; 0 for other makers, such as AMD's "gfx942"."""
     capability = str(getattr(device, "compute_capability", ""))
     return float(capability) if capability.replace(".", "").isdecimal() else 0.0
 
 
 def compiler_options() -> dict[str, Any] | None:
-    """How a train step is best compiled."""
+    """XLA compiler options for a train step, or None."""
     if _compute_capability(target()):
-        # cuBLAS has faster products than Triton for the small ones of a recurrent step (RNNsearch 1024 on an H200: 26.2
-        # ms a step against 30.8) and as fast ones for the others; and Triton's take a third of the compilation to tune.
+        # For the small products of a recurrent step, cuBLAS is faster than Triton (RNNsearch 1024 on an H200: 26.2 ms a
+        # step against 30.8); for others it is as fast. Tuning Triton's would take a third of the compilation time.
         return {"xla_gpu_enable_triton_gemm": False}
     if not on_cpu():
         return None
-    # A CPU alone drops the barriers that keep recomputation for the backward pass from moving into the forward one.
+    # Only XLA's CPU compiler drops the barriers that keep recomputation in the backward pass.
     options: dict[str, Any] = {"xla_disable_hlo_passes": "cse_barrier_expander"}
     if platform.machine() in ("aarch64", "arm64"):
-        # There XLA's own fusions are faster on the small products of a recurrent step than those of its CPU library.
+        # On ARM, XLA's own fusions are faster than its CPU library's for the small products of a recurrent step.
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
     return options
 
@@ -206,9 +205,9 @@ _lock = threading.Lock()
 
 
 def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[str], None] = print) -> Any:
-    """lowered.compile(options), without those that this version of JAX refuses; `note` gets one line on each.
+    """Compiles with the options that this version of JAX accepts; reports the others to `note`, one line each.
 
-    They make a program faster, not different: an option that XLA has renamed or removed must not end a run.
+    Options make a program faster, not different: a run must not fail because XLA has renamed or removed one.
     """
     while True:
         accepted = {name: value for name, value in (options or {}).items() if name not in _dropped}
@@ -225,9 +224,9 @@ def compile_with(lowered: Any, options: dict[str, Any] | None, note: Callable[[s
 
 
 def use_compilation_cache() -> Path:
-    """Keeps compiled programs between processes, unless the user has named another folder or wants none; the folder.
+    """Turns on the persistent compilation cache, unless the user has configured it, and returns its folder.
 
-    JAX reads the folder of JAX_COMPILATION_CACHE_DIR and jax.config, where an empty one is none.
+    JAX reads JAX_COMPILATION_CACHE_DIR and jax.config; an empty string turns the cache off.
     """
     options: Any = jax.config
     if options.jax_compilation_cache_dir is None:
@@ -235,14 +234,14 @@ def use_compilation_cache() -> Path:
         options.update("jax_compilation_cache_dir", str(home / "s2sjax"))
         if options.jax_persistent_cache_min_compile_time_secs == 1.0:  # JAX's own default
             options.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    # A cache that cannot be written, or was cut short by a kill, costs time and nothing else.
+    # A cache that cannot be written, or that a killed process left incomplete, costs only time.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     return Path(options.jax_compilation_cache_dir)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what libtpu writes to standard error while it is loaded on a machine without a TPU."""
+    """Context that hides standard error: libtpu writes to it when loaded on a machine without a TPU."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -1,8 +1,8 @@
-"""The random masks of dropout (Srivastava et al. 2014), from a hash of each element's index.
+"""Random masks for dropout (Srivastava et al. 2014), from a hash of each element's index.
 
-A mask is drawn in every layer of every step, so its cost counts. A hash of the index is a few operations on one
-32-bit number: XLA computes it where the mask is used, forward and backward, and stores nothing. It depends on the
-global index alone, so a mesh does not change it.
+Every layer draws a mask in every step, so masks must be cheap. A hash of the index is a few operations on one 32-bit
+number: XLA computes it where the mask is used, forward and backward, and stores nothing. It depends only on the global
+index, so a mesh does not change it.
 """
 
 import jax
@@ -11,14 +11,15 @@ from jax import Array
 
 
 def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
-    """True with probability 1 - rate, independently for each element."""
+    """Random mask of the given shape: True with probability 1 - rate, independently for each element."""
     return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """uint32, a hash of (key, index): Murmur3's finalizer (Appleby 2011), half of the key before it and half within.
+    """Random uint32 bits of the given shape: a hash of (key, index) by Murmur3's finalizer (Appleby 2011).
 
-    Without the second half, two keys would give permutations of the same bits.
+    Half of the key is mixed in before the finalizer and half within: otherwise two keys would give permutations of the
+    same bits.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     bits = index_of(shape) ^ first
@@ -28,7 +29,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def index_of(shape: tuple[int, ...]) -> Array:
-    """The row-major index of each element, modulo 2^32: shape (2, 3) -> [[0, 1, 2], [3, 4, 5]]."""
+    """Row-major index of each element, modulo 2^32: shape (2, 3) -> [[0, 1, 2], [3, 4, 5]]."""
     index, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
         index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride % 2**32)

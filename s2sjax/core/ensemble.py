@@ -1,10 +1,9 @@
-"""An ensemble: several models combined into one.
+"""Ensembles: several models combined into one.
 
-    log     logits = 1/m sum_i log p_i            a geometric mean, normalised by the softmax of the search
-    linear  logits = ln(1/m sum_i p_i)            a mean of probabilities
+    log     logits = 1/m sum_i log p_i            geometric mean, normalised by the softmax of the search
+    linear  logits = ln(1/m sum_i p_i)            arithmetic mean of the probabilities
 
-The state is the tuple of their states; the models must have one target vocabulary. The attention is the mean of theirs,
-or None if one of them has none.
+The models must share the target vocabulary. The attention is the mean of theirs, or None if one of them has none.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ Mean = Literal["log", "linear"]
 
 
 def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
-    """Logits of the models, each [..., V] -> of the ensemble [..., V]."""
+    """Combines the logits of the models, each [..., V], into those of the ensemble [..., V]."""
     log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])
     if mean == "log":
         return log_probs.mean(0)
@@ -28,7 +27,7 @@ def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
 
 
 def combine(members: Sequence[Beams], mean: Mean) -> Beams:
-    """Combines several models into one. Its state is the tuple of their states."""
+    """Combines several models into one, whose state is the tuple of their states."""
 
     def step(states: tuple, token: Array):
         states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))

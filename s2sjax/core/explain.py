@@ -14,20 +14,21 @@ from s2sjax.core.cells import Carry, Cell, Weights
 
 
 class Unrolled(NamedTuple):
-    """h_t = sum_s shares[t, s] candidates[s]; the shares of a step sum to one."""
+    """States as weighted sums: h_t = sum_s shares[t, s] candidates[s]. The shares of a step sum to one."""
 
     shares: Array  # [T, 1 + T, H] zero for s > t + 1
     candidates: Array  # [1 + T, H] h_0, then h~_1 ... h~_T
 
 
 def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
-    """A GRU's states as weighted sums of its first state and of all candidates so far: xs [T, D], h [H].
+    """Unrolls a GRU's states into weighted sums of its first state h [H] and of all candidates so far: xs [T, D].
 
     h_t = u_t h_{t-1} + (1 - u_t) h~_t gives h~_s the share (1 - u_s) u_{s+1} ... u_t, and h_0 the share u_1 ... u_t.
-    With u = 1/2 throughout: h_2 = 1/4 h_0 + 1/4 h~_1 + 1/2 h~_2. For any cell that blends: both GRUs, minGRU, minLSTM.
+    With u = 1/2 throughout: h_2 = 1/4 h_0 + 1/4 h~_1 + 1/2 h~_2. For any cell with `blend`: the GRUs, minGRU, minLSTM.
     """
-    assert cell.blend is not None, "only a cell of the form h = u h' + (1 - u) h~ unrolls into its candidates"
     blend = cell.blend
+    if blend is None:
+        raise ValueError("the cell has no `blend`: use one of the form h = u h' + (1 - u) h~, such as gru")
     steps = len(xs)
 
     def body(carry, inputs):
@@ -43,9 +44,9 @@ def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
 
 
 def forget_products(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
-    """dc_T / dc_t = f_T ... f_{t+1} of an LSTM whose gates are held: xs [T, D] -> [1 + T, H], for t = 0 ... T.
+    """dc_T / dc_t = f_T ... f_{t+1} of an LSTM with its gates held constant, for t = 0 ... T: xs [T, D] -> [1 + T, H].
 
-    The last row is one. Forget gates of 1/2 over three steps: 1/8, 1/4, 1/2, 1.
+    The last row is one. Forget gates of 1/2 over three steps give 1/8, 1/4, 1/2, 1.
     """
     place = cell.gates.index("forget")
 
@@ -61,9 +62,9 @@ def forget_products(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Ar
 
 
 def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
-    """|dh_T / dh_t|, the largest singular value, over the distance T - t = 0 ... T: xs [T, D] -> [1 + T].
+    """|dh_T / dh_t|, the largest singular value, for the distances T - t = 0 ... T: xs [T, D] -> [1 + T].
 
-    The way through an LSTM's c, from h_t on, is a part of it; c_t itself is held.
+    For an LSTM, the paths from h_t through later cell states count; c_t itself is held constant.
     """
     width = carry[0].shape[-1]
     split = lambda flat: tuple(jnp.split(flat, cell.carries))
@@ -88,7 +89,8 @@ def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Arr
 def gradient_bound(state: Array, steps: int, gamma: float = 1.0) -> Array:
     """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h: [1 + steps].
 
-    An upper bound of the gradient of a plain RNN, where gamma is the maximum slope of its nonlinearity: 1 for tanh
-    (Pascanu et al. 2013). Below 1 the gradient vanishes; above 1 it may explode. It does not hold for gated cells.
+    `state` is W_h [H, H]. An upper bound of the gradient of a plain RNN, where gamma is the maximum slope of its
+    nonlinearity: 1 for tanh (Pascanu et al. 2013). If gamma lambda_1 is below 1 the gradient vanishes; above 1 it may
+    explode. The bound does not hold for gated cells.
     """
     return (gamma * jnp.linalg.norm(state, ord=2)) ** jnp.arange(1 + steps)

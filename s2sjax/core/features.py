@@ -1,11 +1,11 @@
-"""Features of sound: log-mel filterbanks, and frames joined to fewer and wider ones.
+"""Audio features: log-mel filterbanks, and frames joined to fewer and wider ones.
 
     frame_t = samples[t hop : t hop + window]
     power_t = |DFT(hann * frame_t)|^2                           [bins]
     log_mel_t = log(max(power_t @ triangles, floor))            [F]
 
 The triangles are equally wide on the mel scale, mel(f) = 1127 log(1 + f / 700) (O'Shaughnessy 1987): triangle k is 1 at
-its centre and 0 at those of its two neighbours.
+its centre and 0 at the centres of its two neighbours.
 
 Letters: N samples, T frames, W window, F features of a frame, n frames joined.
 """
@@ -16,15 +16,16 @@ import numpy as np
 from jax import Array
 
 FLOOR = 1e-2
-"""of the power in a triangle; samples are in [-1, 1]"""
+"""minimum power in a triangle, for samples in [-1, 1]"""
 
 
 def mel(hertz):
+    """Converts frequencies in hertz to the mel scale."""
     return 1127 * np.log1p(np.asarray(hertz) / 700)
 
 
 def mel_triangles(filters: int, bins: int, rate: float, low: float, high: float) -> np.ndarray:
-    """float32 [bins, filters]: the weight of each bin of the DFT, from 0 to rate / 2, in each filter."""
+    """The weight of each bin of the DFT, from 0 to rate / 2 hertz, in each filter: float32 [bins, filters]."""
     edges = np.linspace(mel(low), mel(high), filters + 2)
     at = mel(np.linspace(0, rate / 2, bins))[:, None]
     rising = (at - edges[:-2]) / (edges[1:-1] - edges[:-2])
@@ -33,12 +34,15 @@ def mel_triangles(filters: int, bins: int, rate: float, low: float, high: float)
 
 
 def frame_count(samples: int, window: int, hop: int) -> int:
-    """Windows that fit: 1 + floor((N - W) / hop), and none in less than a window."""
+    """Number of windows that fit: 1 + floor((N - W) / hop), and 0 if N < W."""
     return 1 + (samples - window) // hop if samples >= window else 0
 
 
 def log_mel(samples: Array, window: int, hop: int, triangles: np.ndarray, floor: float = FLOOR) -> Array:
-    """samples [..., N] -> [..., T, F]; triangles [bins, F], with bins = size / 2 + 1 for a DFT of `size` >= window."""
+    """Log-mel features of samples [..., N] -> [..., T, F].
+
+    triangles [bins, F] are the weights of `mel_triangles`; bins = size / 2 + 1 for a DFT of `size` >= window.
+    """
     size = 2 * (triangles.shape[0] - 1)
     T = frame_count(samples.shape[-1], window, hop)
     frames = samples[..., hop * np.arange(T)[:, None] + np.arange(window)]  # [..., T, W]
@@ -48,7 +52,9 @@ def log_mel(samples: Array, window: int, hop: int, triangles: np.ndarray, floor:
 
 
 def stack_frames(frames: Array, lengths: Array, n: int) -> tuple[Array, Array]:
-    """Joins each n frames to one: [B, T, F], [B] -> [B, ceil(T / n), n F], ceil(lengths / n). Padding is zeros.
+    """Joins every n frames: frames [B, T, F], lengths [B] -> [B, ceil(T / n), n F], ceil(lengths / n).
+
+    Padding becomes zeros. Example:
 
     A B C D E, n = 2  ->  AB CD E0
     """
@@ -59,9 +65,10 @@ def stack_frames(frames: Array, lengths: Array, n: int) -> tuple[Array, Array]:
 
 
 def normalize_example(frames: Array, lengths: Array) -> Array:
-    """Each feature of each example, over its real frames, to mean 0 and deviation 1: [B, T, F], [B] -> [B, T, F].
+    """Normalises each feature of each example to mean 0 and standard deviation 1 over its real frames.
 
-    Padding becomes zeros. A feature that hardly changes is not blown up: deviations count as at least 0.1.
+    frames [B, T, F], lengths [B] -> [B, T, F]. Padding becomes zeros. Standard deviations below 0.1 count as 0.1, so
+    that nearly constant features are not amplified.
     """
     real = (jnp.arange(frames.shape[1]) < lengths[:, None])[..., None]  # [B, T, 1]
     count = jnp.maximum(lengths, 1)[:, None, None]

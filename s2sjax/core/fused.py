@@ -1,15 +1,14 @@
-"""Attention of one query a prefix in one kernel, for a GPU that writes one token at a time.
+"""Attention of one query per prefix in one kernel, for decoding one token at a time on a GPU.
 
-Letters: B batch, K prefixes of a sentence, N heads, D width of a head, S keys, L places of a cache.
+Letters: B batch, K prefixes of a sentence, N heads, D width of a head, S keys, L places of a cache, J keys of a block.
 
-XLA makes five to eight kernels of such an attention, each of them shorter than its start. A program of these reads its
-keys and values block after block, as far as there are any, and keeps a running softmax (Milakov and Gimelshein 2018):
-of the scores e so far the highest m, the sum z of exp(e - m), and a = sum exp(e - m) v. A block with scores e' and
-values v' makes of them
+XLA compiles such an attention into five to eight kernels, each shorter than its launch. A program here reads its keys
+and values in blocks and keeps a running softmax (Milakov and Gimelshein 2018): the highest score m so far, the sum z of
+exp(e - m) over the scores e so far, and a = sum exp(e - m) v. A block with scores e' and values v' updates them to
     m' = max(m, e')        z' = z exp(m - m') + sum exp(e' - m')        a' = a exp(m - m') + sum exp(e' - m') v'
-and at the end a / z is the context. `attention.attend_heads` is the definition. Of many devices, each serves its own
-sentences and heads. Sizes of blocks and numbers of warps are those that were fastest on an H200. Pallas is imported
-inside the functions, since other devices never need it.
+and the context is a / z. `attention.attend_heads` is the reference implementation. Each of several devices computes its
+own sentences and heads. Block sizes and numbers of warps were the fastest on an H200. Pallas is imported inside the
+functions, because other devices do not need it.
 """
 
 from collections.abc import Callable
@@ -26,42 +25,42 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from s2sjax.core import device
 
 LOWEST = -1e30
-LEAST = 16
-"""rows and columns that a matrix unit takes at least: where there are fewer queries, it is given the last one again"""
+MIN_TILE_ROWS = 16
+"""minimum number of rows and columns of a matrix unit's tile; with fewer queries, the last one is repeated"""
 
 
 def fits(heads: Array) -> bool:
-    """Whether the device and the shapes allow it: [..., D]."""
+    """Whether the device, and the dtype and width of heads [..., D], allow these kernels."""
     return device.runs_triton(device.target()) and heads.dtype != jnp.float64 and heads.shape[-1] in (16, 32, 64, 128)
 
 
 def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
-    """A kernel for arrays that begin with the sentences b; its last argument is static.
+    """Decorates a kernel function(*arrays, static) so that it can be sharded over devices and vmapped.
 
-    On many devices, each has its own b and n of the rule. Under `vmap`, the arrays of all its calls are one batch.
+    `rule` names the axes of arrays and results, as in einsum: "b k n d, b n s d -> b k n d". Each array begins with the
+    sentences b. Each device runs the kernel on its own sentences b and heads n; the other axes are never sharded. Under
+    `vmap`, the mapped axis is merged into b: a kernel for [B, ...] mapped over M runs once on [M B, ...].
     """
+    arrays = rule.partition("->")[0].count(",") + 1
+    unsharded = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # Shardy wants this order
 
     def decorate(function: Callable) -> Callable:
-        arrays = rule.partition("->")[0].count(",") + 1
-
         def partition(static, mesh, arguments, results):
-            sharding = lambda shape: shape.sharding
-            here = lambda *shards: function(*shards, static)
-            return mesh, here, jax.tree.map(sharding, results), jax.tree.map(sharding, arguments)
+            shardings = lambda tree: jax.tree.map(lambda leaf: leaf.sharding, tree)
+            return mesh, lambda *shards: function(*shards, static), shardings(results), shardings(arguments)
 
-        spread = custom_partitioning(function, static_argnums=(arrays,))
-        whole = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # as they come, says Shardy
-        spread.def_partition(partition, sharding_rule=rule, need_replication_factors=whole)
+        sharded = custom_partitioning(function, static_argnums=(arrays,))
+        sharded.def_partition(partition, sharding_rule=rule, need_replication_factors=unsharded)
 
         @wraps(function)
         def kernel(*arguments, **keywords):
             given = signature(function).bind(*arguments, **keywords)
             given.apply_defaults()
             *operands, static = given.args
-            one = custom_vmap(lambda *operands: spread(*operands, static))
+            one = custom_vmap(lambda *operands: sharded(*operands, static))
 
             @one.def_vmap
-            def many(size, mapped, *operands):
+            def merged(size, mapped, *operands):
                 each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(operands, mapped))
                 found = kernel(*(x.reshape(-1, *x.shape[2:]) for x in each), static)
                 found = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
@@ -79,9 +78,13 @@ def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
 
 @by_sentence_and_head("b k n d, b n s d, b n s d, b k s -> b k n d")
 def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: bool = False) -> Array:
-    """What queries [B, K, N, D] take from keys and values [B, N, S, D] where mask [B, K, S] holds: [B, K, N, D].
+    """Attention to a memory that all prefixes share -> contexts [B, K, N, D].
 
-    One program serves one head of a sentence. A query that sees nothing gets zeros.
+    queries: [B, K, N, D]
+    keys, values: [B, N, S, D]
+    mask: [B, K, S] True where a query sees a position; the context of a query that sees none is zero
+
+    One program computes one head of a sentence.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -92,7 +95,7 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
     product = lambda x, y: jnp.dot(x, y, precision=exact, preferred_element_type=jnp.float32)
 
     def kernel(queries, keys, values, mask, attended):
-        row = jnp.minimum(jnp.arange(max(LEAST, pl.next_power_of_2(prefixes))), prefixes - 1)
+        row = jnp.minimum(jnp.arange(max(MIN_TILE_ROWS, pl.next_power_of_2(prefixes))), prefixes - 1)
         query = queries[row, :]
 
         def more(place, running):
@@ -126,9 +129,9 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
 def attend_and_write(
     qkv: Array, cache: tuple[Array, Array], beam_index: Array, position: Array, interpret: bool = False
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Each prefix attends to its own new key and to its cached ones; its new key and value are put into the cache.
+    """Attends from each prefix to its new key and its cached ones, and writes the new key and value to the cache.
 
-    qkv: queries, keys and values [B, K, 3, N, D] -> [B, K, N, D]. The others as in s2sjax/core/kv_cache.py.
+    Returns contexts [B, K, N, D] and the new cache. The arguments are those of `kv_cache.attend`.
     """
     flat = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
     attended, keys, values = _attend_and_write(qkv, *flat, beam_index, position, interpret)
@@ -139,7 +142,7 @@ def attend_and_write(
 def _attend_and_write(
     qkv: Array, keys: Array, values: Array, beam_index: Array, position: Array, interpret: bool
 ) -> list[Array]:
-    """keys and values [B, N, L * K, D]. One program serves one head of a prefix."""
+    """Computes `attend_and_write` on keys and values [B, N, L * K, D]. One program computes one head of a prefix."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -190,15 +193,20 @@ def _attend_and_write(
 
 
 class Running(NamedTuple):
-    """m, z and a of the equations above, for one query or for some, [...]."""
+    """The running softmax of one query, or of several [...]."""
 
-    highest: Array  # [...]
-    total: Array  # [...]
-    weighted: Array  # [..., D]
+    highest: Array  # [...] m
+    total: Array  # [...] z
+    weighted: Array  # [..., D] a
 
 
 def _after(running: Running, scores: Array, seen: Array, read: Callable[[Array], Array]) -> Running:
-    """After one more block: its scores [..., J], which of them are seen, and read(weights [..., J]) -> [..., D]."""
+    """Adds a block to the running softmax.
+
+    scores: [..., J]
+    seen: [..., J] True where the query sees the position
+    read: read(weights [..., J]) -> weighted sum of the block's values [..., D]
+    """
     scores = jnp.where(seen, scores, LOWEST)
     highest = jnp.maximum(running.highest, jnp.max(scores, axis=-1))
     weights = jnp.where(seen, jnp.exp(scores - highest[..., None]), 0)
@@ -210,9 +218,9 @@ def _after(running: Running, scores: Array, seen: Array, read: Callable[[Array],
 def _blocks(
     most: int, length: int, count: Array | int, more: Callable[[Array, Running], Running], running: Running
 ) -> Running:
-    """more(places [J], running) for the first `count` of `length` places, at most `most` of them at once."""
+    """Applies more(places [J], running) to the first `count` of `length` places, in blocks of J <= `most`."""
     from jax.experimental import pallas as pl
 
-    size = min(most, max(LEAST, pl.next_power_of_2(length)))
+    size = min(most, max(MIN_TILE_ROWS, pl.next_power_of_2(length)))
     one = lambda block, running: more(block * size + jnp.arange(size), running)
     return one(0, running) if length <= size else lax.fori_loop(0, pl.cdiv(count, size), one, running)

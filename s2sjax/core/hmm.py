@@ -2,14 +2,16 @@
 
     p(x, y) = p(x_0) prod_t p(x_t | x_{t-1}) prod_t p(y_t | x_t)        (Rabiner 1989)
 
-Everything is in logarithms, for one sequence; `jax.vmap` takes a batch. The observations come as log p(y_t | x_t = k),
-[T, K], so that they may be of any kind; for symbols see `Model.observe`. A step at which nothing is known has a row of
-zeros. `mask` [T] is False for padding, which comes at the end and changes nothing.
+The functions take one sequence: `vmap` them over a batch. Everything is in logarithms. parallel=True computes the same
+by `lax.associative_scan`: products of [K, K] matrices, in log T steps on a device with enough parallelism, at K times
+the work (Särkkä and García-Fernández 2021; Hassan et al. 2021).
 
-parallel=True computes the same by `lax.associative_scan`: products of [K, K] matrices, in log T steps on a device that
-has room for all of them, with K times the work (Särkkä and García-Fernández 2021; Hassan et al. 2021).
-
-Letters: T time, K states, V symbols, N sequences.
+Letters: T time, K states, V symbols, N sequences. Arguments:
+initial: [K] log p(x_0)
+transition: [K, K] log p(x_t = j | x_{t-1} = i) at [i, j]
+observed: [T, K] log p(y_t | x_t = k), so that observations may be of any kind; for symbols see `Model.observe`. A step
+without an observation has a row of zeros
+mask: [T] False for padding, which is at the end and has no effect; None: no padding
 """
 
 from typing import NamedTuple
@@ -21,24 +23,26 @@ from jax.nn import logsumexp
 
 
 class Model(NamedTuple):
-    """All as logarithms."""
+    """The parameters of a model with discrete symbols, all as logarithms."""
 
     initial: Array  # [K] p(x_0)
     transition: Array  # [K, K] p(x_t = j | x_{t-1} = i) at [i, j]
     emission: Array  # [K, V] p(y | x)
 
     def observe(self, symbols: Array) -> Array:
-        """Symbols [T] -> their log-probabilities in each state [T, K]."""
+        """The log-probabilities of symbols [T] in each state: [T, K]."""
         return self.emission.T[symbols]
 
 
 class Filtered(NamedTuple):
+    """The result of `filter`."""
+
     log_likelihood: Array  # log p(y), -inf if the observations are impossible
     states: Array  # [T, K] log p(x_t | y_0 ... y_t)
 
 
 class Smoothed(NamedTuple):
-    """If the observations are impossible, `states` and `transitions` are zero."""
+    """The result of `smooth`. If the observations are impossible, `states` and `transitions` are zero."""
 
     log_likelihood: Array  # -inf if the observations are impossible
     states: Array  # [T, K] p(x_t | y), zero at padding
@@ -46,24 +50,26 @@ class Smoothed(NamedTuple):
 
 
 class Path(NamedTuple):
+    """The result of `viterbi`."""
+
     states: Array  # [T] the most probable x, -1 at padding
     log_prob: Array  # log p(x, y)
 
 
 def filter(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Filtered:
-    """a_t(j) = p(y_t | j) sum_i a_{t-1}(i) p(j | i), normalised: observed [T, K] -> [T, K]."""
+    """Filters: a_t(j) = p(y_t | j) sum_i a_{t-1}(i) p(j | i), normalised."""
     forward = _forward(initial, transition, observed, _mask(observed, mask), parallel)
     return Filtered(logsumexp(forward[-1]), _normalized(forward))
 
 
 def smooth(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Smoothed:
-    """p(x_t | y) = a_t b_t / p(y), with b_t(i) = sum_j p(j | i) p(y_{t+1} | j) b_{t+1}(j): forward-backward."""
+    """Smooths by forward-backward: p(x_t | y) = a_t b_t / p(y), b_t(i) = sum_j p(j | i) p(y_{t+1} | j) b_{t+1}(j)."""
     mask = _mask(observed, mask)
     forward = _forward(initial, transition, observed, mask, parallel)
     backward = _backward(transition, observed, mask, parallel)
     total = logsumexp(forward[-1])
     real = jnp.isfinite(total) & mask
-    # The sum over states is p(y) at every t. Each has its own, since log p(y) of a long sequence has few exact digits.
+    # The sum over states is p(y) at every t. Each t uses its own sum: log p(y) of a long sequence has few exact digits.
     states = jnp.exp(_normalized(forward + backward))
     steps = forward[:-1, :, None] + transition + (observed + backward)[1:, None, :]  # [T-1, K, K]
     steps = jnp.exp(_normalized(steps.reshape(len(steps), -1)).reshape(steps.shape))
@@ -72,13 +78,13 @@ def smooth(initial: Array, transition: Array, observed: Array, mask: Array | Non
 
 
 def viterbi(initial: Array, transition: Array, observed: Array, mask: Array | None = None, parallel=False) -> Path:
-    """argmax_x p(x, y): observed [T, K] -> [T]. Of states that are equally good, the first."""
+    """The most probable states, argmax_x p(x, y). Ties go to the lowest state."""
     mask = _mask(observed, mask)
     scores = _forward(initial, transition, observed, mask, parallel, reduce=jnp.max)
     before = jnp.argmax(scores[:-1, :, None] + transition, axis=1)  # [T-1, K] the best state before each state
     before = jnp.where(mask[1:, None], before, jnp.arange(len(initial)))
     last = jnp.argmax(scores[-1])
-    if parallel:  # x_t is the state that all later choices, composed, lead back to
+    if parallel:  # composing all later choices gives x_t
         composed = lax.associative_scan(lambda later, earlier: _take(earlier, later), before, reverse=True)
         states = jnp.append(composed[:, last], last)
     else:
@@ -88,7 +94,7 @@ def viterbi(initial: Array, transition: Array, observed: Array, mask: Array | No
 
 
 class Counts(NamedTuple):
-    """Expected counts: what the M-step divides."""
+    """Expected counts, which the M-step normalises."""
 
     initial: Array  # [K]
     transition: Array  # [K, K]
@@ -96,14 +102,14 @@ class Counts(NamedTuple):
 
 
 def expected_counts(model: Model, symbols: Array, mask: Array | None = None, parallel=False) -> tuple[Array, Counts]:
-    """The E-step of one sequence [T]: (log-likelihood, expected counts)."""
+    """The E-step of one sequence: symbols [T], mask [T] -> (log-likelihood [], expected counts)."""
     found = smooth(model.initial, model.transition, model.observe(symbols), mask, parallel)
     emission = jax.ops.segment_sum(found.states, symbols, model.emission.shape[1]).T  # [K, V]
     return found.log_likelihood, Counts(found.states[0], found.transitions, emission)
 
 
 def em_step(model: Model, symbols: Array, mask: Array | None = None, parallel=False) -> tuple[Model, Array]:
-    """One step of EM (Baum et al. 1970) on sequences [N, T]: (new model, log-likelihood of the given one).
+    """One step of EM (Baum et al. 1970): symbols [N, T], mask [N, T] -> (new model, log-likelihood of the given one).
 
     The log-likelihood never decreases. A state that is never visited keeps its probabilities.
     """
@@ -120,11 +126,11 @@ def em_step(model: Model, symbols: Array, mask: Array | None = None, parallel=Fa
 
 
 def em(model: Model, symbols: Array, mask: Array | None = None, steps: int = 10, parallel=False) -> tuple[Model, Array]:
-    """Several steps: (model, log-likelihood before each step [steps])."""
+    """Several steps of EM: symbols [N, T], mask [N, T] -> (model, log-likelihood before each step [steps])."""
     return lax.scan(lambda now, _: em_step(now, symbols, mask, parallel), model, length=steps)
 
 
-# ---------------------------------------------------------------------------------- both recursions
+# -------------------------------------------------------------------- forward and backward recursions
 
 
 def _mask(observed: Array, mask: Array | None) -> Array:
@@ -132,7 +138,7 @@ def _mask(observed: Array, mask: Array | None) -> Array:
 
 
 def _normalized(logs: Array) -> Array:
-    """log p of a row that sums to 1. The maximum goes first, since large numbers have few digits behind the point."""
+    """Normalises rows of log-probabilities. Subtracts the maximum first, to keep precision for large values."""
     most = jnp.max(logs, axis=-1, keepdims=True)
     logs = logs - jnp.where(jnp.isfinite(most), most, 0)
     return jnp.where(jnp.isfinite(most), logs - logsumexp(logs, axis=-1, keepdims=True), -jnp.inf)
@@ -141,7 +147,7 @@ def _normalized(logs: Array) -> Array:
 def _forward(
     initial: Array, transition: Array, observed: Array, mask: Array, parallel: bool, reduce=logsumexp
 ) -> Array:
-    """log a_t [T, K]; `reduce` over the state before: the sum, or the maximum for Viterbi."""
+    """log a_t [T, K]; `reduce` is over the previous state: logsumexp, or the maximum for Viterbi."""
     first = jnp.where(mask[0], initial + observed[0], initial)
     if parallel:
         steps = _step_matrices(transition, observed, mask)
@@ -181,7 +187,7 @@ def _step_matrices(transition: Array, observed: Array, mask: Array) -> Array:
 
 
 def _product(a: Array, b: Array, reduce=logsumexp) -> Array:
-    """Of matrices of logarithms: [..., K, K]."""
+    """The product of two matrices [..., K, K] given as logarithms."""
     return reduce(a[..., :, :, None] + b[..., None, :, :], axis=-2)
 
 

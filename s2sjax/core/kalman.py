@@ -2,12 +2,12 @@
 
     x_0 ~ N(m, P)    x_t = F x_{t-1} + q_t, q_t ~ N(0, Q)    y_t = H x_t + r_t, r_t ~ N(0, R)
 
-For one sequence; `jax.vmap` takes a batch. `mask` [T] is False where there is no observation: time passes, and nothing
-is learned. Padding at the end is the same, so that it changes no real step.
+The functions take one sequence: `vmap` them over a batch. parallel=True computes the same by `lax.associative_scan`
+(Särkkä and García-Fernández 2021).
 
-parallel=True computes the same by `lax.associative_scan` (Särkkä and García-Fernández 2021).
-
-Letters: T time, D width of the state, M width of an observation.
+Letters: T time, D width of the state, M width of an observation. Arguments:
+ys: [T, M] observations, any value where the mask is False
+mask: [T] False for steps without an observation, such as padding at the end; None: all are observed
 """
 
 from typing import NamedTuple
@@ -18,8 +18,10 @@ from jax import Array, lax
 
 
 class Model(NamedTuple):
+    """The parameters of a linear Gaussian model."""
+
     mean: Array  # m [D] of the first state
-    cov: Array  # P [D, D]
+    cov: Array  # P [D, D] of the first state
     transition: Array  # F [D, D]
     noise: Array  # Q [D, D]
     observation: Array  # H [M, D]
@@ -27,22 +29,24 @@ class Model(NamedTuple):
 
 
 class Gaussians(NamedTuple):
-    """Of the state at each step."""
+    """The distribution of the state at each step."""
 
     mean: Array  # [T, D]
     cov: Array  # [T, D, D]
 
 
 class Filtered(NamedTuple):
+    """The result of `filter`."""
+
     log_likelihood: Array  # log p(y)
     states: Gaussians  # p(x_t | y_0 ... y_t)
 
 
 @jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
 def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Filtered:
-    """ys [T, M] -> the distribution of each state, given the observations so far (Kalman 1960)."""
+    """The distribution of each state given the observations ys [T, M] so far (Kalman 1960)."""
     mask = jnp.ones(len(ys), bool) if mask is None else mask
-    ys = jnp.where(mask[:, None], ys, 0)  # what stands there may be NaN
+    ys = jnp.where(mask[:, None], ys, 0)  # unobserved values may be NaN
     states = _filter_parallel(model, ys, mask) if parallel else _filter(model, ys, mask)
     means, covs = jax.vmap(lambda m, P: _predict(model, m, P))(*jax.tree.map(lambda leaf: leaf[:-1], states))
     before = Gaussians(jnp.concatenate([model.mean[None], means]), jnp.concatenate([model.cov[None], covs]))
@@ -52,7 +56,7 @@ def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -
 
 @jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
 def smooth(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Gaussians:
-    """ys [T, M] -> the distribution of each state, given all observations (Rauch, Tung and Striebel 1965)."""
+    """The distribution of each state given all observations ys [T, M] (Rauch, Tung and Striebel 1965)."""
     filtered = filter(model, ys, mask, parallel).states
     steps = jax.vmap(lambda m, P: _backward_step(model, m, P))(*filtered)
     last = Gaussians(filtered.mean[-1], filtered.cov[-1])
@@ -139,7 +143,7 @@ def _filter_parallel(model: Model, ys: Array, mask: Array) -> Gaussians:
 
 
 def _join(i: _Forward, j: _Forward) -> _Forward:
-    """Of two neighbouring spans, i before j."""
+    """Joins two neighbouring spans, i before j."""
     own = jnp.eye(len(i.A), dtype=i.A.dtype)
     ahead = jnp.linalg.solve((own + i.C @ j.J).T, j.A.T).T  # A_j (I + C_i J_j)^-1
     back = jnp.linalg.solve((own + j.J @ i.C).T, i.A).T  # A_i' (I + J_j C_i)^-1

@@ -1,9 +1,9 @@
-"""The key-value cache of K prefixes that are decoded side by side. Its entries never move.
+"""The key-value cache of K prefixes that are decoded in parallel. Its entries never move.
 
 Letters: B batch, K prefixes of a sentence, N heads, D width of a head, L places of the cache.
 
-When a beam is reordered, only `beam_index` [B, K, L] changes: it says which of the K rows of the cache holds each place
-of a prefix. Position p is written at place p % L, over what was there: a cache of window + 1 places is a ring buffer.
+When a beam is reordered, only `beam_index` [B, K, L] changes: which of the K rows of the cache holds each place of a
+prefix. Position p overwrites place p % L: a cache of window + 1 places is a ring buffer.
 """
 
 import jax
@@ -14,15 +14,19 @@ from s2sjax.core import device, fused
 from s2sjax.core.attention import attend_heads
 
 Cache = tuple[Array, Array]
-"""keys and values [B, N, L, K, D]"""
+"""cached keys and values, each [B, N, L, K, D]"""
 
 
 def attend(
     qkv: Array, cache: Cache, beam_index: Array, position: Array, bias: Array | None = None
 ) -> tuple[Array, Cache]:
-    """The prefixes, at position [B], attend to their new keys and values and to the cache: [B, K, N, D], new cache.
+    """Attends to the new keys and values and to the cache -> contexts [B, K, N, D], new cache.
 
-    qkv: their queries, keys and values [B, K, 3, N, D]. bias [B, N, 1, L]: added to the scores.
+    qkv: [B, K, 3, N, D] queries, keys and values of the prefixes
+    cache: keys and values [B, N, L, K, D]
+    beam_index: [B, K, L] row of the cache that holds each place of a prefix
+    position: [B] position of the new token
+    bias: [B, N, 1, L] added to the scores
     """
     if bias is None and fused.fits(qkv):
         return fused.attend_and_write(qkv, cache, beam_index, position)

@@ -1,6 +1,6 @@
-"""Words that a model has to guess from those around them (Devlin et al. 2019), as a pure function of one sequence.
+"""Masked language modelling (Devlin et al. 2019): chooses the words of a sequence that a model has to predict.
 
-Letters: S positions, K positions that are guessed at most.
+Letters: S positions, K maximum number of predicted positions.
 """
 
 import math
@@ -14,25 +14,27 @@ from s2sjax.core.dropout import random_bits
 
 
 class Masked(NamedTuple):
-    ids: Array  # [S] what the model reads
-    positions: Array  # [K] what it guesses, those that count first
+    """The input and the predicted positions of one sequence."""
+
+    ids: Array  # [S] token ids that the model reads
+    positions: Array  # [K] positions to predict, those that count first
     counts: Array  # [K] bool: whether a position counts
 
 
 def most(length: int, rate: float) -> int:
-    """K: the most words of `length` positions that are guessed."""
+    """K, the maximum number of predicted words among `length` positions."""
     return max(1, math.ceil(rate * length))
 
 
 def mask_words(key: Array, ids: Array, rate: float, mask: int, first: int, size: int) -> Masked:
-    """Chooses max(1, round(rate * n)) of the n words of ids [S]; a chosen word becomes
+    """Chooses max(1, round(rate * n)) of the n words of ids [S]. A chosen word becomes
 
         <mask>            with probability 0.8
         a random word     with probability 0.1
         itself            with probability 0.1
 
-    Words are the ids from `first` up to `size`: what is below, such as <pad>, is never chosen and never drawn. The
-    choice depends on the key and the words, not on the padding behind them.
+    Words are the ids from `first` up to `size`, exclusive: lower ids, such as <pad>, are never chosen nor drawn. `mask`
+    is the id of <mask>. The choice depends on the key and the words, not on the padding after them.
     """
     (S,), is_word = ids.shape, ids >= first
     where, how, what = (random_bits(each, (S,)) for each in jax.random.split(key, 3))

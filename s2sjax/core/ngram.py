@@ -1,11 +1,11 @@
-"""N-gram language models of short alphabets, as tables: every context has a row.
+"""N-gram language models of small alphabets, as tables with a row for every context.
 
-Interpolated with the next shorter context by Witten and Bell 1991, down to the uniform distribution:
+Each model is interpolated with that of the next shorter context (Witten and Bell 1991), down to the uniform one:
 
-    p(v | h) = (c(h v) + n(h) p(v | h without its oldest)) / (c(h) + n(h))
+    p(v | h) = (c(h v) + n(h) p(v | h without its oldest symbol)) / (c(h) + n(h))
 
-c counts in the training sequences; n(h) is how many different symbols were seen behind h. Symbol 0, the blank of CTC,
-stands for the end of a sequence, and in a context for what is before its start.
+c counts occurrences in the training sequences; n(h) is the number of different symbols seen after h. Symbol 0, CTC's
+blank, stands for the end of a sequence, and in a context for the positions before its start.
 
 Letters: V symbols with the blank, C = V^(order - 1) contexts. A context is a number of base V, its newest symbol last.
 """
@@ -18,14 +18,14 @@ from s2sjax.core.prefix_search import LanguageModel
 
 
 def size(symbols: int, order: int) -> int:
-    """The numbers in each of the two tables."""
+    """Number of entries in each of the two tables."""
     return symbols**order
 
 
 def estimate(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> LanguageModel:
-    """A model of sequences of labels 1 .. symbols - 1; float32 [C, V] and int32 [C, V]."""
+    """Estimates a model from sequences of labels 1 .. symbols - 1; tables float32 [C, V] and int32 [C, V]."""
     probs = np.full((1, symbols), 1 / symbols)
-    for length in range(order):  # of the context
+    for length in range(order):  # the length of the context
         counts = np.zeros((symbols**length, symbols))
         for sequence in sequences:
             context = 0
@@ -40,7 +40,7 @@ def estimate(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> La
 
 
 def from_table(log_probs: np.ndarray) -> LanguageModel:
-    """log p(v | h) [C, V], and the context behind each symbol."""
+    """Adds to log p(v | h) [C, V] the table of the context after each symbol."""
     contexts, symbols = log_probs.shape
     following = (np.arange(contexts)[:, None] * symbols + np.arange(symbols)) % contexts
     return LanguageModel(log_probs, following.astype(np.int32))  # type: ignore[arg-type]

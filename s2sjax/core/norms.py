@@ -1,4 +1,4 @@
-"""Layer norm as a pure function. Letters: D width, G gates, H state width. Leading axes are free."""
+"""Layer norm and group norm. Letters: D width, G gates, H state width. Leading axes are free."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from s2sjax.core.products import at_least_float32
 
 @jax.custom_vjp
 def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
-    """(x - mean) / sqrt(var + 1e-6) * scale + bias over the last axis, in float32 at the least (Ba et al. 2016).
+    """(x - mean) / sqrt(var + 1e-6) * scale + bias over the last axis, in at least float32 (Ba et al. 2016).
 
-    [..., D], scale and bias [D] -> [..., D] in x's own type. [1, 3] has mean 2 and variance 1 -> [-1, 1].
+    x [..., D], scale [D], bias [D] -> [..., D] in the dtype of x. Example: [1, 3] has mean 2, variance 1 -> [-1, 1].
     """
     return _forward(x, scale, bias)[0]
 
@@ -23,8 +23,8 @@ def _forward(x: Array, scale: Array, bias: Array):
 
 # With n = (x - mean) * inverse and g = dy * scale:  dx = (g - mean(g) - n mean(g n)) * inverse.
 #
-# Saved are x and two numbers of each row, and n is computed again wherever it is used: JAX's own derivative keeps
-# arrays of the size of x in float32 between several passes.
+# The forward pass saves x and two numbers per row, and n is recomputed where it is used: JAX's own derivative keeps
+# float32 arrays of the size of x between several passes.
 
 
 def _backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, Array]:
@@ -36,7 +36,7 @@ def _backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, 
     n, dy = again(x, gradient)
     g = dy * scale
     dx = (g - g.mean(-1, keepdims=True) - n * jnp.mean(g * n, axis=-1, keepdims=True)) * inverse
-    # The barrier: without it XLA would store n dy, in float32, for these two sums.
+    # Without the barrier, XLA would store n dy in float32 for these two sums.
     n, dy = again(*lax.optimization_barrier((x, gradient)))
     zero = jnp.zeros((), mean.dtype)
     add = lambda one, other: (one[0] + other[0], one[1] + other[1])
@@ -48,7 +48,10 @@ layer_norm.defvjp(_forward, _backward)
 
 
 def standardise(x: Array) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(var + 1e-6) over the last axis, the mean and the factor, in float32 at the least."""
+    """(x - mean) / sqrt(var + 1e-6) over the last axis, the mean and 1 / sqrt, in at least float32.
+
+    x [..., D] -> [..., D], [..., 1], [..., 1].
+    """
     x = x.astype(at_least_float32(x.dtype))
     mean = x.mean(-1, keepdims=True)
     centred = x - mean
@@ -57,15 +60,15 @@ def standardise(x: Array) -> tuple[Array, Array, Array]:
 
 
 def norm_by_gate(x: Array, scale: Array, bias: Array | float = 0.0, *, width: int) -> Array:
-    """Each block of `width` normalised by itself: [..., G*H], scale and bias [G*H] -> [..., G*H]."""
+    """Normalises each block of H = `width` separately: x [..., G*H], scale and bias [G*H] -> [..., G*H]."""
     blocks = x.reshape(*x.shape[:-1], -1, width)
     return standardise(blocks)[0].reshape(x.shape) * scale + bias
 
 
 def group_norm(x: Array, scale: Array, bias: Array, groups: int) -> Array:
-    """Each picture's channels in groups, each normalised over its channels and all places (Wu and He 2018).
+    """Normalises groups of channels over their channels and all positions of a picture (Wu and He 2018).
 
-    [B, H, W, C], scale and bias [C] -> [B, H, W, C] in x's own type; statistics in float32 at the least.
+    x [B, H, W, C], scale [C], bias [C] -> [B, H, W, C] in the dtype of x; statistics in at least float32.
     """
     B, H, W, C = x.shape
     parts = x.astype(at_least_float32(x.dtype)).reshape(B, H * W, groups, C // groups)

@@ -1,7 +1,7 @@
-"""Random changes of pictures that keep their captions. Each is for one picture and is vmapped.
+"""Data augmentation of pictures that keeps their captions. The functions take one picture: `vmap` them.
 
-A draw depends on a key alone. The caller derives it from (seed, step, example), so that neither the batch nor the
-devices nor a restart change it.
+Every draw depends on its key alone. The caller derives the key from (seed, step, example), so that the batch, the
+devices and a restart do not change it.
 
 Letters: H height, W width, C channels.
 """
@@ -14,19 +14,19 @@ from jax import Array
 
 
 class Changes(NamedTuple):
-    """How much is drawn; 0 changes nothing."""
+    """Strengths of the random changes; 0 turns a change off."""
 
     zoom: float = 0.0
-    """a window with sides of 1 - zoom to 1 of the picture's is enlarged to all of it"""
+    """range of the zoom: a window with sides of 1 - zoom to 1 of the picture's is enlarged to the whole picture"""
     flip: float = 0.0
     """probability of a mirror image"""
     colour: float = 0.0
-    """contrast is multiplied by a factor from [1 - colour, 1 + colour], and each channel moved by up to colour / 2 of
-    its range"""
+    """range of the colours: contrast is multiplied by a factor from [1 - colour, 1 + colour], and each channel shifted
+    by up to colour / 2 of its range"""
 
 
 def change(changes: Changes, key: Array, picture: Array) -> Array:
-    """Values from 0 to 255: [H, W, C] -> float32 [H, W, C]."""
+    """Changes a picture [H, W, C] with values from 0 to 255 -> float32 [H, W, C]."""
     of_zoom, of_place, of_flip, of_contrast, of_shift = jax.random.split(key, 5)
     picture = picture.astype(jnp.float32)
     H, W, C = picture.shape
@@ -44,9 +44,9 @@ def change(changes: Changes, key: Array, picture: Array) -> Array:
 
 
 def window(size: int, scale: Array, place: Array) -> Array:
-    """[size, size]: row i has the weights of the pixels whose linear interpolation is pixel i of the enlarged window.
+    """The matrix [size, size] that enlarges a window: row i has the interpolation weights of the pixels for pixel i.
 
-    The window has `scale` times `size` pixels; `place` 0 puts it at the beginning, 1 at the end. scale 1: the identity.
+    The window has scale * size pixels; `place` 0 puts it at the beginning, 1 at the end. Scale 1 gives the identity.
     """
     begin = place * (1 - scale) * size
     at = jnp.clip(begin + (jnp.arange(size) + 0.5) * scale - 0.5, 0, size - 1)  # [size]

@@ -1,6 +1,6 @@
-"""Pools a sequence of vectors into one: pure functions [B, S, H], mask [B, S] -> [B, H].
+"""Attention pooling of a sequence of vectors into one: states [B, S, H], mask [B, S] True for real positions.
 
-Letters: B batch, S positions, H width.
+Letters: B batch, S positions, H width, K queries, A width of a hidden layer.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from jax import Array
 
 
 def attention_pool(weights: Mapping[str, Array], states: Array, mask: Array) -> tuple[Array, Array]:
-    """Attention over the states with a bias for each position, for sequences of a fixed length: pooled, alpha [B, S].
+    """Attention with a bias per position, for sequences of a fixed length: pooled [B, H], alpha [B, S].
 
     e_s = tanh(w . h_s + b_s);  alpha = softmax(e) over real positions;  pooled = sum_s alpha_s h_s
 
-    `kernel` w [H], `bias` b [S]: H + S weights, 22 for H = 2 and S = 20. A row without real positions gives zeros.
+    `kernel` w [H], `bias` b [S]. A row without real positions gives zeros.
     """
     scores = jnp.tanh(states @ weights["kernel"] + weights["bias"])  # [B, S]
     alpha = jax.nn.softmax(scores, axis=-1, where=mask)
@@ -28,7 +28,7 @@ def query_pool(weights: Mapping[str, Array], states: Array, mask: Array) -> tupl
 
     e_ks = q_k . tanh(W h_s + b);  alpha_k = softmax(e_k) over real positions;  pooled = [sum_s alpha_ks h_s for each k]
 
-    `kernel` W [H, A], `bias` b [A], `query` q [A, K]. The softmax is in float32 or more. A row without real positions
+    `kernel` W [H, A], `bias` b [A], `query` q [A, K]. The softmax is in at least float32. A row without real positions
     gives zeros.
     """
     scores = jnp.tanh(states @ weights["kernel"] + weights["bias"]) @ weights["query"]  # [B, S, K]

@@ -1,7 +1,7 @@
 """Position encodings.
 
-Sinusoidal ones are added to the embeddings. Rotary and relative ones act on the scores of queries and keys, and depend
-only on the distance between them.
+Sinusoidal encodings are added to the embeddings. Rotary and relative encodings act on the scores of queries and keys,
+and depend only on the distance between them.
 """
 
 import jax
@@ -10,7 +10,7 @@ from jax import Array
 
 
 def sinusoidal(positions: Array, width: int) -> Array:
-    """sin and cos of pos / 10000^(2i / width): [...] -> [..., width], the sines first (Vaswani et al. 2017).
+    """sin and cos of pos / 10000^(2i / width), sines first: positions [...] -> [..., width] (Vaswani et al. 2017).
 
     Example: position 0 gives width/2 zeros, then width/2 ones.
     """
@@ -20,7 +20,7 @@ def sinusoidal(positions: Array, width: int) -> Array:
 
 
 def within(segments: Array) -> Array:
-    """The position of each token in its own segment: [B, T] -> [B, T].
+    """The position of each token in its segment: segment numbers [B, T] -> [B, T].
 
     Example: segments 1 1 1 2 2 0 give 0 1 2 0 1 0.
     """
@@ -30,9 +30,9 @@ def within(segments: Array) -> Array:
 
 
 def rotate(x: Array, positions: Array) -> Array:
-    """Rotary positions: each pair (x_i, x_{i + D/2}) rotated by the angle pos / 10000^(2i / D) (Su et al. 2021).
+    """Rotates each pair (x_i, x_{i + D/2}) by the angle pos / 10000^(2i / D): rotary positions (Su et al. 2021).
 
-    x [..., D], positions [...]. The product of rotated queries and keys depends only on their distance:
+    x [..., D], positions [...] -> [..., D]. The product of rotated queries and keys depends only on their distance:
     rotate(q, t) . rotate(k, s) = rotate(q, t - s) . k. Example: D = 2, (1, 0) at pos -> (cos pos, sin pos).
     """
     sin, cos = jnp.split(sinusoidal(positions, x.shape[-1]), 2, axis=-1)
@@ -45,22 +45,23 @@ BUCKETS, FURTHEST = 32, 128  # T5's
 
 
 def bucket(offsets: Array, causal: bool) -> Array:
-    """Which of `BUCKETS` an offset (key - query) falls into (Raffel et al. 2020).
+    """The bucket of an offset (key - query), from 0 to `BUCKETS` - 1: offsets [...] -> [...] (Raffel et al. 2020).
 
-    Half of a side's buckets hold one distance each, the others grow in width up to `FURTHEST`, and the last holds all
-    beyond. A causal side has all of them, and counts a key ahead as distance 0; else keys ahead have the second half.
+    Half of a side's buckets hold one distance each; the others grow in width up to `FURTHEST`, and the last holds all
+    distances beyond. If causal, one side has all buckets, and later keys count as distance 0; otherwise the second half
+    of the buckets is for later keys.
 
         causal      offset    0   -1  ..  -15  | -16 .. -18 ..  -113 and beyond
                     bucket    0    1  ..   15  |     16     ..      31
-        else        offset    0   -1  ..   -7  |  -8 .. -11 ..   -91 and beyond  |    1  ..  7   |  8 .. 11 ..
+        otherwise   offset    0   -1  ..   -7  |  -8 .. -11 ..   -91 and beyond  |    1  ..  7   |  8 .. 11 ..
                     bucket    0    1  ..    7  |      8     ..      15           |   17  ..  23  |    24    ..
     """
     count = BUCKETS if causal else BUCKETS // 2
     single = count // 2
     distance = jnp.maximum(-offsets, 0) if causal else jnp.abs(offsets)
-    # How far along the wide buckets, as an exponent: 0 at `single`, 1 at `FURTHEST`.
+    # The position among the wide buckets on a logarithmic scale: 0 at `single`, 1 at `FURTHEST`.
     far = jnp.log(jnp.maximum(distance, single) / single) / jnp.log(FURTHEST / single)
-    # Some edges are exact powers, where rounding must not decide.
+    # Some edges are exact powers: 1e-4 keeps rounding errors from deciding.
     wide = single + jnp.floor(far * (count - single) + 1e-4).astype(jnp.int32)
     found = jnp.where(distance < single, distance, jnp.minimum(wide, count - 1))
     return found if causal else found + count * (offsets > 0)

@@ -1,8 +1,8 @@
 """Parameters at lower precision, for decoding.
 
 bfloat16   every parameter rounded to 8 significant bits
-int8       each column of a matrix (each row of an embedding table) as whole numbers q from -127 to 127 and one
-           scale: w ~ q * scale, scale = max |w| / 127; so an entry is off by at most half a scale
+int8       each column of a matrix (each row of an embedding table) as integers q from -127 to 127 and one scale:
+           w ~ q * scale, scale = max |w| / 127; the rounding error of an entry is at most half a scale
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Tree = Any
 @partial(jax.tree_util.register_dataclass, data_fields=("numbers", "scale"), meta_fields=())
 @dataclass(frozen=True)
 class Quantised:
-    """numbers * scale. As far as layers use a matrix, it can be used as one: x @ W, and rows of a table W[ids]."""
+    """The matrix numbers * scale. Supports what layers do with a matrix: x @ W, and rows of a table W[ids]."""
 
     numbers: Array  # int8 [..., D, V]
-    scale: Array  # float32, of length 1 in the direction that is summed over
+    scale: Array  # float32 [..., 1, V], or [..., D, 1] for an embedding table
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,22 +38,22 @@ class Quantised:
         return self.numbers.ndim
 
     def astype(self, dtype: Any) -> Quantised:
-        """Itself: the type of its products is that of the other factor."""
+        """Returns itself: the dtype of a product is that of the other factor."""
         return self
 
     def __getitem__(self, ids: Array) -> Array:
         return self.numbers[ids] * self.scale[ids]
 
     def __rmatmul__(self, x: Array) -> Array:
-        """x W: [..., D] @ [D, V] -> [..., V]."""
+        """x W: x [..., D] @ W [D, V] -> [..., V]."""
         return self._product(x, 0)
 
     def as_table(self, x: Array) -> Array:
-        """x W^T, W being a table [V, D]: [..., D] -> [..., V]."""
+        """x W^T for a table W [V, D]: x [..., D] -> [..., V]."""
         return self._product(x, 1)
 
     def _product(self, x: Array, summed: int) -> Array:
-        """Summed in int32 over an axis of W. Each row of x is rounded like W:
+        """The product over axis `summed` of W, accumulated in int32. Each row of x is rounded like W:
 
         x ~ p * step, step = max |x| / 127;    x W ~ (p q) * step * scale
         """
@@ -64,7 +64,7 @@ class Quantised:
 
 
 def stored(params: Tree, precision: Precision) -> Tree:
-    """The parameters at the given precision, as stored."""
+    """Converts parameters to the given precision, for storage in memory."""
     match precision:
         case "bfloat16":
             return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
@@ -75,7 +75,7 @@ def stored(params: Tree, precision: Precision) -> Tree:
 
 
 def restored(params: Tree) -> Tree:
-    """The parameters as used in computation: int8 is converted back, except where the device multiplies in it."""
+    """Converts stored parameters for computation: int8 becomes float, except where the device multiplies int8."""
     is_quantised = lambda leaf: isinstance(leaf, Quantised)
 
     def used(path: tuple, leaf: Any) -> Any:
@@ -87,9 +87,9 @@ def restored(params: Tree) -> Tree:
 
 
 def _is_factor(path: tuple, leaf: Quantised) -> bool:
-    """Whether it is a matrix that layers only multiply with, or an embedding table; stacked blocks have one more axis.
+    """Whether the leaf is a matrix that layers only multiply by, or an embedding table.
 
-    The kernel of a convolution has three, too, and is no such matrix.
+    Matrices of stacked blocks have a third axis. The kernel of a convolution has three axes too, but is not a factor.
     """
     names = [str(getattr(key, "key", "")) for key in path]
     stacked = "blocks" in names and "stack" in names
@@ -103,6 +103,6 @@ def _quantised(path: tuple, leaf: Array) -> Array | Quantised:
 
 
 def _rounded(x: Array, axis: int) -> tuple[Array, Array]:
-    """Whole numbers, and their scale along an axis."""
+    """Rounds x to int8 -> integers, and their scale along an axis."""
     scale = jnp.max(jnp.abs(x), axis=axis, keepdims=True) / 127
     return jnp.round(x / jnp.where(scale > 0, scale, 1)).astype(jnp.int8), scale

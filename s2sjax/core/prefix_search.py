@@ -1,20 +1,20 @@
 """Prefix beam search for CTC (Graves 2012; Hannun et al. 2014): the most probable labels, not the best alignment.
 
-Each of K prefixes keeps two sums over the alignments of the frames so far that give it: those that end in a blank and
-those that end in its last label, because only the former may be followed by the same label as a new one.
+Each of K prefixes keeps two sums over its alignments with the frames so far: those that end in a blank and those that
+end in its last label. Only after a blank can the same label follow as a new one.
 
     blank_t(y) = p_t(blank) (blank_{t-1}(y) + label_{t-1}(y))
     label_t(y) = p_t(c) label_{t-1}(y)  +  p_t(c) (blank_{t-1}(x) + [c is not the last of x] label_{t-1}(x)),  y = x c
 
-A prefix that is reached from itself and from a shorter one in the beam is one prefix: the sums are added. After each
-frame the K best are kept, by
+If a prefix is reached both from itself and from a shorter one in the beam, the sums are added. After each frame the K
+prefixes with the best score are kept:
 
     score(y) = log p(y | frames) + weight log p_LM(y) + bonus |y|
 
-A beam wide enough for all prefixes is exact. All of it runs on the device, in one scan that is vmapped over a batch: a
-step costs K^2 L comparisons and one top-k of K V candidates, and no label is sent to the host before the end.
+A beam wide enough for all prefixes is exact. The whole search runs on the device, in one scan that is vmapped over a
+batch: a step costs K^2 L comparisons and one top-k of K V candidates.
 
-Letters: T frames, V symbols with the blank, K prefixes, L room for labels, C states of the language model.
+Letters: T frames, V symbols with the blank, K prefixes, L maximum number of labels, C states of the language model.
 """
 
 from typing import NamedTuple
@@ -31,25 +31,25 @@ class LanguageModel(NamedTuple):
     A symbol with log-probability -inf is forbidden.
     """
 
-    log_probs: Array  # [C, V]: of the next label; in the column of the blank, that the labels end here
-    following: Array  # int [C, V]: the state behind a label
+    log_probs: Array  # [C, V] of the next label; the column of the blank is the end of the labels
+    following: Array  # int [C, V] the state after a label
 
 
 class Found(NamedTuple):
-    """The prefixes that are left after the last frame, best first."""
+    """The prefixes in the beam after the last frame, best first."""
 
-    labels: Array  # [K, L], -1 behind the last label
+    labels: Array  # [K, L] padded with -1
     length: Array  # [K]
     log_prob: Array  # [K] log p(labels | frames): a lower bound, as alignments through dropped prefixes are missing
-    score: Array  # [K]; -inf: there are fewer than K prefixes
+    score: Array  # [K]; -inf for an empty entry
 
 
 class _Beam(NamedTuple):
     labels: Array  # [K, L]
     length: Array  # [K]
-    blank: Array  # [K] log of the sum of alignments that end in a blank
-    label: Array  # [K] and in the last label
-    state: Array  # [K] of the language model
+    blank: Array  # [K] log of the sum over alignments that end in a blank
+    label: Array  # [K] log of the sum over alignments that end in the last label
+    state: Array  # [K] state of the language model
     prior: Array  # [K] weight log p_LM + bonus |y|
 
 
@@ -63,7 +63,11 @@ def prefix_search(
     bonus: float = 0.0,
     blank: int = BLANK,
 ) -> Found:
-    """log_probs [T, V], of which the first `frames` are real. `room`: the most labels that a result may have."""
+    """Searches for the most probable labels of log_probs [T, V], whose first `frames` [] are real.
+
+    `width` is the beam K, `room` the maximum number of labels L, `weight` that of the language model and `bonus` the
+    reward per label.
+    """
     dtype = log_probs.dtype
     model = None if model is None else LanguageModel(*map(jnp.asarray, model))
     nothing = jnp.full(width, -jnp.inf, dtype)
@@ -87,7 +91,7 @@ def prefix_search(
 
 
 def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
-    """One frame: now [V]."""
+    """Advances the beam by one frame with log-probabilities now [V]."""
     (K, L), V = beam.labels.shape, len(now)
     symbols = jnp.arange(V)
     last = jnp.take_along_axis(beam.labels, jnp.maximum(beam.length - 1, 0)[:, None], axis=1)[:, 0]  # [K], -1: none
@@ -101,8 +105,8 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
         extended = extended + _weighted(weight, model.log_probs[beam.state].astype(now.dtype))
     extended = extended + bonus
 
-    # A prefix that another one of the beam grows into takes its sum.
-    child = _is_child(beam, jnp.isfinite(both))  # [K, K]: j is i and one label
+    # If prefix i grows into prefix j of the beam, j takes the sum.
+    child = _is_child(beam, jnp.isfinite(both))  # [K, K]: j is i plus one label
     merged = jnp.where(child, grown[:, jnp.maximum(last, 0)], -jnp.inf).max(axis=0)  # [K]: j has at most one parent
     taken = jnp.any(child[:, :, None] & same[None], axis=1)  # [K, V]
     grown = jnp.where(taken, -jnp.inf, grown)
@@ -130,12 +134,12 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
 
 
 def _weighted(weight: float | Array, log_probs: Array) -> Array:
-    """weight * log_probs, and 0 for a weight of 0: 0 times the -inf of a forbidden symbol is not a number."""
+    """weight * log_probs, and 0 for a weight of 0: 0 times the -inf of a forbidden symbol is NaN."""
     return jnp.where(weight == 0, 0, weight * log_probs)
 
 
 def _is_child(beam: _Beam, alive: Array) -> Array:
-    """[K, K]: whether prefix j is prefix i and one more label."""
+    """Whether prefix j is prefix i plus one label: [K, K] at [i, j]."""
     place = jnp.arange(beam.labels.shape[1])
     equal = (beam.labels[:, None] == beam.labels[None]) | (place >= beam.length[:, None, None])  # [K, K, L]
     longer = beam.length[None] == beam.length[:, None] + 1

@@ -1,4 +1,4 @@
-"""Matrix products: of many rows, of a few, and in two precisions, bfloat16 operands with float32 results."""
+"""Matrix products: of many rows or few, and of bfloat16 operands with float32 results."""
 
 from typing import Any
 
@@ -16,14 +16,17 @@ def at_least_float32(dtype):
 
 
 def product(x: Array, kernel: Any) -> Array:
-    """x W: [..., D] @ [D, V] -> [..., V]."""
+    """x W: x [..., D] @ kernel [D, V] -> [..., V]."""
     if x.ndim <= 2 or not device.multiplies_rows():
         return x @ kernel
     return (_rows(x) @ kernel).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def summed_products(xs: Array, ys: Array) -> Array:
-    """The sum of x^T y over all places: [..., D], [..., V] -> [D, V]; the gradient of W, if ys is that of xs W."""
+    """The sum of x^T y over all leading axes: xs [..., D], ys [..., V] -> [D, V].
+
+    If ys is the gradient of xs W, this is the gradient of W.
+    """
     if device.multiplies_rows():
         xs, ys = _rows(xs), _rows(ys)
     return jnp.einsum("...i,...o->io", xs, ys)
@@ -34,10 +37,10 @@ def _rows(array: Array) -> Array:
 
 
 def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
-    """x W with float32 accumulation and result, whatever the type of its operands: [..., D] @ [D, V] -> [..., V].
+    """x W with float32 accumulation and result for any dtype: x [..., D] @ kernel [D, V] -> [..., V].
 
-    The gradient is rounded to the operands' type before it is multiplied. Left to itself JAX would multiply a float32
-    gradient with a bfloat16 matrix, which XLA computes in TF32, at a fraction of the speed.
+    The gradient is rounded to the operands' dtype before it is multiplied. Otherwise JAX would multiply a float32
+    gradient by a bfloat16 matrix, which XLA computes in TF32, at a fraction of the speed.
     """
     if isinstance(kernel, Quantised):
         return x.astype(at_least_float32(x.dtype)) @ kernel
@@ -45,10 +48,10 @@ def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
 
 
 def product_with_table(x: Array, table: Array | Quantised) -> Array:
-    """x W^T in float32, W stored as a table [V, D]: [..., D] -> [..., V].
+    """x W^T in float32 for a table W [V, D]: x [..., D] -> [..., V].
 
-    A CPU copies the second operand of a product into another layout. Of a few rows, that costs as much as the product:
-    there the table comes first, and is read as it is stored.
+    A CPU copies the second operand of a product into another layout. For few rows, that costs as much as the product:
+    the table then comes first and is read as it is stored.
     """
     if isinstance(table, Quantised):
         return table.as_table(x.astype(at_least_float32(x.dtype)))

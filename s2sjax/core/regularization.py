@@ -12,13 +12,13 @@ from jax import Array
 from s2sjax.core.dropout import keep_mask
 
 STATE_MATRICES = ("state", "candidate")
-"""the weights of a cell that multiply its last state: see cells.py"""
+"""names of the weights of a cell that multiply its last state: see cells.py"""
 
 
 def drop_weights(key: Array, weights: Mapping[str, Array], rate: float) -> dict[str, Array]:
-    """DropConnect (Wan et al. 2013) of the matrices from state to state: M * keep / (1 - rate).
+    """Applies DropConnect (Wan et al. 2013) to the state-to-state matrices of a cell: M * keep / (1 - rate).
 
-    One mask serves all steps of all rows, so it is applied once, before the scan.
+    All steps of all rows share one mask, so it is applied once, before the scan.
     """
     found = dict(weights)
     for name in STATE_MATRICES:
@@ -29,9 +29,9 @@ def drop_weights(key: Array, weights: Mapping[str, Array], rate: float) -> dict[
 
 
 def drop_words(key: Array, ids: Array, embedded: Array, size: int, rate: float) -> Array:
-    """Dropout of whole words: every occurrence of a dropped word in the batch is zero (Gal and Ghahramani 2016).
+    """Drops whole words: every occurrence of a dropped word in the batch becomes zero (Gal and Ghahramani 2016).
 
-    ids [B, T], embedded [B, T, H]; size: V.
+    ids [B, T] words, embedded [B, T, H] their embeddings, size V -> [B, T, H].
     """
     return _dropped(keep_mask(key, (size,), rate)[ids][..., None], embedded, rate)
 
@@ -41,18 +41,19 @@ def _dropped(keep: Array, x: Array, rate: float) -> Array:
 
 
 def activation_penalty(states: Array, mask: Array) -> Array:
-    """The mean over H of h_t^2, summed over the real steps: [B, T, H], [B, T] -> scalar.
+    """Activation regularisation (AR): the mean over H of h_t^2, summed over real steps -> [].
 
-    AR: alpha times the mean of h^2 over all real steps.
+    states [B, T, H], mask [B, T] True for real steps.
     """
     squares = jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)
     return jnp.sum(jnp.where(mask, squares, 0))
 
 
 def temporal_penalty(states: Array, mask: Array) -> Array:
-    """The same of h_t - h_{t-1}, times T / (T - 1), since a row has one difference fewer than steps.
+    """Temporal activation regularisation (TAR): `activation_penalty` of h_t - h_{t-1}, times T / (T - 1) -> [].
 
-    TAR: of full segments, divided by the number of steps, it is the mean over all differences.
+    The factor makes up for the missing difference of each row: divided by the number of steps of full segments, the
+    result is the mean over all differences.
     """
     steps = states.shape[1]
     if steps < 2:

@@ -1,8 +1,8 @@
-"""Keeps the rows of a batch where they are, on a mesh of several devices.
+"""Sharding constraints on activations and parameters, for a mesh of several devices.
 
-A compiler that splits a program among devices chooses for itself which array of a product it moves. Where parameters
-are split too, it may gather the activations of all rows instead of one matrix. A model says once, where its activations
-pass from one part to the next, that their rows are split; what is between follows.
+The compiler chooses which operand of a product it moves between devices. If parameters are sharded too, it may gather
+the activations of all rows instead of one matrix. Models therefore constrain the sharding of activations that pass from
+one part to the next; the compiler derives the rest.
 """
 
 from typing import TypeVar
@@ -11,12 +11,12 @@ import jax
 from jax.sharding import AbstractMesh, PartitionSpec
 
 AXES = ("data", "fsdp")
-"""axes of a mesh that split the rows of a batch, see s2sjax/training/mesh.py"""
+"""mesh axes that shard the rows of a batch: see s2sjax/training/mesh.py"""
 Tree = TypeVar("Tree")
 
 
-def keep_rows_split(tree: Tree, axis: int = 0) -> Tree:
-    """The same arrays, their dimension `axis` split over data and fsdp. Outside of `jax.set_mesh`: unchanged."""
+def constrain_batch_sharding(tree: Tree, axis: int = 0) -> Tree:
+    """Constrains dimension `axis` of each array to be sharded over data and fsdp. No effect outside `jax.set_mesh`."""
     mesh = _mesh()
     if mesh is None:
         return tree
@@ -33,22 +33,22 @@ def keep_rows_split(tree: Tree, axis: int = 0) -> Tree:
 
 
 def gather_whole(tree: Tree) -> Tree:
-    """Parameters that no tensor axis splits, all of them on every device: the gradient is scattered again."""
+    """Gathers parameters that no tensor axis shards on every device; their gradients are scattered again."""
     if _mesh() is None:
         return tree
     return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, PartitionSpec()), tree)
 
 
 def gather_for_loop(parameters: Tree) -> Tree:
-    """The parameters of a loop over time, whole: they are gathered once before it, not in each step.
+    """Gathers the parameters of a loop over time once before it, rather than in each step.
 
-    Where a tensor axis may split them, they stay as they are.
+    On a mesh with a tensor axis, the parameters stay sharded.
     """
     mesh = _mesh()
     return parameters if mesh is None or mesh.shape.get("tensor", 1) > 1 else gather_whole(parameters)
 
 
 def _mesh() -> AbstractMesh | None:
-    """The mesh of `jax.set_mesh`, if it splits rows and parameters."""
+    """The mesh of `jax.set_mesh`, if it shards rows and parameters, else None."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if set(AXES) <= set(mesh.axis_names) and mesh.shape["fsdp"] > 1 else None

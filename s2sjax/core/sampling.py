@@ -9,8 +9,8 @@ A token is drawn from softmax(log_probs / temperature), truncated in this order:
 min_p keeps ties; top_p and top_k break them in favour of the smaller token. The score and the log-probability of a
 sample are those of the model's full distribution.
 
-Token t of sample i of a sentence is drawn with fold_in(fold_in(its key, i), t), so a sample depends on the key of its
-sentence, and on nothing else in its batch.
+Token t of sample i of a sentence is drawn with fold_in(fold_in(key, i), t), where key is that of the sentence. So a
+sample does not depend on the other sentences of its batch.
 """
 
 import jax
@@ -20,11 +20,11 @@ from jax import Array
 from s2sjax.core.beams import Beams, State, Step
 from s2sjax.core.constraints import DEAD
 from s2sjax.core.hypotheses import Hypotheses
-from s2sjax.core.search import Search, decode_loop, run_loop
+from s2sjax.core.search import DecodingLoop, decode_loop, run_loop
 
 
 def sample(step: Step | Beams, state: State, limit: Array, length: int, keys: Array, **options) -> Hypotheses:
-    """Samples as they are drawn. Options are those of `sampling_loop`."""
+    """Draws samples, in the order of their numbers. Arguments are those of `sampling_loop`."""
     return run_loop(sampling_loop(step, state, limit, length, keys, **options))[0]
 
 
@@ -41,8 +41,11 @@ def sampling_loop(
     top_p: float = 1.0,
     min_p: float = 0.0,
     **options,
-) -> Search:
-    """`count` samples per sentence, keys [B], limit [B]. Options are those of `search.decode_loop`."""
+) -> DecodingLoop:
+    """The loop that draws `count` samples per sentence, with a key for each sentence, keys [B].
+
+    Other arguments and options are those of `search.decode_loop`.
+    """
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 
@@ -56,7 +59,7 @@ def sampling_loop(
 
 
 def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:
-    """[V] with DEAD for removed tokens; the rest is not normalised. The defaults remove nothing."""
+    """Sets removed tokens of log_probs [V] to DEAD, without normalising the rest. The defaults remove nothing."""
     if (top_k and top_k < len(log_probs)) or top_p < 1:
         order = jnp.argsort(-log_probs, stable=True)
         ranked = log_probs[order]
@@ -64,7 +67,7 @@ def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float
             ranked = jnp.where(jnp.arange(len(ranked)) < top_k, ranked, DEAD)
         if top_p < 1:
             p = jax.nn.softmax(ranked)
-            ranked = jnp.where(jnp.cumsum(p) - p < top_p, ranked, DEAD)  # the more likely tokens are not enough
+            ranked = jnp.where(jnp.cumsum(p) - p < top_p, ranked, DEAD)  # more likely tokens do not reach p
         log_probs = jnp.zeros_like(log_probs).at[order].set(ranked)
     if min_p > 0:
         log_probs = jnp.where(log_probs >= jnp.max(log_probs) + jnp.log(min_p), log_probs, DEAD)

@@ -1,8 +1,8 @@
 """Scheduled sampling (Bengio et al. 2015): during training the decoder reads the true token with probability p,
-else its own output.
+otherwise its own output.
 
-Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are <sos> y1 y2 ..., what teacher forcing reads;
-`truth` [B, T] says where it is read here too. The choice and the tokens are whole numbers: no gradient flows through.
+Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are the inputs of teacher forcing, <sos> y1 y2 ...;
+`truth` [B, T] is True where the decoder reads them. Tokens are integers, so no gradient flows through them.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
 
 
 def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -> Array:
-    """p at update i, never below `floor`.
+    """The probability p at update i = `step` [], never below `floor`.
 
     constant  k        linear  1 - i / k        exponential  k^i        inverse_sigmoid  k / (k + exp(i / k))
     """
@@ -31,17 +31,20 @@ def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -
         case "exponential":
             p = k**i
         case "inverse_sigmoid":
-            p = jax.nn.sigmoid(jnp.log(k) - i / k)  # the same, and exp cannot overflow
+            p = jax.nn.sigmoid(jnp.log(k) - i / k)  # equal, and exp cannot overflow
     return jnp.clip(p, floor, 1)
 
 
 def choose_truth(key: Array, p: Array, shape: tuple[int, int]) -> Array:
-    """[B, T]: an independent choice for each token. The first input, <sos>, is always true."""
+    """Draws `truth` [B, T] with probability p, independently for each token. The first input, <sos>, is always true."""
     return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
 
 
 def own_output(logits: Array, key: Array | None) -> Array:
-    """The model's next token [...]: the most likely one or, with a key, a sampled one; never <pad> or <sos>."""
+    """The model's next token, the most likely one or, with a key, a sampled one: logits [..., V] -> [...].
+
+    <pad> and <sos> are never chosen.
+    """
     ids = jnp.arange(logits.shape[-1])
     written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
     token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)
@@ -56,9 +59,12 @@ def step_by_step(
     key: Array,
     drawn: bool,
 ) -> Array:
-    """Each output may be the next input, all inside one `lax.scan`: the logits of every step [B, T, V].
+    """Runs the decoder in one `lax.scan`, where an output may be the next input -> logits of every step [B, T, V].
 
-    step(state, token [B], key) -> state, logits [B, V], `key` for its dropout.
+    step: step(state, token [B], key) -> state, logits [B, V]; `key` is for its dropout
+    inputs: [B, T] inputs of teacher forcing
+    truth: [B, T] True where they are read
+    drawn: whether outputs are sampled, rather than the most likely ones
     """
 
     def body(carry, now):
@@ -73,7 +79,7 @@ def step_by_step(
 
 
 def mixed(inputs: Array, truth: Array, logits: Array, key: Array | None) -> Array:
-    """The inputs of the second of two passes (Mihaylova and Martins 2019), `logits` [B, T, V] being the first one's.
+    """The inputs [B, T] of the second of two passes (Mihaylova and Martins 2019); logits [B, T, V] of the first pass.
 
     inputs <sos> a b, truth 1 1 0, the first pass writes a c d  ->  <sos> a c
     """

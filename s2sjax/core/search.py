@@ -1,40 +1,41 @@
-"""Search for the most likely outputs of a model.
+"""Searches for the most likely outputs of a model.
 
 Letters: B batch, K beam, G groups of W = K / G, V vocabulary, S source, L maximum output length, <eos> included.
 
 Specification
 -------------
-- A *hypothesis* is a sequence of tokens that ends with <eos>, at most `limit` tokens long (<eos> counted;
-  `limit` may differ from sentence to sentence). Its log-probability is the sum of those of its tokens, <eos>
-  included: just what teacher forcing gives it. <pad> and <sos> are never written, yet keep their probability.
-- Its *score* is log-probability / penalty(length) + coverage, length in tokens with <eos> (Wu et al. 2016):
+- A *hypothesis* is a sequence of tokens that ends with <eos>, at most `limit` tokens long, <eos> included. `limit` may
+  differ between sentences. The log-probability of a hypothesis is the sum over its tokens, <eos> included: the same as
+  with teacher forcing. <pad> and <sos> are never written, but keep their probability.
+- The *score* is log-probability / penalty(length) + coverage, where the length includes <eos> (Wu et al. 2016):
       none  1        mean  length        gnmt  ((5 + length) / 6)^alpha
-      coverage       beta * sum over the source of ln(min(1, attention it received in all)), 0 where beta is 0
-- *Constraints* (s2sjax/core/constraints.py) forbid continuations: they never change the log-probability or the score
-  of what remains. The one exception is the repetition penalty, which multiplies the log-probability of a token that
-  was written before: it changes ranks and scores, and never the log-probability that is reported.
+      coverage       beta * sum over source positions of ln(min(1, total attention received)), 0 if beta is 0
+- *Constraints* (s2sjax/core/constraints.py) forbid continuations, without changing the log-probability or the score of
+  the others. The only exception is the repetition penalty, which multiplies the log-probability of a token that was
+  written before: it changes ranks and scores, but not the reported log-probability.
 - The beam holds K live prefixes. Each step ranks all K * V continuations by log-probability. Those among the best K
   that end with <eos> are finished, and kept if they are among the K best finished ones by score; the best K of the
-  others live on. At the last position <eos> is the only continuation, at its true log-probability, so every hypothesis
-  ends.
+  others stay live. At the last position <eos> is the only continuation, at its true log-probability, so every
+  hypothesis ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
-      bound  no live prefix can still enter its n best: a prefix of log-probability s reaches at most s / penalty(l)
-             for a length l from the next to `limit`, whichever is larger, for s only falls and coverage is at most 0
+      bound  no live prefix can still enter the n best. The score of a prefix of log-probability s is at most the
+             larger of s / penalty(next length) and s / penalty(limit), as s only falls and coverage is at most 0
       first  K hypotheses are finished
-      never  at its limit alone
-  From then on nothing of it changes, so neighbours in the batch, their number and their lengths do not matter.
+      never  only at the limit
+  A sentence that is done does not change, so its neighbours in the batch do not affect it.
 - *Groups* (diverse beam search, Vijayakumar et al. 2018) are G beams of W, advanced one after the other. A group ranks
-  a continuation `diversity` lower for each prefix of the groups before it that lives on with that token at that step;
-  scores are not touched. The n best of all groups are reported, none twice.
+  a continuation `diversity` lower for each prefix of earlier groups that stays live with that token at that step;
+  scores are unchanged. The n best of all groups are returned, without duplicates.
 - Ties go to the older hypothesis, then to the lower beam, then to the smaller token.
-- K = 1 is greedy search when the penalty is `none`; with another, it goes on past a first <eos> while a longer
-  hypothesis could win.
+- K = 1 is greedy search if the penalty is `none`; with another penalty, it continues past the first <eos> while a
+  longer hypothesis could win.
 
-A model is seen as `step(state, token [B]) -> state, logits [B, V], attention`, or as `Beams`: see beams.py. A search is
-three functions, so that it can run to its end (`run_loop`) or in the slots of continuous_batching.py.
+A model is a function `step(state, token [B]) -> state, logits [B, V], attention`, or `Beams`: see beams.py. A search
+consists of three functions, so that it can run to its end (`run_loop`) or in the slots of continuous_batching.py.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -51,6 +52,7 @@ from s2sjax.core.hypotheses import (
     empty_tree,
     gather,
     gather_entries,
+    only,
     record_step,
     unique,
 )
@@ -61,11 +63,11 @@ Penalty = Literal["none", "mean", "gnmt"]
 Stop = Literal["bound", "first", "never"]
 
 UNCONSTRAINED = compose(())
-UNSEEN = 1e-10  # the attention that a source position has at least received: its logarithm is finite
+UNSEEN = 1e-10  # minimum attention of a source position, so that its logarithm is finite
 
 
 def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
-    """The divisor of a hypothesis's log-probability."""
+    """The divisor of the log-probability of hypotheses of the given length [...]: [...]."""
     length = length.astype(jnp.float32)
     match penalty:
         case "none":
@@ -76,66 +78,57 @@ def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
             return ((5 + length) / 6) ** alpha
 
 
-class Search(NamedTuple):
-    """A decoding loop. Its state has `done`, and any other leaves; each has equally many rows for every sentence."""
+class DecodingLoop(NamedTuple):
+    """The functions of a decoding loop.
 
-    init: Callable[[], Any]
-    advance: Callable[[Any], Any]
-    """writes one token; a sentence that is done does not change"""
-    result: Callable[[Any], tuple[Hypotheses, Tree | None]]
+    The state is a NamedTuple with a field `done`. Every leaf has the same number of rows for each sentence.
+    """
+
+    init: Callable[[], Any]  # makes the initial state
+    advance: Callable[[Any], Any]  # writes one token; sentences that are done do not change
+    result: Callable[[Any], tuple[Hypotheses, Tree | None]]  # extracts the result from the last state
 
 
-def run_loop(search: Search) -> tuple[Hypotheses, Tree | None]:
+def run_loop(search: DecodingLoop) -> tuple[Hypotheses, Tree | None]:
+    """Runs a decoding loop until all sentences are done."""
     last = lax.while_loop(lambda loop: ~jnp.all(loop.done), advance_some(search.advance), search.init())
     return search.result(last)
 
 
 def advance_some(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """As many tokens as the device writes between two checks of whether all sentences are done."""
+    """Repeats `advance` for as many tokens as the device writes between checks whether all sentences are done."""
     tokens = device.tokens_per_check()
     return advance if tokens == 1 else lambda loop: lax.fori_loop(0, tokens, lambda _, now: advance(now), loop)
 
 
 def limit_of_each(limit: Array | int, state: State, length: int) -> Array:
-    """[B]: the limit of each sentence, if one number is given for all."""
+    """The limit of each sentence [B], from limits [B] or one number for all; every leaf of `state` is [B, ...]."""
     limits = jnp.asarray(limit)
     if not jnp.issubdtype(limits.dtype, jnp.integer):
         raise ValueError(f"limit is of type {limits.dtype}: give whole numbers")
     if not isinstance(limits, jax.core.Tracer) and limits.size and int(limits.max()) > length:
-        raise ValueError(f"limit {int(limits.max())} is above length {length}, the places of a hypothesis: lower it")
+        raise ValueError(f"limit {int(limits.max())} is above length {length}, the maximum output length: lower it")
     if limits.ndim > 1:
-        raise ValueError(f"limit has shape {limits.shape}: give one number, or one for each sentence")
+        raise ValueError(f"limit has shape {limits.shape}: give one number, or one per sentence")
     if limits.ndim == 1:
         return limits
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(state)]
     if not rows:
-        raise ValueError("limit is one number, and the state has no arrays that tell how many sentences there are")
+        raise ValueError("limit is one number, but the state has no arrays to count sentences by: give limits [B]")
     return jnp.full(rows[0], limits)
 
 
-def check_beam(width: int, nbest: int, groups: int, penalty: str, stop: str) -> None:
-    for name, value, kind in (("penalty", penalty, Penalty), ("stop", stop, Stop)):
-        if value not in get_args(kind):
-            raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(get_args(kind))}")
-    if width < 1:
-        raise ValueError(f"width {width} is below 1: it is the number of prefixes of the beam")
-    if not 1 <= nbest <= width:
-        raise ValueError(f"nbest {nbest} is not from 1 to width {width}: raise the width or lower nbest")
-    if groups < 1 or width % groups:
-        raise ValueError(f"groups {groups} does not divide width {width}: change one of them")
-
-
 def written_at(t: Array, table: Array, token: Array) -> Array:
-    """table[b, k, t[b]] = token[b, k]: [B], [B, K, L], [B, K]; beyond L nothing is written."""
+    """Sets table[b, k, t[b]] = token[b, k]: t [B], table [B, K, L], token [B, K]. Positions beyond L are dropped."""
     here = jnp.arange(table.shape[2]) == t[:, None, None]
     return jnp.where(here, token[..., None], table)
 
 
-# -------------------------------------------------------------------------- one token at a time
+# ----------------------------------------------------------------------- independent outputs
 
 
 class DecodeState(NamedTuple):
-    """What `decode_loop` carries."""
+    """The state of `decode_loop`."""
 
     t: Array  # [B] tokens written so far
     state: State
@@ -157,10 +150,12 @@ def decode_loop(
     constraint: Constraint = UNCONSTRAINED,
     penalty: Penalty = "none",
     alpha: float = 0.6,
-) -> Search:
-    """Writes `copies` independent outputs per sentence, token by token.
+) -> DecodingLoop:
+    """The loop that writes `copies` independent outputs per sentence, token by token.
 
-    choose(log_probs [B, n, V], t [B]) -> token [B, n]; limit, of all sentences or [B], is at most length.
+    state: every leaf [B, ...]
+    limit: maximum output length of all sentences, or of each [B]; at most `length`
+    choose: choose(log_probs [B, n, V], t [B]) -> token [B, n]
     """
     limit = limit_of_each(limit, state, length)
     shape = (len(limit), copies)
@@ -190,191 +185,230 @@ def decode_loop(
         return DecodeState(t, state, token, tokens, loop.lengths + live, log_probs, done)
 
     def result(loop: DecodeState) -> tuple[Hypotheses, None]:
-        # Outputs that the model or a constraint makes impossible are not hypotheses.
+        # Outputs with probability 0, or that violate a constraint, are not hypotheses.
         exists = (loop.lengths > 0) & (loop.log_probs > DEAD / 2)
         scores = loop.log_probs / length_penalty(penalty, alpha, loop.lengths)
-        found = Hypotheses(
-            jnp.where(exists[..., None], loop.tokens, PAD), jnp.where(exists, loop.lengths, 0),
-            jnp.where(exists, scores, -jnp.inf), jnp.where(exists, loop.log_probs, -jnp.inf),
-        )  # fmt: skip
-        return found, None
+        return only(Hypotheses(loop.tokens, loop.lengths, scores, loop.log_probs), exists), None
 
-    return Search(init, advance, result)
+    return DecodingLoop(init, advance, result)
 
 
 def argmax_token(log_probs: Array, t: Array) -> Array:
+    """Chooses the most likely token: log_probs [B, n, V] -> [B, n]."""
     return jnp.argmax(log_probs, axis=-1)
 
 
 def greedy(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> Hypotheses:
-    """The likeliest token at every step, until <eos>: one hypothesis a sentence. Options are those of `decode_loop`."""
+    """Greedy search: the most likely token at every step, one hypothesis per sentence. Options: see `decode_loop`."""
     return run_loop(decode_loop(step, state, limit, length, argmax_token, **options))[0]
 
 
-# ----------------------------------------------------------------------------------- many prefixes
+# ----------------------------------------------------------------------------------- beam search
+
+
+class BeamOptions(NamedTuple):
+    """Options of a beam search: see the specification above."""
+
+    width: int  # number K of prefixes in the beam, at least nbest
+    nbest: int = 1  # number n of hypotheses to return per sentence
+    penalty: Penalty = "none"  # length penalty of the score
+    alpha: float = 0.6  # exponent of the length penalty gnmt
+    stop: Stop = "bound"  # rule by which a sentence is done before its limit
+    coverage: float = 0.0  # weight beta of the coverage; requires source_mask, and a model with attention
+    source_mask: Array | None = None  # [B, S] True for real source positions
+    constraint: Constraint = UNCONSTRAINED  # constraint on the tokens
+    groups: int = 1  # number G of groups of diverse beam search, which divides the width
+    diversity: float = 0.0  # penalty for a token that earlier groups have chosen
+    record: bool = False  # whether to return the tree of all ranked continuations
+
+    def check(self) -> None:
+        """Raises ValueError for options that are out of range."""
+        for name, value, kind in (("penalty", self.penalty, Penalty), ("stop", self.stop, Stop)):
+            if value not in get_args(kind):
+                raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(get_args(kind))}")
+        if self.width < 1:
+            raise ValueError(f"width {self.width} is below 1: give the number of prefixes in the beam")
+        if not 1 <= self.nbest <= self.width:
+            raise ValueError(f"nbest {self.nbest} is not from 1 to width {self.width}: raise the width or lower nbest")
+        if self.groups < 1 or self.width % self.groups:
+            raise ValueError(f"groups {self.groups} does not divide width {self.width}: change one of them")
+        if self.coverage and self.source_mask is None:
+            raise ValueError("coverage requires source_mask, [B, S]: give it, or leave coverage out")
 
 
 class BeamState(NamedTuple):
-    """What the loop of a beam search carries. Live prefixes and finished hypotheses, each sorted, best first.
+    """The state of a beam search: live prefixes and finished hypotheses, both sorted, best first.
 
-    R = B * G rows: each group of a sentence is a beam of its own.
+    R = B * G rows: each group of a sentence is a separate beam.
     """
 
     t: Array  # [R] tokens written so far
-    state: State  # of K prefixes a sentence
-    coverage: Any  # [B, K, S] the attention received so far
+    state: State  # of the model, for K prefixes per sentence
+    coverage: Any  # [B, K, S] the attention received so far, or None
     token: Array  # [R, W] the last token
     prefixes: Array  # [R, W, L]
-    ranks: Array  # [R, W] what the prefixes are ranked by: their log-probability, unless a constraint reweighs
+    ranks: Array  # [R, W] what prefixes are ranked by: the log-probability, unless a constraint changes it
     log_probs: Array  # [R, W]
-    finished: Hypotheses  # W a row
+    finished: Hypotheses  # [R, W, ...]
     done: Array  # [R]
     tree: Tree | None
 
 
-def beam_search(
-    step: Step | Beams,
-    state: State,
-    limit: Array | int,
-    length: int,
-    *,
-    width: int,
-    nbest: int = 1,
-    penalty: Penalty = "none",
-    alpha: float = 0.6,
-    stop: Stop = "bound",
-    coverage: float = 0.0,
-    source_mask: Array | None = None,
-    constraint: Constraint = UNCONSTRAINED,
-    groups: int = 1,
-    diversity: float = 0.0,
-) -> Hypotheses:
-    """Beam search as specified above: the `nbest` best of each sentence, best first.
-
-    state: every leaf [B, ...]. limit: of all sentences, or [B], at most `length`, the places of a hypothesis.
-    width: the beam K, at least nbest. penalty, alpha and coverage (beta): of the score; coverage requires `source_mask`
-    [B, S] and a model with attention. groups, which divide the width, and diversity: of diverse beam search.
-    """
-    return beam_search_with_tree(
-        step, state, limit, length, width=width, nbest=nbest, penalty=penalty, alpha=alpha, stop=stop,
-        coverage=coverage, source_mask=source_mask, constraint=constraint, groups=groups, diversity=diversity,
-    )[0]  # fmt: skip
+def beam_search(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> Hypotheses:
+    """The `nbest` best hypotheses of each sentence, best first. Arguments are those of `beam_loop`."""
+    return beam_search_with_tree(step, state, limit, length, **options)[0]
 
 
 def beam_search_with_tree(
-    step: Step | Beams, state: State, limit: Array | int, length: int, *, width: int, record: bool = False, **options
+    step: Step | Beams, state: State, limit: Array | int, length: int, **options
 ) -> tuple[Hypotheses, Tree | None]:
-    """`beam_search`, whose other options it takes; with `record`, also the tree of all continuations it has ranked."""
-    return run_loop(beam_loop(step, state, limit, length, width=width, record=record, **options))
+    """The result of `beam_search` and, with record=True, the tree of all ranked continuations."""
+    return run_loop(beam_loop(step, state, limit, length, **options))
 
 
-def beam_loop(
-    step: Step | Beams,
-    state: State,
-    limit: Array | int,
-    length: int,
-    *,
-    width: int,
-    nbest: int = 1,
-    penalty: Penalty = "none",
-    alpha: float = 0.6,
-    stop: Stop = "bound",
-    coverage: float = 0.0,
-    source_mask: Array | None = None,
-    constraint: Constraint = UNCONSTRAINED,
-    groups: int = 1,
-    diversity: float = 0.0,
-    record: bool = False,
-) -> Search:
-    """The loop of `beam_search`: its result has n hypotheses per sentence and, with `record`, the tree."""
-    check_beam(width, nbest, groups, penalty, stop)
-    if coverage and source_mask is None:
-        raise ValueError("coverage requires source_mask, [B, S]: give it, or leave coverage out")
+def beam_loop(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> DecodingLoop:
+    """The loop of a beam search.
+
+    state: every leaf [B, ...]
+    limit: maximum output length of all sentences, or of each [B]; at most `length`
+    options: the fields of `BeamOptions`
+    """
+    chosen = BeamOptions(**options)
+    chosen.check()
     limit = limit_of_each(limit, state, length)
-    sentences, W = len(limit), width // groups
-    beams = as_beams(step)
-    by_row = lambda x: x.reshape(sentences * groups, W, *x.shape[2:])
-    by_sentence = lambda x: x.reshape(sentences, width, *x.shape[2:])
-    limits = jnp.repeat(limit, groups)
-    penalised = lambda log_probs, length: log_probs / length_penalty(penalty, alpha, length)
+    beam = _Beam(as_beams(step), chosen, length, limit, jnp.repeat(limit, chosen.groups))
+    return DecodingLoop(partial(_init, beam, state), partial(_advance, beam), partial(_result, beam))
 
-    def advance(loop: BeamState) -> BeamState:
-        state, logits, attention = beams.step(loop.state, by_sentence(loop.token))
-        t = loop.t + 1
-        own = jax.nn.log_softmax(logits)  # [B, K, V]
-        allowed = permitted(constraint, own, by_sentence(loop.prefixes), loop.t[::groups], limit)
-        # 2W are enough: at most W of them end, which leaves W live ones.
-        ranks, parents, tokens = best_continuations(
-            by_sentence(loop.ranks)[..., None] + allowed, 2 * W, groups, diversity
-        )
-        log_probs = gather(loop.log_probs, parents) + gather_entries(by_row(own), parents, tokens)
-        prefixes = written_at(loop.t, gather(loop.prefixes, parents), tokens)
 
-        ends = tokens == EOS  # [R, 2W]
-        finishing = ends & (jnp.arange(2 * W) < W) & (ranks > DEAD / 2)
-        scores = penalised(ranks, t[:, None])
-        seen = None
-        if coverage:
-            assert attention is not None and source_mask is not None, "coverage requires attention and source_mask"
-            seen = loop.coverage + attention
-            received = jnp.log(jnp.clip(seen, UNSEEN, 1))
-            scores += gather(by_row(coverage * jnp.sum(received, axis=-1, where=source_mask[:, None])), parents)
-        found = Hypotheses(prefixes, jnp.broadcast_to(t[:, None], ends.shape), scores, log_probs)
-        finished = add_finished(loop.finished, found, finishing & ~loop.done[:, None])
+class _Beam(NamedTuple):
+    """The constants of a beam search."""
 
-        order = top_k_small(~ends, W)  # the best W that do not end
-        ranked = Tree(parents, tokens, ranks, finishing, order)
-        tree = record_step(loop.tree, loop.t, ranked, loop.done) if loop.tree else None
-        ranks = jnp.where(ends, DEAD, ranks)
-        ranks, log_probs, parents, tokens, prefixes = (
-            gather(x, order) for x in (ranks, log_probs, parents, tokens, prefixes)
-        )
-        first_of_group = jnp.arange(len(parents))[:, None] % groups * W
-        origin = by_sentence(parents + first_of_group)
-        state = beams.reorder(state, origin)
-        seen = None if seen is None else gather(seen, origin)
+    model: Beams
+    options: BeamOptions
+    length: int  # L
+    limit: Array  # [B]
+    limits: Array  # [R] the limit of each row
 
-        match stop:
-            case "bound":
-                best = ranks.max(1)
-                reach = jnp.maximum(penalised(best, t + 1), penalised(best, limits))
-                enough = reach <= finished.scores[:, min(nbest, W) - 1]
-            case "first":
-                enough = finished.lengths[:, -1] > 0
-            case "never":
-                enough = jnp.zeros_like(loop.done)
-        done = loop.done | (t >= limits) | enough
-        return BeamState(t, state, seen, tokens, prefixes, ranks, log_probs, finished, done, tree)
+    @property
+    def group_width(self) -> int:
+        """W, the number of prefixes in a group."""
+        return self.options.width // self.options.groups
 
-    def init() -> BeamState:
-        rows = sentences * groups
-        nothing = jnp.full((rows, W), -jnp.inf)
-        empty = jnp.full((rows, W, length), PAD, jnp.int32)
-        # There is one prefix, the empty one; all other places are dead.
-        ranks = jnp.full((rows, W), DEAD).at[:, 0].set(0)
-        return BeamState(
-            t=jnp.zeros(rows, jnp.int32),
-            state=beams.tile(state, width),
-            coverage=jnp.zeros((sentences, width, source_mask.shape[1]))
-            if coverage and source_mask is not None
-            else None,
-            token=jnp.full((rows, W), SOS, jnp.int32),
-            prefixes=empty,
-            ranks=ranks,
-            log_probs=ranks,
-            finished=Hypotheses(empty, jnp.zeros((rows, W), jnp.int32), nothing, nothing),
-            done=limits < 1,
-            tree=empty_tree(rows, length, W) if record else None,
-        )
+    def by_row(self, x: Array) -> Array:
+        """[B, K, ...] -> [R, W, ...]."""
+        return x.reshape(len(self.limits), self.group_width, *x.shape[2:])
 
-    def result(loop: BeamState) -> tuple[Hypotheses, Tree | None]:
-        found = jax.tree.map(by_sentence, loop.finished)
-        if groups > 1:
-            found = unique(found)
-        tree = jax.tree.map(lambda leaf: leaf.reshape(sentences, groups, *leaf.shape[1:]), loop.tree)
-        return jax.tree.map(lambda leaf: leaf[:, :nbest], found), tree
+    def by_sentence(self, x: Array) -> Array:
+        """[R, W, ...] -> [B, K, ...]."""
+        return x.reshape(len(self.limit), self.options.width, *x.shape[2:])
 
-    return Search(init, advance, result)
+    def penalised(self, log_probs: Array, length: Array) -> Array:
+        """The score without coverage."""
+        return log_probs / length_penalty(self.options.penalty, self.options.alpha, length)
+
+
+class _Continuations(NamedTuple):
+    """Continuations of the live prefixes, J per row."""
+
+    ranks: Array  # [R, J]
+    parents: Array  # [R, J] the prefix that is continued
+    tokens: Array  # [R, J]
+    log_probs: Array  # [R, J]
+    prefixes: Array  # [R, J, L] the new token included
+
+
+def _init(beam: _Beam, state: State) -> BeamState:
+    o, shape = beam.options, (len(beam.limits), beam.group_width)
+    nothing = jnp.full(shape, -jnp.inf)
+    empty = jnp.full((*shape, beam.length), PAD, jnp.int32)
+    # There is one prefix, the empty one; all other entries are dead.
+    ranks = jnp.full(shape, DEAD).at[:, 0].set(0)
+    seen = None
+    if o.coverage and o.source_mask is not None:
+        seen = jnp.zeros((len(beam.limit), o.width, o.source_mask.shape[1]))
+    return BeamState(
+        t=jnp.zeros(shape[0], jnp.int32),
+        state=beam.model.tile(state, o.width),
+        coverage=seen,
+        token=jnp.full(shape, SOS, jnp.int32),
+        prefixes=empty,
+        ranks=ranks,
+        log_probs=ranks,
+        finished=Hypotheses(empty, jnp.zeros(shape, jnp.int32), nothing, nothing),
+        done=beam.limits < 1,
+        tree=empty_tree(shape[0], beam.length, shape[1]) if o.record else None,
+    )
+
+
+def _advance(beam: _Beam, loop: BeamState) -> BeamState:
+    """Writes one token: ranks continuations, adds those that end to the finished ones, and keeps the best W others."""
+    W, t = beam.group_width, loop.t + 1
+    state, logits, attention = beam.model.step(loop.state, beam.by_sentence(loop.token))
+    ranked = _rank(beam, loop, logits)
+    ends = ranked.tokens == EOS  # [R, 2W]
+    finishing = ends & (jnp.arange(2 * W) < W) & (ranked.ranks > DEAD / 2)
+    scores = beam.penalised(ranked.ranks, t[:, None])
+    seen = None
+    if beam.options.coverage:
+        seen, covered = _cover(beam.options, loop.coverage, attention)
+        scores += gather(beam.by_row(covered), ranked.parents)
+    new = Hypotheses(ranked.prefixes, jnp.broadcast_to(t[:, None], ends.shape), scores, ranked.log_probs)
+    finished = add_finished(loop.finished, new, finishing & ~loop.done[:, None])
+
+    order = top_k_small(~ends, W)  # the best W that do not end
+    record = Tree(ranked.parents, ranked.tokens, ranked.ranks, finishing, order)
+    tree = record_step(loop.tree, loop.t, record, loop.done) if loop.tree else None
+    ranked = ranked._replace(ranks=jnp.where(ends, DEAD, ranked.ranks))
+    live = _Continuations(*(gather(x, order) for x in ranked))
+    first_of_group = jnp.arange(len(live.parents))[:, None] % beam.options.groups * W
+    origin = beam.by_sentence(live.parents + first_of_group)
+    state = beam.model.reorder(state, origin)
+    seen = None if seen is None else gather(seen, origin)
+    done = loop.done | (t >= beam.limits) | _stops(beam, t, live.ranks, finished)
+    return BeamState(t, state, seen, live.tokens, live.prefixes, live.ranks, live.log_probs, finished, done, tree)
+
+
+def _rank(beam: _Beam, loop: BeamState, logits: Array) -> _Continuations:
+    """The best 2W continuations of each row, best first: at most W of them end, which leaves W live ones."""
+    o = beam.options
+    own = jax.nn.log_softmax(logits)  # [B, K, V]
+    allowed = permitted(o.constraint, own, beam.by_sentence(loop.prefixes), loop.t[:: o.groups], beam.limit)
+    candidates = beam.by_sentence(loop.ranks)[..., None] + allowed
+    ranks, parents, tokens = best_continuations(candidates, 2 * beam.group_width, o.groups, o.diversity)
+    log_probs = gather(loop.log_probs, parents) + gather_entries(beam.by_row(own), parents, tokens)
+    prefixes = written_at(loop.t, gather(loop.prefixes, parents), tokens)
+    return _Continuations(ranks, parents, tokens, log_probs, prefixes)
+
+
+def _cover(options: BeamOptions, seen: Array, attention: Array | None) -> tuple[Array, Array]:
+    """Adds attention [B, K, S] to that received so far -> the sum [B, K, S], coverage of the prefixes [B, K]."""
+    if attention is None or options.source_mask is None:
+        raise ValueError("coverage requires source_mask and a model with attention: leave coverage out")
+    seen = seen + attention
+    received = jnp.log(jnp.clip(seen, UNSEEN, 1))
+    return seen, options.coverage * jnp.sum(received, axis=-1, where=options.source_mask[:, None])
+
+
+def _stops(beam: _Beam, t: Array, ranks: Array, finished: Hypotheses) -> Array:
+    """Whether the stop rule ends each row, after t [R] tokens, with live prefixes of ranks [R, W]: [R]."""
+    match beam.options.stop:
+        case "bound":
+            best = ranks.max(1)
+            reach = jnp.maximum(beam.penalised(best, t + 1), beam.penalised(best, beam.limits))
+            return reach <= finished.scores[:, min(beam.options.nbest, beam.group_width) - 1]
+        case "first":
+            return finished.lengths[:, -1] > 0
+        case "never":
+            return jnp.zeros(t.shape, bool)
+
+
+def _result(beam: _Beam, loop: BeamState) -> tuple[Hypotheses, Tree | None]:
+    o, sentences = beam.options, len(beam.limit)
+    found = jax.tree.map(beam.by_sentence, loop.finished)
+    if o.groups > 1:
+        found = unique(found)
+    tree = jax.tree.map(lambda leaf: leaf.reshape(sentences, o.groups, *leaf.shape[1:]), loop.tree)
+    return jax.tree.map(lambda leaf: leaf[:, : o.nbest], found), tree
 
 
 def best_continuations(candidates: Array, count: int, groups: int, diversity: float) -> tuple[Array, Array, Array]:
@@ -382,7 +416,7 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
     sentences, width, vocabulary = candidates.shape
     by_group = candidates.reshape(sentences, groups, width // groups, vocabulary)
     chosen: list[Array] = []
-    used = jnp.zeros((sentences, vocabulary))  # how many prefixes of the groups before live on with each token
+    used = jnp.zeros((sentences, vocabulary))  # number of earlier groups' prefixes that continue with each token
     for group in range(groups):
         ranked = by_group[:, group]
         if group:
@@ -399,7 +433,7 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
 
 
 def top_k_of_rows(ranked: Array, count: int) -> Array:
-    """The indices in [B, W * V] of the best of [B, W, V]: the best of each row first, then the best of those."""
+    """The indices in [B, W * V] of the best of ranked [B, W, V]: the best of each row, then the best of those."""
     sentences, _, vocabulary = ranked.shape
     tokens = top_k(ranked, min(count, vocabulary))  # [B, W, each]
     best = jnp.take_along_axis(ranked, tokens, axis=2).reshape(sentences, -1)
@@ -409,7 +443,10 @@ def top_k_of_rows(ranked: Array, count: int) -> Array:
 
 
 def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
-    """The attention weights while the model writes `tokens` [B, L]: [B, L, S]; None if it has no attention."""
+    """The attention weights [B, L, S] with teacher forcing of `tokens` [B, L], or None for a model without attention.
+
+    Every leaf of `state` is [B, ...].
+    """
     beams = as_beams(step)
 
     def body(carry, token):

@@ -1,16 +1,16 @@
-"""Attention between short sequences in one kernel forward and one backward, for training on a GPU.
+"""Attention between short sequences with one forward and one backward kernel, for training on a GPU.
 
 Letters: B batch, T queries, S keys, N heads, D width of a head.
 
-A flash attention reads its keys block after block, since the scores of long sequences do not fit on the chip. Those of
-sentences do: a program here holds all T x S of them, of one head of one sentence. So nothing is saved for the backward
-pass but the inputs: it computes the weights again, and with them all three gradients at once.
+Flash attention reads its keys in blocks, because the scores of long sequences do not fit on the chip. The scores of
+sentences do: each program here holds all T x S scores of one head of one sentence. Only the inputs are saved for the
+backward pass, which recomputes the weights, and from them all three gradients at once.
 
     e = q k^T / sqrt(D)     p = softmax(e)     o = p v
     dv = p^T do     dp = do v^T     de = p (dp - sum_s p dp)     dq = de k / sqrt(D)     dk = de^T q / sqrt(D)
 
-`attention.multi_head` is the definition, and `device.attention_kernel` says when these are used. Of many devices, each
-serves its own sentences and heads.
+`attention.multi_head` is the reference implementation; `device.attention_kernel` decides when these kernels are used.
+On several devices, each computes its own sentences and heads.
 """
 
 from functools import partial
@@ -20,19 +20,23 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2sjax.core.fused import LEAST, LOWEST, by_sentence_and_head
+from s2sjax.core.fused import LOWEST, MIN_TILE_ROWS, by_sentence_and_head
 
 
 class Static(NamedTuple):
+    """The static argument of the kernels: whether attention is causal, and whether to interpret them (for tests)."""
+
     causal: bool
     interpret: bool = False
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def attend(queries: Array, keys: Array, values: Array, lengths: Array, static: Static) -> Array:
-    """queries [B, T, N, D], keys and values [B, S, N, D], lengths [B] of them real -> [B, T, N, D].
+    """Scaled dot-product attention -> [B, T, N, D]. The result for a query that sees no position is zero.
 
-    A query that sees nothing gets zeros.
+    queries: [B, T, N, D]
+    keys, values: [B, S, N, D]
+    lengths: [B] number of real keys
     """
     return _forward_kernel(queries, keys, values, lengths, static)
 
@@ -77,7 +81,7 @@ def _backward_kernel(
 
 
 def _call(kernel, arrays: tuple[Array, ...], lengths: Array, outputs: list[Array], static: Static) -> list[Array]:
-    """The kernel for each sentence and head: its references are [T or S, D], after the inputs comes the length [1]."""
+    """Runs the kernel for each sentence and head. Its references are [T or S, D]; the length [1] follows the inputs."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -96,7 +100,7 @@ def _call(kernel, arrays: tuple[Array, ...], lengths: Array, outputs: list[Array
 
 
 def _weights(q: Array, k: Array, length: Array, causal: bool) -> Array:
-    """The softmax over the first `length` keys, of a causal attention over those up to its query: float32 [T, S]."""
+    """The attention weights over the first `length` keys, if causal only up to the query: float32 [T, S]."""
     scores = _product(q, k, 1, 1) * q.shape[-1] ** -0.5
     query, key = (lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
     seen = (key < length) & (key <= query) if causal else key < length
@@ -110,16 +114,16 @@ def _product(x: Array, y: Array, x_axis: int = 1, y_axis: int = 0) -> Array:
 
 
 def _rows(ref) -> tuple[tuple[Array, Array], Array]:
-    """Where the elements of a tile are, and which of its rows exist: tiles have a power of two of them."""
+    """The indices of a tile's elements, and whether they exist: the number of rows of a tile is a power of two."""
     from jax.experimental import pallas as pl
 
-    row = jnp.arange(max(LEAST, pl.next_power_of_2(ref.shape[0])))[:, None]
+    row = jnp.arange(max(MIN_TILE_ROWS, pl.next_power_of_2(ref.shape[0])))[:, None]
     column = jnp.arange(ref.shape[1])[None, :]
     return (row, column), (row < ref.shape[0]) & (column >= 0)
 
 
 def _all(ref) -> Array:
-    """[T or S, D], zeros in the rows that do not exist."""
+    """Loads [T or S, D] into a tile, with zeros in the rows that do not exist."""
     from jax.experimental.pallas import triton
 
     at, exists = _rows(ref)
@@ -127,6 +131,7 @@ def _all(ref) -> Array:
 
 
 def _put(ref, value: Array) -> None:
+    """Stores the rows of a tile that exist."""
     from jax.experimental.pallas import triton
 
     at, exists = _rows(ref)

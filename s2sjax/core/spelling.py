@@ -11,28 +11,36 @@ from jax import Array
 
 
 def max_over_time(kernel: Array, bias: Array, characters: Array, real: Array) -> Array:
-    """max over t of tanh(b + sum_m c_{t+m} W_m): characters [..., C, A], real [..., C], kernel [M, A, F] -> [..., F].
+    """max over t of tanh(b + sum_m c_{t+m} W_m) -> [..., F].
 
-    A window begins at every real character and reads zeros after the last, so that short words have windows too, and
-    padding has no effect. A word has at least one character.
+    kernel: [M, A, F]
+    bias: [F]
+    characters: [..., C, A] embedded characters of each word, at least one
+    real: [..., C] mask of the characters that are not padding
+
+    A window begins at every real character and reads zeros after the last one, so that short words have windows too,
+    and padding has no effect.
     """
     length, width = characters.shape[-2], len(kernel)
     before = [(0, 0)] * (characters.ndim - 2)
     padded = jnp.pad(jnp.where(real[..., None], characters, 0), [*before, (0, width - 1), (0, 0)])
     windows = sum(padded[..., m : m + length, :] @ kernel[m] for m in range(width))  # [..., C, F]
     states = jnp.where(real[..., None], jnp.tanh(windows + bias), -1)
-    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: where XLA computes them
-    # again with other rounding, that number can be 0.
+    # Not jnp.max, whose gradient divides by the number of positions equal to the maximum: if XLA recomputes them with
+    # different rounding, that number can be 0.
     first = jnp.argmax(jax.lax.stop_gradient(states), axis=-2, keepdims=True)
     return jnp.sum(jnp.where(jnp.arange(length)[:, None] == first, states, 0), axis=-2)
 
 
 def features(convolutions: Sequence[tuple[Array, Array]], characters: Array, real: Array) -> Array:
-    """The features of kernels of several widths, concatenated: [..., F]."""
+    """Concatenates the features of several convolutions (kernel, bias): [..., C, A], [..., C] -> [..., F]."""
     return jnp.concatenate([max_over_time(*each, characters, real) for each in convolutions], axis=-1)
 
 
 def highway(transform: Array, gate: Array, y: Array) -> Array:
-    """t relu(transform) + (1 - t) y, t = sigmoid(gate - 2): at first it carries y (Srivastava et al. 2015)."""
+    """t relu(transform) + (1 - t) y with t = sigmoid(gate - 2) (Srivastava et al. 2015).
+
+    transform, gate: [..., F] linear functions of y; y: [..., F]. The constant -2 makes the layer pass y on initially.
+    """
     t = jax.nn.sigmoid(gate - 2)
     return t * jax.nn.relu(transform) + (1 - t) * y

@@ -1,7 +1,7 @@
-"""Tables of named rows, such as `cells.CELLS`, to which the files of a run can add rows of their own.
+"""Tables of named rows, such as `cells.CELLS`, to which the files of a run can add rows.
 
-Each run has a space. A module belongs to a space by its global `__space__`: the rows that it adds are seen by the code
-of its space, and by settings that were made there, which hold them as a `Name`. So two runs may have a row of one name.
+Each run has a space. The global `__space__` of a module names its space. Rows that the module adds are visible to the
+code of that space, and to settings made there, which store them as a `Name`. So two runs may use the same row name.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ MARK = "__space__"
 
 
 class Space:
-    """What belongs to the code of one run: the rows that it adds to tables, and its modules."""
+    """The namespace of the code of one run: the rows that it adds to tables, and its modules."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, Any], Any] = {}
 
     def module(self, name: str) -> ModuleType | None:
-        """Its module of this name, as it is stored in a run folder."""
+        """The module of this name that belongs to the space, as stored in a run folder, or None."""
         return None
 
     def replaces(self, older: Space) -> bool:
-        """Whether names that could mean a row of either mean that of this one."""
+        """Whether rows of this space take precedence over rows of the same name in `older`."""
         return False
 
     def clash(self, other: Space, name: Any) -> Exception:
+        """The error to raise if this space and another one both have a row `name`."""
         return LookupError(f"there are two rows {name!r}")
 
 
 SPACES: list[Space] = []
-"""the oldest first"""
+"""all spaces, oldest first"""
 _context: ContextVar[Space | None] = ContextVar("space", default=None)
 
 
 @contextlib.contextmanager
 def within(space: Space | None) -> Iterator[None]:
-    """Inside, names mean rows and modules of this space, or of s2sjax: never those of another space."""
+    """Context in which names refer to rows and modules of this space or of s2sjax, not of other spaces."""
     token = _context.set(space or _context.get())
     try:
         yield
@@ -52,17 +53,17 @@ def within(space: Space | None) -> Iterator[None]:
 
 
 def current() -> Space | None:
-    """The space that was entered by `within`, else that of the nearest calling function that belongs to one."""
+    """The space entered by `within`, else that of the nearest calling function in a space, else None."""
     return _context.get() or _caller()
 
 
 def of_module(name: str) -> Space | None:
-    """The space that an imported module belongs to."""
+    """The space of an imported module, or None."""
     return getattr(sys.modules.get(name), MARK, None)
 
 
 def visible() -> list[Space]:
-    """The spaces that a name may refer to, the nearest first."""
+    """The spaces that a name may refer to, nearest first."""
     context, caller = _context.get(), _caller()
     if context is not None:
         return [context]
@@ -80,16 +81,16 @@ def _caller() -> Space | None:
 
 
 class Name(str):
-    """The name of a row that the code of a space has added."""
+    """The name of a row that the code of a space has added, with that space."""
 
     space: Space
 
 
 class Table(MutableMapping[K, V]):
-    """A mapping to which each space adds rows of its own. The rows that it begins with cannot be replaced by a space.
+    """A mapping to which each space can add rows. A space cannot replace the initial rows.
 
     CELLS = Table({"gru": ...})
-    CELLS["mine"] = ...          in a file of a run: a row of its space; elsewhere, for everybody
+    CELLS["mine"] = ...          in a file of a run: a row of its space; elsewhere: visible to all
     """
 
     def __init__(self, rows: Mapping[K, V]):
@@ -120,7 +121,7 @@ class Table(MutableMapping[K, V]):
         return len(list(iter(self)))
 
     def bind(self, name: Any) -> Any:
-        """The name, with the space whose row it means, if a space has added it."""
+        """Returns the name as a `Name` with its space if a space has added the row, else unchanged."""
         space = self._owner(name)
         if space is None:
             return name
@@ -129,7 +130,7 @@ class Table(MutableMapping[K, V]):
         return bound
 
     def _owner(self, name: Any) -> Space | None:
-        """The space whose row a name means; None for a row of s2sjax."""
+        """The space of the row that a name refers to; None for a row of s2sjax."""
         key = (id(self), name)
         if isinstance(name, Name) and key in name.space.rows:
             return name.space

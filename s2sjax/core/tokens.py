@@ -1,7 +1,7 @@
-"""The ids that every vocabulary shares."""
+"""Special tokens. Every vocabulary shares the ids of the first four."""
 
 PAD, SOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<sos>", "<eos>", "<unk>")
 
 CLS, MASK = "[CLS]", "[MASK]"
-"""what a text begins with, and what stands for a hidden word; only vocabularies of pre-training have their ids"""
+"""first token of a text, and replacement of a masked word; only vocabularies of pre-training have them"""

@@ -7,10 +7,10 @@ from jax import Array, lax
 
 
 def top_k(values: Array, k: int) -> Array:
-    """The indices of the k largest of [..., V], largest first, ties by smaller index: [..., k].
+    """The indices of the k largest values, largest first, ties by smaller index: values [..., V] -> [..., k].
 
-    The k largest are in the k chunks with the largest maxima: one pass for the maxima, then two short lists to sort
-    instead of a long one. Of 32,000 words and k = 10, in chunks of 64: lists of 500 and of 640.
+    The k largest values are in the k chunks with the largest maxima. This takes one pass for the maxima, and sorts two
+    short lists instead of a long one: for 32,000 words and k = 10, with chunks of 64, lists of 500 and 640.
     """
     size = values.shape[-1]
     chunk = 1 << max(0, round(math.log2(size / k) / 2))
@@ -28,11 +28,14 @@ def top_k(values: Array, k: int) -> Array:
 
 
 def top_k_small(values: Array, k: int) -> Array:
-    """The same for short lists [..., J]: on an accelerator, counting larger values is faster than sorting."""
+    """The same as `top_k` for short lists: values [..., J] -> [..., k].
+
+    On an accelerator, counting larger values is faster than sorting.
+    """
     if values.shape[-1] > 64:
         return lax.top_k(values.astype(jnp.float32), k)[1]
     one, other = values[..., :, None], values[..., None, :]
-    before = jnp.tri(values.shape[-1], k=-1, dtype=bool)  # [J, J] the other stands before the one
+    before = jnp.tri(values.shape[-1], k=-1, dtype=bool)  # [J, J] whether the other comes before the one
     rank = jnp.sum((other > one) | ((other == one) & before), axis=-1)  # [..., J]
     chosen = rank[..., None, :] == jnp.arange(k)[:, None]  # [..., k, J]
     return jnp.sum(jnp.where(chosen, jnp.arange(values.shape[-1]), 0), axis=-1)

@@ -2,8 +2,8 @@
 
 Letters: B batch, T positions, N heads, D width of a head, r radius, M = ceil(T / r) blocks, K keys a block sees.
 
-Position t sees t - r .. t + r, or t - r .. t where it is causal. Cut into blocks of r, a block's windows end in the
-blocks beside it, so each block attends to itself and its neighbours:
+Position t sees t - r .. t + r, or t - r .. t if causal. In blocks of r positions, the windows of a block end in the
+neighbouring blocks, so each block attends to itself and its neighbours:
 
     block       0     1     2     3                r = 3: the queries of block 2
     position    012   345   678   9..                     see keys 3 .. 11, the band within them
@@ -17,7 +17,7 @@ from s2sjax.core.attention import multi_head
 
 
 def offsets(radius: int, causal: bool) -> Array:
-    """The offset of each key that a block sees from each of its queries: [r, K], K = 2r causal, else 3r.
+    """The offset of each key of a block from each of its queries: [r, K], K = 2r if causal, else 3r.
 
     Example: r = 2, causal -> [[-2, -1, 0, 1], [-3, -2, -1, 0]].
     """
@@ -34,9 +34,11 @@ def windowed_multi_head(
     causal: bool = False,
     bias: Array | None = None,
 ) -> Array:
-    """The same as `multi_head` with the mask of the band: queries, keys and values [B, T, N, D] -> [B, T, N, D].
+    """Computes `multi_head` with a band mask -> [B, T, N, D].
 
-    lengths [B]: how many of the T positions are real. bias [1, N, r, K]: of `offsets`, the same for every block.
+    queries, keys, values: [B, T, N, D]
+    lengths: [B] number of real positions
+    bias: [1, N, r, K] added to the scores at `offsets`, the same for every block
     """
     rows, length, heads, width = queries.shape
     blocks = -(-length // radius)
@@ -48,7 +50,7 @@ def windowed_multi_head(
         return x.reshape(rows, blocks, radius, heads, width)
 
     def seen(x: Array) -> Array:
-        """What the queries of each block see: [B, T, ...] -> [B * M, K, ...]."""
+        """The positions that each block sees: [B, T, ...] -> [B * M, K, ...]."""
         padded = jnp.pad(cut(x), ((0, 0), (1, after), (0, 0), (0, 0), (0, 0)))
         sides = [padded[:, side : side + blocks] for side in range(2 + after)]
         return jnp.concatenate(sides, axis=2).reshape(rows * blocks, -1, heads, width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +14,21 @@ from s2sjax.errors import UserError
 from s2sjax.files import naming
 
 
+def sha256(parts: Iterable[bytes]) -> str:
+    """The SHA-256 of the concatenated parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def fingerprint(content: Any) -> str:
-    """SHA-256 of what JSON makes of it."""
+    """The SHA-256 of `content` as JSON."""
     return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
 
 
 def save_json(folder: Path, name: str, content: Any) -> None:
+    """Writes `content` to NAME.json in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     with naming(path):
@@ -27,7 +36,7 @@ def save_json(folder: Path, name: str, content: Any) -> None:
 
 
 def load_json(kind: Any, folder: Path, name: str) -> Any:
-    """kind(**content) of what `save_json` has written as a dict."""
+    """Reads a dict that `save_json` wrote, as kind(**content)."""
     path = folder / f"{name}.json"
     try:
         return kind(**{key: _tuples(value) for key, value in json.loads(path.read_text(encoding="utf-8")).items()})
@@ -49,7 +58,7 @@ class Labels(NamedTuple):
         return cls(tuple(sorted(set(labels))))
 
     def number(self, label: str, where: str) -> int:
-        """The number of a label; refused with `where` if it does not occur in the training data."""
+        """The number of a label. Raises a UserError that begins with `where` if the training data lacks it."""
         try:
             return self.names.index(label)
         except ValueError:
@@ -76,7 +85,7 @@ class Statistics(NamedTuple):
         return cls(tuple(frames.mean(0).tolist()), tuple(frames.std(0).tolist()))
 
     def apply(self, frames: np.ndarray) -> np.ndarray:
-        """[*, F] -> (x - mean) / deviation, float32; a feature that never changes becomes 0."""
+        """Normalizes frames [*, F] to (x - mean) / deviation, float32. A constant feature becomes 0."""
         mean, deviation = np.array(self.mean), np.array(self.deviation)
         changes = deviation > 1e-9 * np.abs(mean)  # the mean of equal numbers is not exactly one of them
         return np.where(changes, (frames - mean) / np.where(changes, deviation, 1.0), 0.0).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Recordings: reads and checks them, and computes their features.
+"""Reads and checks recordings, and computes their features.
 
-Files are read by `soundfile` (the extra `audio`): WAV, FLAC, OGG and what else libsndfile knows, also inside a .zip.
+`soundfile` (the extra `audio`) reads the files: WAV, FLAC, OGG and other formats of libsndfile, also inside a .zip.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from s2sjax.errors import UserError
 
 @settings
 class LogMel:
-    """Log-mel filterbank features: see s2sjax/core/features.py."""
+    """Log-mel filterbank features (s2sjax/core/features.py)."""
 
     rate: int = 8000
-    """sampling rate in Hz; a recording with another one is refused"""
+    """sampling rate in Hz; recordings with another rate are rejected"""
     window: float = 25.0
     """length of a frame in milliseconds"""
     hop: float = 10.0
-    """milliseconds from one frame to the next"""
+    """distance between the starts of two frames in milliseconds"""
     filters: int = 40
-    """features of a frame"""
+    """number of mel filters, which is the number of features of a frame"""
     low: float = 60.0
     """lowest frequency in Hz"""
     high: float = 0.0
-    """highest frequency in Hz; 0: half of the rate"""
+    """highest frequency in Hz; 0: half of the sampling rate"""
     loudness: float = 0.1
-    """each recording is scaled to this root mean square of the samples that are not 0; 0: it is not scaled"""
+    """root mean square of the nonzero samples to which each recording is scaled; 0: no scaling"""
     center: bool = False
-    """subtract the mean of the features of each recording, so that the microphone counts less; bad for short ones"""
+    """whether to subtract the mean of each recording's features, which reduces the effect of the microphone but harms
+    short recordings"""
 
     def __post_init__(self):
         at_least(1, self, "LogMel", "rate", "filters")
@@ -74,7 +75,7 @@ class LogMel:
 
     @property
     def triangles(self) -> np.ndarray:
-        """[bins, filters], of a DFT whose size is the next power of two."""
+        """The mel filters [bins, filters], for a DFT whose size is the next power of two."""
         size = 1 << max(self.window_samples - 1, 1).bit_length()
         return features.mel_triangles(self.filters, size // 2 + 1, self.rate, self.low, self.highest)
 
@@ -83,19 +84,19 @@ class LogMel:
 
 
 def read(
-    path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None,
+    path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None, *,
     content: bytes | None = None, most: int | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """The samples of a recording: float32 [N] in [-1, 1]. `where` is put before errors: a list and its line.
+    """Reads the samples of a recording: float32 [N] in [-1, 1]. Errors begin with `where`: the list and the line.
 
-    With `archive`, `path` is the name of a member; with `content`, the name of what is given. Nothing is decoded of a
-    recording that has more than `most` samples: a few bytes may stand for hours of silence.
+    With `archive`, `path` is the name of a member; with `content`, the name of these bytes. A recording with more than
+    `most` samples is rejected before decoding, because a few bytes can encode hours of silence.
     """
     try:
         import soundfile
     except ImportError:
         raise UserError(
-            "recordings are read by soundfile, which is not installed: pip install 's2sjax[audio]'"
+            "reading recordings needs soundfile, which is not installed: pip install 's2sjax[audio]'"
         ) from None
     except OSError as error:
         raise UserError(f"soundfile cannot find its library ({error}): install libsndfile") from None
@@ -113,7 +114,7 @@ def read(
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror or error}): check the file") from None
     except (RuntimeError, TypeError, zlib.error, zipfile.BadZipFile) as error:
-        # soundfile's own error is a RuntimeError; a .raw file is a TypeError, an encrypted archive a RuntimeError
+        # soundfile raises a RuntimeError, or a TypeError for a .raw file; an encrypted archive raises a RuntimeError
         if content is None and not archive and not os.path.exists(os.path.expanduser(path)):
             raise UserError(f"{name} does not exist: correct the path") from None
         reason = str(getattr(error, "error_string", error)).rstrip(".")
@@ -122,7 +123,7 @@ def read(
 
 
 def check(samples: np.ndarray, rate: int, settings: LogMel, name: str) -> np.ndarray:
-    """[N, channels] -> [N]; what cannot be recognised is refused."""
+    """Checks the samples [N, channels] of a recording and returns its only channel [N]."""
     count, channels = samples.shape
     require(count > 0, f"{name} is empty: record it again")
     require(channels == 1, f"{name} has {channels} channels: mix it down to one")
@@ -137,7 +138,7 @@ def check(samples: np.ndarray, rate: int, settings: LogMel, name: str) -> np.nda
 
 
 def open_zip(path: Path, what: str) -> zipfile.ZipFile:
-    """`what` is expected there, and where it comes from."""
+    """Opens an archive. Errors say `what` it must be, and where that comes from."""
     try:
         return zipfile.ZipFile(path)
     except FileNotFoundError:
@@ -149,15 +150,15 @@ def open_zip(path: Path, what: str) -> zipfile.ZipFile:
 # ---------------------------------------------------------------------------------- augmentation
 
 WAVES = 4
-"""cosines in the log gain of a random filter"""
+"""number of cosines in the log gain of a random filter"""
 
 
 def random_filter(samples: np.ndarray, rate: int, strength: float, rng: random.Random) -> np.ndarray:
-    """Samples [N] behind a smooth filter without delay, as of another microphone.
+    """Applies a random smooth filter without delay to samples [N], to simulate another microphone.
 
         log gain(f) = strength * sum_k n_k / k * cos(pi k mel(f) / mel(rate / 2)),  n_k ~ N(0, 1),  k = 1 .. WAVES
 
-    The gain is of the power.
+    This is the gain of the power.
     """
     spectrum = np.fft.rfft(samples)
     place = features.mel(np.linspace(0, rate / 2, len(spectrum))) / features.mel(rate / 2)  # [bins], from 0 to 1
@@ -168,13 +169,13 @@ def random_filter(samples: np.ndarray, rate: int, strength: float, rng: random.R
 # ------------------------------------------------------------------------------------- features
 
 CHUNK = 64
-"""recordings whose features are computed at once"""
+"""number of recordings whose features are computed at once"""
 ROUND = 4096
-"""samples: lengths are padded to a multiple of it, so that few shapes are compiled"""
+"""number of samples; lengths are padded to a multiple of it, so that few shapes are compiled"""
 
 
 def widths(most: int) -> list[int]:
-    """Lengths that recordings of up to `most` samples are padded to if they come one by one: few shapes, too."""
+    """The padded lengths of single recordings of up to `most` samples: few, so that few shapes are compiled."""
     found = [ROUND]
     while found[-1] < most:
         found.append(2 * found[-1])
@@ -182,7 +183,7 @@ def widths(most: int) -> list[int]:
 
 
 def log_mels(recordings: Sequence[np.ndarray], settings: LogMel) -> list[np.ndarray]:
-    """Samples [N] of each -> float32 [T, F] of each, in order. Computed in JAX, on the first device."""
+    """Computes the features, float32 [T, F], of each recording [N], in order. Runs in JAX, on the first device."""
     compute = _compiled(settings)
     rounded = [-(-len(samples) // ROUND) * ROUND for samples in recordings]
     found: list[np.ndarray] = [np.empty(0)] * len(recordings)

@@ -1,10 +1,10 @@
-"""The batch at step t is a pure function of (data, seed, t).
+"""Batches as a pure function of (data, seed, step).
 
     plan = Plan(columns.lengths, buckets, tokens=2048, seed=0, multiple=devices * micro_batches)
     for step, batch in stream(columns, plan, start=0, stop=10_000): ...
 
 To resume, start the stream at another step: there is no other state. The mesh only decides which rows of a batch each
-process loads. The columns can be those of any task: see columns.py.
+process loads. Columns of any task will do: see columns.py.
 
 Letters: B rows of a batch, N rows of the data set, k ragged columns.
 """
@@ -26,33 +26,28 @@ from s2sjax.errors import UserError
 
 
 class _Epoch(NamedTuple):
-    rows: list[np.ndarray]  # for each group, a bucket of a part: [batches, B] rows, -1 where padded
-    order: np.ndarray  # [steps_per_epoch, 2]: group, and which of the group's batches
+    rows: list[np.ndarray]  # for each group (a bucket of a part): [batches, B] rows, -1 where padded
+    order: np.ndarray  # [steps_per_epoch, 2]: group, and index of the batch in the group
 
 
 class Plan:
-    """Which rows of the data form the batch of each step.
+    """The assignment of rows to the batch of each step.
 
-    A batch of bucket (S, T) has tokens / (S + T) rows, and at least one: the work of a step is about constant. Each
-    epoch shuffles the rows by (seed, epoch) alone, sorts them into buckets, splits those into batches, and shuffles
-    the batches. So every row comes exactly once per epoch, and every epoch has the same number of steps. Padding rows
-    fill the last batch of a bucket, and every batch up to a multiple of `multiple`, so that its rows divide among
-    devices and micro-batches; this does not change which rows a step has. With `part` [N], the part of each row (see
-    s2sjax/data/parts.py), no batch mixes two parts.
+    A batch of bucket (S, T) has tokens / (S + T) rows, and at least one, so that all steps do about the same work. Each
+    epoch shuffles the rows by (seed, epoch) alone, sorts them into buckets, splits the buckets into batches, and
+    shuffles the batches. Every row occurs exactly once per epoch, and all epochs have the same number of steps. Padding
+    rows fill the last batch of a bucket, and every batch up to a multiple of `multiple`, so that devices and
+    micro-batches get equally many rows; the real rows of a step stay the same. With `part` [N], the part of each row
+    (s2sjax/data/parts.py), no batch mixes two parts.
 
         Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps per epoch
         step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1
     """
 
     def __init__(
-        self,
-        lengths: np.ndarray,
-        buckets: Buckets,
-        tokens: int,
-        seed: int,
-        multiple: int = 1,
+        self, lengths: np.ndarray, buckets: Buckets, tokens: int, seed: int, multiple: int = 1, *,
         part: np.ndarray | None = None,
-    ):
+    ):  # fmt: skip
         self.buckets = tuple(buckets)
         lengths = np.asarray(lengths).reshape(-1, len(self.buckets[0]))
         self.seed = seed
@@ -65,7 +60,7 @@ class Plan:
         parts = 0 if part is None else part
         self._group = np.where(self._bucket >= 0, parts * len(self.buckets) + self._bucket, -1)
         self.left_out = int(np.sum(self._bucket < 0))
-        """rows too long for every bucket"""
+        """number of rows that are too long for every bucket"""
         counts = np.bincount(self._group[self._group >= 0])
         self._batches = [-(-int(count) // self._full[self._of(group)]) for group, count in enumerate(counts)]
         self.steps_per_epoch = sum(self._batches)
@@ -74,13 +69,13 @@ class Plan:
 
     @property
     def used_buckets(self) -> list[int]:
-        """The buckets that contain rows: the shapes that a run will compile."""
+        """The buckets that contain rows, which are the shapes that a run compiles."""
         return sorted({self._of(group) for group, batches in enumerate(self._batches) if batches})
 
     def first_uses(self, start: int, stop: int) -> list[int]:
-        """The buckets of the steps from `start` to before `stop`, in the order in which they are first used.
+        """The buckets of the steps start <= step < stop, in the order of their first use.
 
-        Looks into two epochs, which use all buckets; only in a mixture may there be one that is rarer.
+        Searches two epochs, which use all buckets, except perhaps a rare bucket of a mixture.
         """
         found: list[int] = []
         for _ in range(2):
@@ -95,7 +90,7 @@ class Plan:
 
     @property
     def idle(self) -> float:
-        """The fraction of rows that are padding because devices and micro-batches do not divide a batch."""
+        """The fraction of padding rows that make a batch divisible by devices and micro-batches."""
         used = self.used_buckets
         return 1 - sum(self._full[b] for b in used) / sum(self.rows[b] for b in used)
 
@@ -118,7 +113,7 @@ class Plan:
         return divmod(step, self.steps_per_epoch)
 
     def _epoch(self, number: int) -> _Epoch:
-        """The batches of an epoch. Two epochs are cached: near a boundary, Grain's threads alternate between them."""
+        """The batches of an epoch. Two epochs are cached: Grain's threads alternate between them near a boundary."""
         with self._lock:
             if number not in self._epochs:
                 while len(self._epochs) >= 2:
@@ -162,10 +157,10 @@ def _no_rows_message(lengths: np.ndarray, buckets: Buckets) -> str:
 
 
 def make_batch(columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int] = (0,), shard_count: int = 1) -> Batch:
-    """The rows of some shards of the global batch at `step`: it is split into `shard_count` equal parts.
+    """The rows of some shards of the global batch at `step`, which is split into `shard_count` equal shards.
 
-    Example: shards (0, 2) of 4 are the rows 0 1 4 5 of 8. A process loads the shards of its devices, which other
-    processes may hold as well: see `row_shards` in s2sjax/training/mesh.py.
+    Example: shards (0, 2) of 4 are the rows 0 1 4 5 of 8. A process loads the shards of its devices; other processes
+    may load the same shards: see `row_shards` in s2sjax/training/mesh.py.
     """
     bucket, rows = plan.at(step)
     part = None if plan.part is None else plan.part[rows[rows >= 0][0]]
@@ -180,20 +175,15 @@ def make_batch(columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int]
 
 
 def stream(
-    columns: AnyColumns,
-    plan: Plan,
-    start: int,
-    stop: int,
-    shards: Sequence[int] = (0,),
-    shard_count: int = 1,
-    prefetch: int = 4,
-) -> Iterator[tuple[int, Batch]]:
-    """(step, batch) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance; 0 prepares none.
+    columns: AnyColumns, plan: Plan, start: int, stop: int, *,
+    shards: Sequence[int] = (0,), shard_count: int = 1, prefetch: int = 4,
+) -> Iterator[tuple[int, Batch]]:  # fmt: skip
+    """Yields (step, batch) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance; 0: none.
 
     Steps before `start` are not read. The threads stop when the stream ends or is closed.
     """
-    # Imported here because it takes a second and imports JAX; and before the first batch is asked for, when a thread
-    # may be compiling: Grain makes imports lazy while it is imported, in all threads, and JAX breaks on those.
+    # Imported here because it takes a second and imports JAX; but not in the generator, whose first batch may be
+    # requested while a thread compiles: importing Grain makes imports lazy in all threads, which breaks JAX.
     import grain
 
     class Steps:
@@ -205,7 +195,7 @@ def stream(
             return step, make_batch(columns, plan, step, shards, shard_count)
 
     def batches() -> Iterator[tuple[int, Batch]]:
-        # Two threads: gathering rows holds the interpreter's lock most of the time, so more would only wait.
+        # Two threads: gathering rows holds the GIL most of the time, so that more threads would only wait.
         options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
         found = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
         try:
@@ -226,8 +216,8 @@ def round_length(length: int, max_length: int | None = None) -> int:
 
 
 def rows_that_fit(width: int, longest: int, rows: int, multiple: int = 1) -> int:
-    """How many sequences of `width` tokens are decoded at once: `rows` up to the `longest` bucket, beyond it as many as
-    have the same number of tokens; a multiple of `multiple`.
+    """The number of sequences of `width` tokens to decode at once, a multiple of `multiple`: `rows` if they fit the
+    `longest` bucket, fewer for wider sequences, to keep the number of tokens.
 
     Example: 64 rows, longest 32 -> 64 of width 16, 16 of width 128, 1 of width 4096.
     """
@@ -235,7 +225,7 @@ def rows_that_fit(width: int, longest: int, rows: int, multiple: int = 1) -> int
 
 
 def round_rows(count: int, most: int, multiple: int) -> int:
-    """The next power of four, times `multiple`, so that few lines are cheap and few shapes are compiled."""
+    """Rounds up to a power of four times `multiple`, at most `most`: few lines are cheap, few shapes are compiled."""
     size = multiple
     while size < min(count, most):
         size *= 4
@@ -243,7 +233,7 @@ def round_rows(count: int, most: int, multiple: int) -> int:
 
 
 def joined_buckets(lengths: np.ndarray, buckets: Buckets, spare: int) -> Buckets:
-    """The buckets without those whose rows fit into the next one with at most `spare` tokens of padding more."""
+    """Drops each bucket whose rows fit into the next one with at most `spare` additional tokens of padding."""
     counts = np.bincount(first_bucket(lengths, buckets) + 1, minlength=len(buckets) + 1)[1:]
     kept, waiting = [], 0
     for bucket, wider, count in zip(buckets, (*buckets[1:], ()), counts):
@@ -255,24 +245,18 @@ def joined_buckets(lengths: np.ndarray, buckets: Buckets, spare: int) -> Buckets
 
 
 def evaluation_batches(
-    sources: Sequence[Sequence[int]],
-    buckets: Sequence[int],
-    rows: int,
-    max_length: int | None = None,
-    max_queue: int = 1,
-    multiple: int = 1,
-    lengths: np.ndarray | None = None,
-    spare: int = 0,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
+    sources: Sequence[Sequence[int]], buckets: Sequence[int], rows: int, max_length: int | None = None, *,
+    max_queue: int = 1, multiple: int = 1, lengths: np.ndarray | None = None, spare: int = 0,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
+    """Yields batches of sources (ids without <eos>), short before long: indices int64 [N] and source int32 [N, S].
 
-    Each index comes exactly once. S is the first of `buckets` that fits the source and its <eos>; a longer source is
-    padded to its `round_length`. `lengths`: fit these instead, which are at least those of the sources. The sources of
-    one S join those of the next where that adds at most `spare` tokens of padding: each S is a program to compile.
+    Each index occurs exactly once. S is the first of `buckets` that fits the source and its <eos>; a longer source is
+    padded to its `round_length`. If given, `lengths` (at least those of the sources) are fitted instead. The sources of
+    one S join those of the next S if that adds at most `spare` tokens of padding, because each S compiles a program.
 
-    N is bounded by tokens: `rows_that_fit` times a power of two, at most `max_queue`, as large as the number of sources
-    of length S allows; fewer if there are fewer sources. It is a multiple of `multiple`. The last batch of each S is
-    filled with rows of <pad>, whose index is -1.
+    N is `rows_that_fit` times the largest power of two, at most `max_queue`, that the sources of this S need; it is
+    smaller if there are fewer sources, and a multiple of `multiple`. Rows of <pad>, whose index is -1, fill the last
+    batch of each S.
     """
     if rows < 1:
         raise UserError(f"evaluate.rows is {rows}: it must be at least 1")

@@ -1,4 +1,4 @@
-"""Examples as named columns: the data of any task.
+"""Examples as named columns, for any task.
 
     columns = Columns({"source": Ragged, "target": Ragged}, {}, example=np.arange(N), sizes=(N,))    text pairs
     columns = Columns({"inputs": Ragged}, {"target": floats [N, 1]}, ...)                          one number per series
@@ -25,11 +25,11 @@ Bucket = tuple[int, ...]
 """the padded length of each ragged column"""
 Buckets = Sequence[Bucket]
 Batch = dict[str, np.ndarray]
-"""each column by its name, [B, ...]; `example` int32 [B], -1 in rows of padding; `part` int32 [B] with `Plan.part`"""
+"""the columns by name, [B, ...]; `example` int32 [B], -1 in rows of padding; `part` int32 [B] if `Plan.part` is set"""
 
 
 class Ragged(NamedTuple):
-    """Sequences of unequal length without padding: sequence n is flat[offsets[n] : offsets[n + 1]]."""
+    """Unpadded sequences of unequal length: sequence n is flat[offsets[n] : offsets[n + 1]]."""
 
     flat: np.ndarray  # [total, ...]: ids, or frames [total, F]
     offsets: np.ndarray  # int64 [N + 1]
@@ -44,13 +44,13 @@ class Ragged(NamedTuple):
 
     @classmethod
     def of_labels(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
-        """Ids from 1 without <eos>: [[7], [8, 9]] -> flat 7 8 9 <pad>, offsets 0 1 3. All may be empty."""
+        """Ids from 1 without <eos>: [[7], [8, 9]] -> flat 7 8 9 <pad>, offsets 0 1 3. Sequences may be empty."""
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
         return cls(np.fromiter(chain(*sequences, (PAD,)), np.int32, count=offsets[-1] + 1), offsets)
 
     @classmethod
     def of_frames(cls, sequences: Sequence[np.ndarray]) -> Ragged:
-        """Arrays [length, F], float32 in the batch: [[0.1], [0.2]] and [[0.3]] -> flat [3, 1], offsets 0 2 3."""
+        """Frames [length, F], stored as float32: [[0.1], [0.2]] and [[0.3]] -> flat [3, 1], offsets 0 2 3."""
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
         return cls(np.concatenate(sequences).astype(np.float32), offsets)
 
@@ -59,17 +59,14 @@ class Ragged(NamedTuple):
         return np.diff(self.offsets)
 
     def padded(self, rows: np.ndarray, width: int, epoch: int = 0) -> np.ndarray:
-        """[B, width, ...]: the sequences at `rows`, then <pad> or zeros; -1 gives a row of padding.
-
-        The result does not depend on the epoch.
-        """
+        """The sequences at `rows`, padded to [B, width, ...]; row -1 is all padding. Ignores the epoch."""
         starts = self.offsets[rows]
-        # Row -1: first offset - last, negative, so nothing is real.
+        # Row -1 has the length offsets[0] - offsets[-1] <= 0, so that all of it is padding.
         return padded(self.flat, starts, self.offsets[rows + 1] - starts, width)
 
 
 def padded(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
-    """[B, width, ...]: flat[start : start + length] of each row, then <pad> or zeros. Ids of 16 bits become int32."""
+    """flat[start : start + length] of each row, padded with <pad> or 0 to [B, width, ...]. 16-bit ids become int32."""
     column = np.arange(width)  # [width]
     real = column < lengths[:, None]  # [B, width]
     found = flat.take(starts[:, None] + column, axis=0, mode="clip")
@@ -78,10 +75,10 @@ def padded(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int
 
 
 class Drawn(NamedTuple):
-    """Texts that are split into new subwords each epoch: a pure function of (seed, epoch, row).
+    """Texts that are split into new subwords in each epoch, as a pure function of (seed, epoch, row).
 
-    A plan uses `lengths`: those of epoch 0, or the plain ones if these are longer or if only these fit a bucket.
-    A row that is too long for its bucket in a later epoch uses its plain sequence, so no row is truncated or dropped.
+    A plan uses `lengths`: those of epoch 0, or the plain ones if they are longer or if only they fit a bucket. A row
+    that is too long for its bucket in a later epoch uses its plain sequence, so that no row is truncated or dropped.
     """
 
     plain: Ragged
@@ -94,7 +91,7 @@ class Drawn(NamedTuple):
         return [*self.draw(self.texts[row], random.Random(f"{self.seed}/{epoch}/{row}")), EOS]
 
     def first_lengths(self) -> np.ndarray:
-        """[N]: the lengths of epoch 0, or the plain ones if those are longer."""
+        """The lengths [N] of epoch 0, or the plain ones where they are longer."""
         drawn = [len(self.sequence(row, 0)) for row in range(len(self.texts))]
         return np.maximum(drawn, self.plain.lengths)
 
@@ -109,7 +106,7 @@ class Drawn(NamedTuple):
 
 
 class Shared:
-    """A dense column of which several rows have the same value: row n is values[index[n]]. Nothing is copied."""
+    """A dense column in which rows share values: row n is values[index[n]]. Nothing is copied."""
 
     def __init__(self, values: np.ndarray, index: np.ndarray):
         self.values, self.index = values, index
@@ -122,7 +119,7 @@ class Shared:
 class Columns(NamedTuple):
     """All rows of a data set in memory.
 
-    Several rows may come from one example (a source with several targets); `example[n]` is the one of row n.
+    Several rows may come from one example (a source with several targets); row n comes from `example[n]`.
     """
 
     ragged: Mapping[str, Ragged | Drawn]
@@ -136,7 +133,7 @@ class Columns(NamedTuple):
         return np.stack([column.lengths for column in self.ragged.values()], axis=1)
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
-        """The rows, padded; -1 gives a row of padding. Frames come with their lengths, as NAME_lengths [B].
+        """The padded rows; row -1 is all padding. Frames have their lengths in NAME_lengths [B].
 
         Only `Drawn` columns depend on the epoch.
         """
@@ -152,7 +149,7 @@ class Columns(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """Columns whose ragged columns are equally long, such as words and their tags: a bucket has one length for all."""
+    """Columns whose ragged columns have equal lengths, such as words and their tags, so that a bucket is one length."""
 
     columns: Columns
 
@@ -180,7 +177,7 @@ class AnyColumns(Protocol):
 
 
 def first_bucket(lengths: np.ndarray, buckets: Buckets) -> np.ndarray:
-    """[N, k] -> [N]: the first bucket that fits all columns of a row, -1 if none does.
+    """The first bucket [N] that fits all lengths [N, k] of a row, -1 if none does.
 
     lengths (3, 9), (3, 3), (99, 1) and buckets (4, 4), (8, 16) -> 1, 0, -1
     """

@@ -14,7 +14,7 @@ from s2sjax.core.prefix_search import LanguageModel
 from s2sjax.data import assets
 
 LARGEST = 1_000_000
-"""numbers in the table of a language model"""
+"""maximum number of entries in the table of a language model"""
 
 
 class LabelModel(NamedTuple):
@@ -22,7 +22,7 @@ class LabelModel(NamedTuple):
 
     alphabet: tuple[str, ...]
     log_probs: tuple[tuple[float, ...], ...]
-    """[C, V], or () if there is none"""
+    """table [C, V] of the n-gram model, or () without one"""
 
     @classmethod
     def of(cls, alphabet: Sequence[str], sequences: Sequence[Sequence[int]], order: int) -> LabelModel:
@@ -36,7 +36,7 @@ class LabelModel(NamedTuple):
 
     @property
     def symbols(self) -> int:
-        """Labels and the blank."""
+        """The number of labels, including the blank."""
         return len(self.alphabet) + 1
 
     @property
@@ -44,7 +44,7 @@ class LabelModel(NamedTuple):
         return ngram.from_table(np.array(self.log_probs, np.float32))
 
     def ids(self, labels: Sequence[str]) -> list[int]:
-        """From 1; 0 is the blank."""
+        """The ids of labels, from 1; 0 is the blank."""
         return [self.alphabet.index(label) + 1 for label in labels]
 
     @property

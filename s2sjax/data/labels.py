@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,21 +11,24 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.data import Example, Split, in_share, sources, split_of
+from s2sjax.data.assets import sha256
 from s2sjax.data.tables import read_tsv
 from s2sjax.errors import UserError
 
 
 class Labelled(NamedTuple):
+    """An example with a label."""
+
     source: str | np.ndarray
     """a text, or frames float64 [S, F]"""
     label: str
-    """empty if it is not known"""
+    """label, or empty if it is unknown"""
     where: str = ""
-    """file and line, for errors"""
+    """file and line, for error messages"""
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Labelled]:
-    """All examples of one split. Raises a UserError if there are none, or if one is unusable."""
+    """Loads all examples of a split. Raises a UserError if there are none, or if one cannot be used."""
     if isinstance(corpus, config.LabelledText):
         examples = list(_texts(corpus, split))
     elif isinstance(corpus, config.LabelledFrames):
@@ -44,16 +46,13 @@ def load(corpus: config.Corpus, split: Split) -> list[Labelled]:
 
 
 def fingerprint(examples: Sequence[Labelled]) -> str:
-    """SHA-256 of sources and labels."""
-    digest = hashlib.sha256()
-    for source, label, _ in examples:
-        digest.update(source.encode() if isinstance(source, str) else source.tobytes())
-        digest.update(f"\t{label}\n".encode())
-    return digest.hexdigest()
+    """The SHA-256 of the sources and labels."""
+    as_bytes = lambda source: source.encode() if isinstance(source, str) else source.tobytes()
+    return sha256(as_bytes(source) + f"\t{label}\n".encode() for source, label, _ in examples)
 
 
 def parse_frames(fields: Sequence[str], where: str) -> np.ndarray:
-    """["1 2", "3 4"] -> [[1, 2], [3, 4]]. Refuses what is no number, not finite, or of another width."""
+    """Parses frames: ["1 2", "3 4"] -> [[1, 2], [3, 4]]. Raises unless all are finite numbers and equally many."""
     frames: list[list[float]] = []
     for number, field in enumerate(fields, start=1):
         try:
@@ -90,7 +89,7 @@ def _rows(corpus: Any, split: Split, columns: Sequence[str], more: str = "") -> 
 
 
 def _belongs(corpus: Any, split: Split, key: str) -> bool:
-    """Whether a row of the file of a split is in that split: the train file may contain others."""
+    """Whether a row of the file for `split` belongs to it. The train file may also contain the other splits."""
     if getattr(corpus, split) and split != "train":
         return True
     seeded = f"{corpus.split_seed}\t{key}" if corpus.split_seed else key
@@ -99,7 +98,7 @@ def _belongs(corpus: Any, split: Split, key: str) -> bool:
 
 
 def _key(example: Labelled) -> Any:
-    """What decides on the part: a text in lower case with single blanks."""
+    """The key that decides the split: a text in lower case with single blanks."""
     return " ".join(example.source.casefold().split()) if isinstance(example.source, str) else example.source
 
 

@@ -1,4 +1,4 @@
-"""Examples in memory (config.InMemory), and their copies in a run folder: a file for each split."""
+"""Examples in memory (config.InMemory), and their copies in a run folder, one file per split."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def examples(corpus: config.InMemory, split: Split) -> Iterator[Example]:
 
 
 def save(corpus: Any, folder: Path) -> None:
-    """Writes the examples in memory, of a mixture those of each corpus, that are not in the folder yet."""
+    """Writes the in-memory examples, also those of a mixture's corpora, that are not in the folder yet."""
     for split, rows in _splits(corpus):
         path = _path(folder, split, rows)
         if rows.rows and not path.is_file():
@@ -35,7 +35,7 @@ def save(corpus: Any, folder: Path) -> None:
 
 
 def load(corpus: Any, folder: Path) -> Any:
-    """The corpus with the examples that `save` wrote. Without the files it can decode, but not be evaluated."""
+    """Restores the examples that `save` wrote. Without the files, the run can decode but not be evaluated."""
     if isinstance(corpus, config.Mixture):
         return config.replace(corpus, corpora=tuple(load(part, folder) for part in corpus.corpora))
     if not isinstance(corpus, config.InMemory):

@@ -1,4 +1,4 @@
-"""Batches drawn from several corpora. The batch at step t is still a pure function of (data, seed, t).
+"""Batches from several corpora, still as a pure function of (data, seed, step).
 
 An epoch of a mixture has as many pairs as its corpora together, N = sum_i n_i. Corpus i provides c_i = p_i N of them,
 with p_i proportional to its weight, or to n_i^(1 / temperature) (Arivazhagan et al. 2019). A corpus is an endless
@@ -23,7 +23,7 @@ from s2sjax.data.columns import Buckets
 def shares(
     sizes: Sequence[int], weights: Sequence[float] = (), temperature: float = 1.0, total: int | None = None
 ) -> list[int]:
-    """c_i: how many pairs each corpus provides per epoch: at least one each, `total` in all (default: sum of sizes).
+    """The number of pairs c_i of each corpus per epoch, at least 1 each; their sum is `total` (default: sum of sizes).
 
     sizes 900 100: at temperature 1 -> 900 100, at temperature 2 -> 750 250, with weights 1 1 -> 500 500.
     """
@@ -38,11 +38,11 @@ def shares(
 
 
 class MixturePlan(Plan):
-    """A plan over the pairs of several corpora, in order, `sizes` of each.
+    """A plan over the concatenated pairs of several corpora; `sizes` are their numbers of pairs.
 
-    Each corpus has its own sequence of shuffles per bucket, of which E epochs take floor(E c_i n_ib / n_i). So epochs
-    differ by at most one pair per corpus and bucket, and `steps_per_epoch` is that of the first epoch. The first step
-    of an epoch follows from these counts alone, without shuffling the earlier epochs.
+    Each corpus has its own sequence of shuffles per bucket, of which E epochs take floor(E c_i n_ib / n_i). Epochs
+    differ by at most one pair per corpus and bucket; `steps_per_epoch` is that of the first epoch. The first step of an
+    epoch follows from these counts alone, without shuffling the earlier epochs.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class MixturePlan(Plan):
         self.steps_per_epoch = sum(self._batches_per_bucket(0))
 
     def _pairs_taken(self, epochs: int, i: int, b: int) -> int:
-        """How many pairs of corpus i and bucket b the first `epochs` epochs take."""
+        """The number of pairs of corpus i and bucket b in the first `epochs` epochs."""
         count = len(self._members[i][b])
         return epochs * self.shares[i] * count // self.sizes[i] if count else 0
 
     def _batches_per_bucket(self, epoch: int) -> list[int]:
-        """How many batches each bucket has in an epoch."""
+        """The number of batches of each bucket in an epoch."""
         found = []
         for b, width in enumerate(self._full):
             pairs = sum(
@@ -91,7 +91,7 @@ class MixturePlan(Plan):
         return found
 
     def _pairs_of_epoch(self, number: int, i: int, b: int) -> np.ndarray:
-        """The pairs of corpus i and bucket b that epoch `number` takes."""
+        """The pairs of corpus i and bucket b in epoch `number`."""
         members = self._members[i][b]
         first, last = self._pairs_taken(number, i, b), self._pairs_taken(number + 1, i, b)
         taken = [np.zeros(0, np.int64)]

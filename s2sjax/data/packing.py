@@ -5,8 +5,8 @@
     source           a a a b b .      source_segments   1 1 1 2 2 0      target           A A B B . .
                      c c c c . .                        1 1 1 1 0 0                       C . . . . .
 
-A plan treats a packed row like a pair: it permutes rows, and mixes corpora by rows. Which pairs share a row is decided
-once and does not depend on the seed, so every pair comes once per epoch and all epochs have the same number of steps.
+A plan treats a packed row like a pair: it shuffles rows, and mixes corpora by rows. Pairs are assigned to rows once,
+independently of the seed, so that every pair occurs once per epoch and all epochs have the same number of steps.
 
 Letters: N pairs, R packed rows, K maximum pairs per row; S and T the lengths of a row.
 """
@@ -22,13 +22,13 @@ from s2sjax.data.columns import AnyColumns, Batch, Bucket, first_bucket
 
 
 class Packed:
-    """Rows of several pairs each. The pairs are in memory or prepared; those too long for a row are left out."""
+    """Rows of several pairs each, from memory or a prepared folder. Pairs that are longer than a row are left out."""
 
     def __init__(self, pairs: AnyColumns, row: tuple[int, int]):
         self.pairs, self.row = pairs, row
         lengths = np.asarray(pairs.lengths)
         order, counts, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-        for size in pairs.sizes:  # a row contains pairs of one corpus
+        for size in pairs.sizes:  # a row never mixes corpora
             members = first + np.flatnonzero(first_bucket(lengths[first : first + size], [row]) == 0)
             # Shuffled because neighbours in a corpus often come from one text and have similar lengths.
             members = members[np.argsort(np.random.Philox(0).random_raw(len(members)), kind="stable")]
@@ -38,18 +38,18 @@ class Packed:
             first += size
         self.sizes = tuple(map(len, counts[1:]))
         self.left_out = len(lengths) - sum(map(len, order))
-        """pairs that are longer than a row"""
+        """number of pairs that are longer than a row"""
         self._order = np.concatenate(order)
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
         self.max_pairs = int(np.diff(self._starts).max(initial=1))
 
     @property
     def lengths(self) -> np.ndarray:
-        """[R, 2]: every packed row counts as full."""
+        """The lengths [R, 2]: every packed row counts as full."""
         return np.broadcast_to(np.array(self.row, np.int32), (len(self._starts) - 1, 2))
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
-        """As `Columns.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
+        """The batch of `Columns.batch`, with `source_segments` and `target_segments`; `example` is [B, K]."""
         first, last = self._starts[rows], self._starts[rows + 1]
         counts = np.where(rows < 0, 0, last - first)  # [B]
         row = np.repeat(np.arange(len(rows)), counts)  # of each pair, like the arrays below
@@ -69,7 +69,7 @@ class Packed:
 
 
 def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
-    """[N, 2] -> int32 [N]: the row of each pair, by best fit: the fullest row with enough room, or else a new one.
+    """Assigns pairs of lengths [N, 2] to rows, int32 [N], by best fit: the fullest row with room, or a new row.
 
     lengths (3, 2) (2, 2) (4, 1) (1, 1) and row (6, 6) -> 0 0 1 0
 
@@ -81,7 +81,7 @@ def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
     rows, room = array("i"), array("i")  # row of each pair; (source, target) room left in each row, flattened
     open_rows: list[list[int]] = [[] for _ in range(C + 1)]
     levels = 0
-    for block in np.array_split(np.asarray(lengths), max(1, len(lengths) // 2**18)):  # one list of all would be large
+    for block in np.array_split(np.asarray(lengths), max(1, len(lengths) // 2**18)):  # one list would be large
         needs = np.maximum(-(-block[:, 0] * C // S), -(-block[:, 1] * C // T))
         for source, target, need in zip(block[:, 0].tolist(), block[:, 1].tolist(), needs.tolist()):
             if fitting := levels >> need:
@@ -103,7 +103,7 @@ def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:
 
 
 def _lay_out(ids: np.ndarray, row: np.ndarray, slot: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates padded sequences [n, S] within their rows: ids [B, S] and segments [B, S]."""
+    """Concatenates padded sequences [n, S] within their rows. Returns ids [B, S] and segments [B, S]."""
     real = ids != PAD
     lengths = real.sum(1)
     ends = np.cumsum(lengths)

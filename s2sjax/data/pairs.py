@@ -1,4 +1,4 @@
-"""Text pairs as columns: raw text that is encoded in memory, or a prepared folder.
+"""Text pairs as columns, from raw text that is encoded in memory, or from a prepared folder.
 
     train = read(data)                            examples or records
     vocabularies(data, train)                     built, or loaded from the folder
@@ -10,7 +10,6 @@ Both give the same batches.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.data import Example, batches, mixtures, packing, parts, records, remarks, sources, text
+from s2sjax.data.assets import sha256
 from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
 from s2sjax.data.segmentation import Draw
 
@@ -33,18 +33,15 @@ def read(data: config.Data) -> Training:
 
 
 def fingerprint(train: Iterable[Example] | records.Records) -> str:
-    """SHA-256 of the examples' text."""
+    """The SHA-256 of the examples' text."""
     if isinstance(train, records.Records):
         return train.fingerprint
-    digest = hashlib.sha256()
-    for example in train:
-        digest.update("\t".join([example.source, *example.targets, "\n"]).encode())
-    return digest.hexdigest()
+    return sha256("\t".join([example.source, *example.targets, "\n"]).encode() for example in train)
 
 
 def remarks_on(data: config.Data, train: Training) -> list[str]:
-    """What is odd about the training text: see remarks.py. A prepared folder keeps what was found in its corpus."""
-    return train.remarks if isinstance(train, records.Records) else remarks.remarks(data.corpus, train)
+    """Notes on the training text (remarks.py). A prepared folder stores those on its corpus."""
+    return train.remarks if isinstance(train, records.Records) else remarks.notes(data.corpus, train)
 
 
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
@@ -56,7 +53,7 @@ def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary
 def check_vocabularies(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary
 ) -> None:
-    """Refuses vocabularies of another run that do not fit the settings or the data."""
+    """Raises a UserError if vocabularies of another run do not fit the settings or the data."""
     if isinstance(train, records.Records):
         same = [one.fingerprint for one in train.vocabularies()] == [source.fingerprint, target.fingerprint]
         require(same, f"{train.folder} was prepared with other vocabularies: use the raw corpus, or prepare it again")
@@ -65,14 +62,15 @@ def check_vocabularies(
             wanted, there = getattr(getattr(data, side), name), getattr(vocabulary, name)
             require(
                 there == wanted,
-                f"the {side} vocabulary to take has {name} {there}, data.{side}.{name} is {wanted}: make them equal",
+                f"the {side} vocabulary of --init-assets has {name} {there}, but data.{side}.{name} is {wanted}: "
+                "make them equal",
             )
     require(
         not data.shared or source.fingerprint == target.fingerprint,
-        "data.shared is set, but the vocabularies to take differ: unset it",
+        "data.shared is set, but the vocabularies of --init-assets differ: unset it",
     )
     for tag in data.corpus.tags if isinstance(data.corpus, config.Mixture) else ():
-        require(tag in source.tags, f"the source vocabulary to take has no tag {tag}: leave out --init-assets")
+        require(tag in source.tags, f"the source vocabulary of --init-assets has no tag {tag}: leave out --init-assets")
 
 
 # ------------------------------------------------------------------------------------- columns
@@ -81,7 +79,7 @@ def check_vocabularies(
 def make_columns(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary, seed: int
 ) -> AnyColumns:
-    """The training pairs as columns, packed if data.packing is set. `seed` is for subword sampling."""
+    """The training pairs as columns, packed if data.packing is set; `seed` is the seed of subword sampling."""
     pairs: AnyColumns
     pairs = train if isinstance(train, records.Records) else _encode(data, train, source, target, seed)
     return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
@@ -98,14 +96,14 @@ def _encode(
         for options, vocabulary in ((data.source, source), (data.target, target))
     )
     if of_source or of_target:
-        return with_sampled_subwords(pairs, examples, of_source, of_target, seed, data.buckets)
+        return with_sampled_subwords(pairs, examples, of_source, of_target, seed=seed, buckets=data.buckets)
     return pairs
 
 
 def encode(
     examples: Sequence[Example], source_vocabulary: text.AnyVocabulary, target_vocabulary: text.AnyVocabulary
 ) -> Columns:
-    """Every (source, target) pair as ids, <eos> appended to both; one row for each target of an example."""
+    """Encodes every (source, target) pair, each side with <eos>; an example has one row per target."""
     encoded = [source_vocabulary.encode(example.source) for example in examples]
     counts = [len(example.targets) for example in examples]
     index = np.repeat(np.arange(len(examples), dtype=np.int32), counts)
@@ -116,9 +114,10 @@ def encode(
 
 
 def with_sampled_subwords(
-    pairs: Columns, examples: Sequence[Example], source: Draw | None, target: Draw | None, seed: int, buckets: Buckets
-) -> Columns:
-    """The pairs, with new subwords drawn every epoch for each side that has a `Draw`."""
+    pairs: Columns, examples: Sequence[Example], source: Draw | None, target: Draw | None, *,
+    seed: int, buckets: Buckets,
+) -> Columns:  # fmt: skip
+    """Replaces each side that has a `Draw` by a column with new subwords in every epoch."""
     texts = (
         [examples[index].source for index in pairs.example],
         [line for example in examples for line in example.targets],
@@ -139,36 +138,36 @@ def with_sampled_subwords(
 
 
 def target_column(pairs: AnyColumns) -> Ragged | Drawn:
-    """The targets of pairs in memory, packed or not. The configuration rules out a prepared folder here."""
+    """The targets of pairs in memory, packed or not. Settings checks exclude a prepared folder here."""
     plain = pairs.pairs if isinstance(pairs, packing.Packed) else pairs
     assert isinstance(plain, Columns)
     return plain.ragged["target"]
 
 
 def target_counts(pairs: AnyColumns, size: int) -> np.ndarray:
-    """How often each of `size` target ids occurs, <eos> included: int64 [V]."""
+    """The frequency of each of `size` target ids, including <eos>: int64 [V]."""
     targets = target_column(pairs)
     return np.bincount((targets.plain if isinstance(targets, Drawn) else targets).flat, minlength=size)
 
 
 def make_parts(data: config.Data, pairs: AnyColumns, size: int) -> parts.Parts | None:
-    """The pairs split into parts of `size` target words; None if `size` is 0."""
+    """Splits the pairs into parts of `size` target words; None if `size` is 0."""
     if not size:
         return None
     targets = target_column(pairs)
-    assert isinstance(targets, Ragged), "the configuration rules out subword sampling here"
+    assert isinstance(targets, Ragged), "settings checks exclude subword sampling here"
     return parts.split(targets, first_bucket(pairs.lengths, data.buckets) >= 0, size)
 
 
 def make_plan(
     data: config.Data, pairs: AnyColumns, seed: int, multiple: int, part: np.ndarray | None = None
 ) -> batches.Plan:
-    """The plan of the batches. `part` [N]: the part of each pair, if the pairs are split into parts."""
+    """The plan of the batches. `part` [N] is the part of each pair if the pairs are split into parts."""
     corpus = data.corpus
     if isinstance(corpus, config.Prepared):
         corpus = records.corpus_of(corpus.folder)
     buckets = data.buckets[-1:] if data.packing else data.buckets
     settings = (pairs.lengths, buckets, data.tokens, seed, multiple)
     if not isinstance(corpus, config.Mixture):
-        return batches.Plan(*settings, part)
+        return batches.Plan(*settings, part=part)
     return mixtures.MixturePlan(*settings, sizes=pairs.sizes, weights=corpus.weights, temperature=corpus.temperature)

@@ -1,8 +1,8 @@
-"""Lines of text as pairs for pre-training: a text, and what follows it or a random one (Devlin et al. 2019).
+"""Lines as text pairs for pre-training: a text, and its continuation or a random text (Devlin et al. 2019).
 
     [CLS] It is fast. <eos> It is small. <eos>        cut between two sentences of a line; <eos> is BERT's [SEP]
 
-Where a line is cut and which text comes second is a pure function of (seed, epoch, row).
+The cut and the second text are pure functions of (seed, epoch, row).
 
 Letters: N lines, B rows of a batch, S positions.
 """
@@ -21,22 +21,22 @@ from s2sjax.data import text
 from s2sjax.data.columns import Batch, Bucket, Columns, Ragged
 
 Parts = tuple[str, ...]
-"""of a line: its sentences, or its halves if it is a single one; it is cut between two of them"""
+"""sentences of a line, or the two halves of a single sentence; the line is cut between two parts"""
 
 
 class Pair(NamedTuple):
-    """Two texts of a split that is evaluated."""
+    """A pair of texts for evaluation."""
 
     first: str
     second: str
     follows: bool
-    """whether the second text follows the first, or is a random one"""
+    """whether the second text follows the first; otherwise it is random"""
     number: int
-    """of the line, from 0"""
+    """index of the line, from 0"""
 
 
 def split(line: str) -> Parts:
-    """Sentences, or the two halves of a single one; () of a line of fewer than two words.
+    """Splits a line into sentences, or a single sentence into halves; () for fewer than two words.
 
     "It is fast. It is small." -> "It is fast.", "It is small."       "a small fast one" -> "a small", "fast one"
     """
@@ -49,7 +49,7 @@ def split(line: str) -> Parts:
 
 
 def pairs(lines: Sequence[Parts]) -> list[Pair]:
-    """Those of epoch 0 and seed 0, whole texts; half of them follow."""
+    """The pairs of whole texts of epoch 0 and seed 0. In half of them, the second text follows the first."""
     rows = np.arange(len(lines))
     cut = lambda row, drawn: 1 + int(drawn) % (len(lines[row]) - 1)
     follow, others = _follows(0, 0, rows), _others(0, 0, rows, len(lines))
@@ -62,7 +62,7 @@ def pairs(lines: Sequence[Parts]) -> list[Pair]:
 
 
 def pair_columns(vocabulary: text.AnyVocabulary, examples: Sequence[Pair], longest: int) -> Columns:
-    """source, first, follows: as of `Lines`. Of a pair longer than `longest` the ends of the texts are left out."""
+    """The columns source, first and follows of `Lines`. Texts of pairs longer than `longest` are truncated."""
     rows, first = [], []
     for example in examples:
         one = vocabulary.encode(example.first)[: longest - 3]
@@ -75,28 +75,28 @@ def pair_columns(vocabulary: text.AnyVocabulary, examples: Sequence[Pair], longe
 
 
 def _after(vocabulary: text.AnyVocabulary, part: str) -> list[int]:
-    """The ids of a part that is not the first of its line: of characters, the blank before it is one."""
+    """The ids of a part that is not the first of its line; character ids include the blank before it."""
     return vocabulary.encode(f" {part}" if vocabulary.unit == "characters" else part)
 
 
 PLACEHOLDER = "\ue000"
-"""a character for private use, which stands for [MASK] in a text that becomes ids"""
+"""private-use character that stands for [MASK] while a text is encoded"""
 
 
 def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
-    """The ids of a line with [MASK] in it, without [CLS] and <eos>. A word with [MASK] as a part is hidden whole."""
+    """Encodes a line with [MASK] in it, without [CLS] and <eos>. A word that contains [MASK] is masked as a whole."""
     mask = text.mark(vocabulary, MASK)
     line = line.replace(PLACEHOLDER, "").replace(MASK, PLACEHOLDER)
     unknown = iter(vocabulary.unknown(line))
     ids = [mask if token == UNK and PLACEHOLDER in next(unknown) else token for token in vocabulary.encode(line)]
     if vocabulary.unit != "subwords":
         return ids
-    blank = [vocabulary.pieces([token]) == ["▁"] for token in ids]  # a hidden subword begins with its blank
+    blank = [vocabulary.pieces([token]) == ["▁"] for token in ids]  # a masked subword includes its blank
     return [token for token, gone, after in zip(ids, blank, [*ids[1:], PAD]) if not (gone and after == mask)]
 
 
 def filled(line: str, pieces: Sequence[str]) -> str:
-    """A line with a piece in place of each [MASK]; "▁" is the blank before a subword."""
+    """Replaces each [MASK] of a line by a piece, without the "▁" that marks the blank before a subword."""
     begin, *rest = line.split(MASK)
     return begin + "".join(piece.removeprefix("▁") + part for piece, part in zip(pieces, rest, strict=True))
 
@@ -108,16 +108,16 @@ class Lines(NamedTuple):
     """Training lines as columns. A batch has
 
     source   [B, S]    [CLS] first text <eos> second text <eos>, then <pad>
-    first    [B]       positions of the first text, [CLS] and its <eos> included
+    first    [B]       length of the first text, including [CLS] and its <eos>
     follows  [B]       1: the second text follows the first; 0: it is the end of another line
 
-    The second text is as long as the shorter of both candidates, the rest of the line and the end of the other one: its
-    length says nothing about which of them it is, and a row is at most as long as its line.
+    The second text has the length of the shorter of its two candidates, the rest of the line and the end of the other
+    line, so that its length does not reveal which one it is, and no row is longer than its line.
     """
 
     ids: Ragged
     cuts: Ragged
-    """where a line can be cut: numbers of tokens"""
+    """possible cuts of each line, as numbers of tokens"""
     cls: int
     seed: int
 
@@ -134,7 +134,7 @@ class Lines(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """[N, 1]"""
+        """The lengths [N, 1]."""
         return self.ids.lengths[:, None] + 3
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
@@ -142,7 +142,7 @@ class Lines(NamedTuple):
         a, start, b = self._pairs(row, epoch)
         place = np.arange(bucket[0]) - 1  # [S], [CLS] at -1
         a, b, start, begin = (array[:, None] for array in (a, b, start, self.ids.offsets[row]))
-        second = place - a - 1  # [B, S] places in the second text
+        second = place - a - 1  # [B, S] positions in the second text
         one, two = self.ids.flat.take(begin + place, mode="clip"), self.ids.flat.take(start + second, mode="clip")
         found = np.select(
             [place == -1 + 0 * a, place < a, place == a, second < b, second == b], [self.cls, one, EOS, two, EOS], PAD
@@ -155,7 +155,7 @@ class Lines(NamedTuple):
         }
 
     def _pairs(self, rows: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each row: tokens of the first text, where the second one begins in `ids.flat`, and its tokens."""
+        """For each row: the length of the first text, and the start (in `ids.flat`) and length of the second."""
         others = _others(self.seed, epoch, rows, len(self.ids.lengths))
         a = self._cut(rows, _draw(self.seed, epoch, rows, CUT))
         room = self.ids.lengths[rows] - a
@@ -174,17 +174,17 @@ CUT, FOLLOWS, OTHER, OTHER_CUT = range(4)
 
 
 def _follows(seed: int, epoch: int, rows: np.ndarray) -> np.ndarray:
-    """Bool: true of one half."""
+    """Random booleans [B] that are true half of the time."""
     return _draw(seed, epoch, rows, FOLLOWS) >> np.uint64(63) == 1
 
 
 def _others(seed: int, epoch: int, rows: np.ndarray, count: int) -> np.ndarray:
-    """Another of `count` rows for each."""
+    """A random other row, of `count` rows, for each row."""
     return (rows + 1 + (_draw(seed, epoch, rows, OTHER) % np.uint64(count - 1)).astype(int)) % count
 
 
 def _draw(seed: int, epoch: int, rows: np.ndarray, name: int) -> np.ndarray:
-    """uint64 [B]: a hash of the numbers (SplitMix64, Steele et al. 2014)."""
+    """Random uint64 [B]: a hash of the arguments (SplitMix64, Steele et al. 2014)."""
     found = np.zeros(len(rows), np.uint64)
     for number in (np.uint64(seed % 2**64), np.uint64(epoch), rows.astype(np.uint64), np.uint64(name)):
         found = (found ^ number) + np.uint64(0x9E3779B97F4A7C15)

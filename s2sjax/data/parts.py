@@ -1,8 +1,8 @@
 """A training set split into parts, each with few distinct target words (Jean et al. 2015, section 3.2).
 
-Sentences are read in order. When the next one would exceed the number of words of a part, a new part starts. A part
+Sentences are read in order. A new part starts when the next sentence would exceed the number of words of a part. A part
 with fewer words is filled up with the most frequent other words, so that all parts have the same number. All parts
-share the parameters; only the words over which a batch is normalised differ.
+share the parameters; only the words over which a batch is normalized differ.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,14 @@ from s2sjax.errors import UserError
 
 
 class Parts(NamedTuple):
-    of: np.ndarray  # int32 [pairs] the part of each pair; -1 if it is not planned
-    words: np.ndarray  # int32 [parts, N] the target words of each part, in ascending order
+    """The part of each pair, and the words of each part."""
+
+    of: np.ndarray  # int32 [pairs]: the part of each pair; -1 if the pair is not used
+    words: np.ndarray  # int32 [parts, N]: the target words of each part, in ascending order
 
 
 def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
-    """Parts of `size` target words, specials included; `planned` [pairs] says which pairs are used.
+    """Splits the pairs with `planned` [pairs] into parts of `size` target words, including the specials.
 
     targets a b | b c | d, size 4 + 3 with <eos> among the specials  ->  parts 0 0 1, words {a b c}, {d a b}
     """
@@ -42,6 +44,6 @@ def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
 
 
 def _filled(words: set[int], size: int) -> np.ndarray:
-    """The smallest ids are the most frequent words: {0, 5}, 4 -> 0 1 2 5."""
+    """Fills up a part with the smallest other ids, the most frequent words: {0, 5}, 4 -> 0 1 2 5."""
     others = [word for word in range(size + len(words)) if word not in words]
     return np.array(sorted([*words, *others[: size - len(words)]]), np.int32)

@@ -1,7 +1,7 @@
 """Pictures and corpora of pictures with captions.
 
-Files are read by Pillow (the extra `pictures`): JPEG, PNG and what else it knows, from a folder or inside a .zip. A
-picture becomes uint8 [size, size, 3]: turned as its camera says, the middle of its longer side, in red, green and blue.
+Pillow (the extra `pictures`) reads the files: JPEG, PNG and its other formats, from a folder or inside a .zip. A
+picture becomes uint8 [size, size, 3]: rotated as its EXIF data says, cropped to its central square, in RGB.
 
 A corpus is a settings class that inherits from `Captioned`.
 """
@@ -24,24 +24,23 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sjax.config import FilePath, at_least, require, settings
+from s2sjax.data.assets import sha256
 from s2sjax.data.audio import open_zip
 from s2sjax.data.tables import Row, read_tsv
 from s2sjax.errors import UserError
 
 FLICKR8K = "Flickr8k (Hodosh, Young and Hockenmaier 2013)"
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
-"""of Pillow, with 8 bits or less of each colour"""
-
-
+"""Pillow modes with at most 8 bits per channel"""
 MOST_PIXELS = 25_000_000
-"""largest number of pixels of a picture that is sent to `s2sjax serve`"""
+"""maximum number of pixels of a picture that is sent to `s2sjax serve`"""
 
 
 class Picture(NamedTuple):
-    """One example."""
+    """A picture with its captions."""
 
     pixels: np.ndarray  # uint8 [size, size, 3]
-    captions: tuple[str, ...]  # () if they are not known
+    captions: tuple[str, ...]  # () if they are unknown
     name: str
     digest: str = ""
     """SHA-256 of the file"""
@@ -51,33 +50,33 @@ class Picture(NamedTuple):
 
 
 class Captioned:
-    """A corpus. Your own inherits from it and defines `size` and these."""
+    """Base class of corpora of captioned pictures. Your own corpus defines `size` and these methods."""
 
     size: int
-    """pixels on a side"""
+    """side of the pictures in pixels"""
 
     def has(self, split: str) -> bool:
         return bool(getattr(self, split, None))
 
     def examples(self, split: str) -> list[Picture]:
-        """The same call must return the same examples."""
+        """The examples of a split. Repeated calls must return equal examples."""
         raise UserError(f"{type(self).__name__} does not define examples(split): return its Pictures from it")
 
     def example_of(self, line: str, where: str) -> Picture:
-        """A line of `s2sjax decode` is the path of a picture."""
+        """Reads the picture whose path is a line of `s2sjax decode`."""
         path = line.strip()
         require(bool(path), f"{where} is empty: write the path of a picture")
         pixels, digest = read(path, self.size, where)
         return Picture(pixels, (), path, digest)
 
     def example_from(self, content: bytes, where: str) -> Picture:
-        """The content of a file, for `s2sjax serve`."""
+        """Decodes the content of a file, for `s2sjax serve`."""
         pixels, digest = decoded(content, self.size, where, MOST_PIXELS)
         return Picture(pixels, (), where, digest)
 
 
 def plain_words(caption: str) -> str:
-    """In lower case and without punctuation: "A tri-colored dog's ball ." -> "a tri-colored dog's ball"."""
+    """Removes punctuation and converts to lower case: "A tri-colored dog's ball ." -> "a tri-colored dog's ball"."""
     return " ".join(re.findall(r"[^\W_]+(?:['-][^\W_]+)*", caption.lower().replace("\u2019", "'")))
 
 
@@ -87,7 +86,7 @@ def plain_words(caption: str) -> str:
 def read(
     path: str | Path, size: int, where: str = "", archive: zipfile.ZipFile | None = None
 ) -> tuple[np.ndarray, str]:
-    """The pixels of a picture, uint8 [size, size, 3], and the SHA-256 of its file. `where` is put before errors.
+    """Reads a picture: its pixels, uint8 [size, size, 3], and the SHA-256 of its file. Errors begin with `where`.
 
     With `archive`, `path` is the name of a member.
     """
@@ -96,11 +95,11 @@ def read(
 
 
 def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tuple[np.ndarray, str]:
-    """The same of the content of a file of at most `most` pixels. What is transparent is white."""
+    """Decodes the content of a picture file, of at most `most` pixels, as `read` does. Transparency becomes white."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise UserError("pictures are read by Pillow, which is not installed: pip install 's2sjax[pictures]'") from None
+        raise UserError("Pillow, which reads pictures, is not installed: pip install 's2sjax[pictures]'") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -113,9 +112,9 @@ def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tu
         most = (Image.MAX_IMAGE_PIXELS or 0) if most is None else most
         raise UserError(f"{name} has more than {most // 10**6} million pixels: make it smaller") from None
     except Exception as error:  # Pillow's decoders raise errors of many kinds for a damaged file
-        reason = "its format is not known" if type(error).__name__ == "UnidentifiedImageError" else str(error)
+        reason = "its format is unknown" if type(error).__name__ == "UnidentifiedImageError" else str(error)
         raise UserError(f"{name} cannot be read ({reason}): give a JPEG or PNG file") from None
-    require(mode in MODES, f"{name} has pixels of mode {mode}: convert it to 8 bits of red, green and blue")
+    require(mode in MODES, f"{name} has pixels of mode {mode}: convert it to 8-bit RGB")
     width, height = picture.size
     require(
         min(width, height) >= size,
@@ -149,26 +148,26 @@ def _content(path: str | Path, name: str, archive: zipfile.ZipFile | None) -> by
 
 @settings
 class CaptionedFiles(Captioned):
-    """Pictures and captions as files: for each part NAME, the pictures in NAME.zip, or in a folder NAME, and
-    captions_NAME.tsv: the name of a picture, a tab, and a caption; a picture has one line or several.
+    """Files of pictures and captions. For each part NAME: the pictures in NAME.zip or in a folder NAME, and
+    captions_NAME.tsv with the name of a picture, a tab, and a caption; a picture may have several lines.
 
-    Captions are read in lower case and without punctuation.
+    Captions are converted to lower case, without punctuation.
     """
 
     folder: FilePath = "../data/flickr8k"
-    """of the files"""
+    """folder of the files"""
     train: str = "train"
-    """the training part"""
+    """training part"""
     dev: str = ""
-    """the part evaluated during training; empty: see dev_percent"""
+    """part evaluated during training; empty: see dev_percent"""
     test: str = "dev"
-    """the part evaluated at the end; empty for none"""
+    """part evaluated at the end; empty: none"""
     dev_percent: float = 5.0
-    """without a dev part: percentage of the training pictures that are dev instead, by a hash of their names"""
+    """percentage of the training pictures that become dev pictures if there is no dev part, by a hash of their names"""
     size: int = 128
-    """pixels on a side; larger pictures are made smaller, smaller ones are refused"""
+    """side of the pictures in pixels; larger pictures are shrunk, smaller ones rejected"""
     origin: str = FLICKR8K
-    """where the data comes from, for the error if a file is missing"""
+    """origin of the data, for the error if a file is missing"""
 
     def __post_init__(self):
         at_least(1, self, "data.corpus", "size")
@@ -182,7 +181,7 @@ class CaptionedFiles(Captioned):
         return bool(getattr(self, split) or (split == "dev" and self.dev_percent))
 
     def examples(self, split: str) -> list[Picture]:
-        """In the order of the captions file."""
+        """The pictures of a split, in the order of the captions file."""
         require(self.has(split), f"data.corpus has no {split} part: name one, or choose another split")
         part = getattr(self, split) or self.train
         file = Path(self.folder) / f"captions_{part}.tsv"
@@ -226,7 +225,7 @@ COLOURS = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (50, 70, 220), 
 
 @settings
 class Squares(Captioned):
-    """Generated, for first tries: a coloured square in one quarter of a grey picture, with two captions."""
+    """Generated pictures, for quick tests: a coloured square in a quarter of a grey picture, with two captions."""
 
     train: int = 400
     """number of training pictures"""
@@ -235,9 +234,9 @@ class Squares(Captioned):
     test: int = 40
     """number of pictures evaluated at the end"""
     size: int = 16
-    """pixels on a side"""
+    """side of the pictures in pixels"""
     seed: int = 0
-    """of the pictures"""
+    """seed of the pictures"""
 
     def __post_init__(self):
         at_least(0, self, "data.corpus", "train", "dev", "test")
@@ -260,8 +259,5 @@ class Squares(Captioned):
 
 
 def fingerprint(pictures: Sequence[Picture]) -> str:
-    """Of captions and files: the pixels of a JPEG differ in their last bits from decoder to decoder."""
-    found = hashlib.sha256()
-    for picture in pictures:
-        found.update(json.dumps([picture.captions, picture.digest]).encode())
-    return found.hexdigest()
+    """The SHA-256 of captions and files. Pixels are not hashed: the last bits of a JPEG depend on the decoder."""
+    return sha256(json.dumps([picture.captions, picture.digest]).encode() for picture in pictures)

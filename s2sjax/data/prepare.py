@@ -1,11 +1,11 @@
-"""Encodes a corpus once, so that the hosts of a pod only read ids. records.py describes the folder.
+"""Encodes a corpus once, so that the hosts of a pod only read ids. See records.py for the folder's format.
 
     prepare(experiment.data, "prepared/de-en", workers=8)
 
 The main process reads the text, `workers` processes encode chunks of it, and the main process writes the ids in the
 order of the text. Only a few chunks are in memory at a time. prepared.json is written last: a folder without it is
-incomplete. If a preparation is interrupted and run again on the same text, it keeps the sections that are complete; on
-another text it removes the files that unfinished.json lists, and nothing else.
+incomplete. If a preparation is interrupted and run again on the same text, it keeps the complete sections; on another
+text, it removes the files that unfinished.json lists, and nothing else.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ import numpy as np
 from s2sjax import config
 from s2sjax.core.tokens import EOS
 from s2sjax.data import Example, Split, pairs, records, sources, text, tfds
-from s2sjax.data.remarks import Overlaps, Remarks
+from s2sjax.data.remarks import Notes, Overlaps
 from s2sjax.errors import UserError
 
 CHUNK = 4096
-"""examples per task of a worker"""
+"""number of examples per task of a worker"""
 SECTION = 256 * CHUNK
-"""examples that are written at once: an interrupted preparation continues after the last complete section"""
+"""number of examples in a section; an interrupted preparation continues after the last complete section"""
 UNFINISHED = "unfinished.json"
-"""the settings of a preparation that is not complete, and the files that it has begun to write"""
+"""file with the settings of an incomplete preparation and the files that it has started to write"""
 WRITTEN = re.compile(
     r"vocabulary/(source|target)\.(json|model)(\.partial)?|train\.ids|section-\d{5,}\.(npz|partial)"
     r"|(lengths|example|starts)\.(npy|partial)|(dev|test)\.(jsonl|partial)|\.?prepared\.json(\.partial)?"
 )
-"""the names of all files that a preparation writes, besides unfinished.json"""
+"""names of all files that a preparation writes, except unfinished.json"""
 
 Vocabularies = tuple[text.AnyVocabulary, text.AnyVocabulary]
 Progress = Callable[[str, int], None]
-"""(stage, examples done)"""
+"""callback progress(stage, number of examples done)"""
 
 
 class Summary(NamedTuple):
+    """The result of a preparation."""
+
     folder: Path
     pairs: int
     tokens: int
@@ -69,27 +71,16 @@ def prepare(
     """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
     if workers < 1:
         raise UserError(f"--workers is {workers}: it must be at least 1")
-    if isinstance(data.corpus, config.Prepared):
-        if data.corpus.corpus is None:
-            raise UserError(
-                "data.corpus.corpus is not set: set it to the corpus to prepare, or run `train` on the folder as it is"
-            )
-        data = config.replace(data, corpus=data.corpus.corpus)
-    for side in ("source", "target"):
-        if getattr(data, side).sampling:
-            raise UserError(
-                f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0"
-            )
-    data, folder = records.without_spelling(data), config.local_path(folder)
+    data, folder = records.without_spelling(_checked(data)), config.local_path(folder)
     for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
     splits: tuple[Split, ...] = ("dev", "test")
     held_out = [split for split in splits if sources.has(data.corpus, split)]
-    remarks = Remarks(data.corpus)
+    notes = Notes(data.corpus)
     overlaps = Overlaps({split: sources.stream(data.corpus, split) for split in held_out})
-    fingerprint = pairs.fingerprint(overlaps.watch(remarks.watch(train.with_stage("reading"))))
+    fingerprint = pairs.fingerprint(overlaps.watch(notes.watch(train.with_stage("reading"))))
     made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
     settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
     if (folder / records.MANIFEST).is_file():
@@ -108,12 +99,28 @@ def prepare(
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
-        "remarks": [*remarks.lines(), *overlaps.lines()],
+        "remarks": [*notes.lines(), *overlaps.lines()],
     }
     manifest_file, _ = journal.claim(records.MANIFEST, f".{records.MANIFEST}.partial")
     _write(manifest_file, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
     return _summary(folder, new=True)
+
+
+def _checked(data: config.Data) -> config.Data:
+    """The settings with the raw corpus. Raises a UserError if they cannot be prepared."""
+    if isinstance(data.corpus, config.Prepared):
+        if data.corpus.corpus is None:
+            raise UserError(
+                "data.corpus.corpus is not set: set it to the corpus to prepare, or run `train` on the folder as it is"
+            )
+        data = config.replace(data, corpus=data.corpus.corpus)
+    for side in ("source", "target"):
+        if getattr(data, side).sampling:
+            raise UserError(
+                f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0"
+            )
+    return data
 
 
 class TrainExamples:
@@ -138,8 +145,8 @@ class TrainExamples:
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """A progress bar in the terminal for each stage."""
-    from rich import progress  # here, so that the workers do not import it
+    """Shows a progress bar for each stage in the terminal."""
+    from rich import progress  # imported here so that the workers do not import it
 
     columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
                progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
@@ -158,18 +165,18 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def _same_ids(left: dict, right: dict) -> bool:
-    """Whether two `data` settings give the same folder: buckets and token budgets do not matter."""
+    """Whether two `data` settings give the same ids. Buckets and token budgets do not matter."""
     return all(left[name] == right[name] for name in ("corpus", "source", "target", "shared"))
 
 
 def _summary(folder: Path, new: bool) -> Summary:
     lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    remarks = records.read_manifest(folder)["remarks"]
-    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, remarks)
+    notes = records.read_manifest(folder)["remarks"]
+    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, notes)
 
 
 class Journal:
-    """The unfinished.json of a folder. A file is listed in it before it is written, and nothing else is ever replaced
+    """The unfinished.json of a folder, which lists each file before it is written. Only listed files are ever replaced
     or removed.
     """
 
@@ -178,7 +185,7 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, settings: dict) -> Journal:
-        """That of an unfinished preparation of the same text, or a new one in a folder without other files."""
+        """Continues an unfinished preparation of the same text, or starts one in a folder without other files."""
         if os.path.lexists(folder / UNFINISHED):
             files = _read_files(folder / UNFINISHED)
             if files is None:
@@ -194,7 +201,7 @@ class Journal:
         return cls(folder, settings, ())
 
     def claim(self, *names: str) -> list[Path]:
-        """The paths of files to write, which are listed first. Refuses one that is there and was not listed."""
+        """Lists files before they are written, and returns their paths. Raises if an unlisted one already exists."""
         new = [name for name in names if name not in self.files]
         for name in new:
             if os.path.lexists(self.folder / name):
@@ -220,9 +227,9 @@ def _read_files(path: Path) -> list[str] | None:
 
 
 def _start(journal: Journal, train: TrainExamples) -> Vocabularies:
-    """The vocabularies: those that an unfinished preparation has saved, or new ones."""
+    """Loads the vocabularies that an unfinished preparation saved, or builds and saves new ones."""
     folder = journal.folder / "vocabulary"
-    if records.IDS in journal.files and (journal.folder / records.IDS).is_file():  # written after both
+    if records.IDS in journal.files and (journal.folder / records.IDS).is_file():  # written after both vocabularies
         return text.load(folder, "source"), text.load(folder, "target")
     kinds = [f"{kind}{draft}" for kind in (".json", ".model") for draft in ("", ".partial")]
     journal.claim(*(f"vocabulary/{side}{kind}" for side in ("source", "target") for kind in kinds))
@@ -237,15 +244,15 @@ def _start(journal: Journal, train: TrainExamples) -> Vocabularies:
 
 
 class Section(NamedTuple):
-    """A part of train.ids. A table holds the lengths and examples of its pairs until all sections are joined."""
+    """A part of train.ids. A table stores the lengths and examples of its pairs until all sections are joined."""
 
     table: Path
     sizes: tuple[int, ...]  # pairs per corpus of a mixture
-    end: int  # bytes of train.ids up to its end
+    end: int  # end of the section in train.ids, in bytes
 
 
 class Encoded(NamedTuple):
-    """A chunk of examples, encoded."""
+    """An encoded chunk of examples."""
 
     ids: bytes
     lengths: np.ndarray  # int32 [n, 2]
@@ -256,7 +263,7 @@ class Encoded(NamedTuple):
 def _write_sections(
     journal: Journal, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
 ) -> list[Section]:
-    """Appends the ids of `size` examples after the other to train.ids."""
+    """Appends the ids of all examples to train.ids, in sections of `size` examples."""
     width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
     examples = iter(train)
     sections: list[Section] = []
@@ -269,7 +276,7 @@ def _write_sections(
                 read = sum(1 for _ in islice(examples, size))
             else:
                 file.seek(sections[-1].end if sections else 0)
-                file.truncate()  # the beginning of a section that was interrupted
+                file.truncate()  # the beginning of an interrupted section
                 chunks = _chunks(islice(examples, size))
                 read, made = _write_section(file, table, encoders.map(chunks), number * size, width)
                 sections += [made] if made else []
@@ -279,7 +286,7 @@ def _write_sections(
 
 
 def _kept(table: Path, written: int) -> Section | None:
-    """A section that an earlier run completed."""
+    """The section that an earlier run completed, or None."""
     if not table.is_file():
         return None
     with np.load(table) as found:
@@ -295,7 +302,7 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
 def _write_section(
     file: BinaryIO, table: Path, chunks: Iterator[Encoded], first: int, width: int
 ) -> tuple[int, Section | None]:
-    """(number of examples, the section). The ids are on disk before the table, which is written atomically, is."""
+    """Writes a section: first the ids, then atomically its table. Returns (number of examples, section)."""
     lengths, counts, corpora = [], [], []
     for chunk in chunks:
         file.write(chunk.ids)
@@ -317,7 +324,7 @@ def _write_section(
 
 
 def _join(journal: Journal, sections: Sequence[Section]) -> None:
-    """Joins the tables of all sections, using memory maps."""
+    """Joins the tables of all sections, as memory maps."""
     total = sum(sum(section.sizes) for section in sections)
     shapes = {"lengths": (np.int32, (total, 2)), "example": (np.int32, (total,)), "starts": (np.int64, (total,))}
     journal.claim(*(f"{name}.{kind}" for name in shapes for kind in ("npy", "partial")))
@@ -351,7 +358,7 @@ def _write_text(journal: Journal, split: str, examples: Iterator[Example]) -> No
 
 
 def _write(path: Path, content: str) -> None:
-    """Writes atomically."""
+    """Writes a text file atomically."""
     draft = path.with_name(f".{path.name}.partial")
     draft.write_text(content, encoding="utf-8")
     os.replace(draft, path)
@@ -435,7 +442,7 @@ def _start_worker(folder: Path) -> None:
     _worker["vocabularies"] = (text.load(folder, "source"), text.load(folder, "target"))
     parent = multiprocessing.parent_process()
 
-    def end_with_parent() -> None:  # a pool does not notice when its parent is killed
+    def end_with_parent() -> None:  # the pool does not notice if its parent is killed
         wait([parent.sentinel])  # type: ignore[union-attr]
         os._exit(1)
 

@@ -1,15 +1,15 @@
-"""A prepared folder: training pairs that are read by index, one batch at a time.
+"""Prepared folders, whose training pairs are read by index, one batch at a time.
 
-    prepared.json             the manifest, written last: what the folder holds and how it was prepared
+    prepared.json             the manifest, written last: contents of the folder and settings of the preparation
     vocabulary/               as in the folder of a run
     train.ids                 source ids <eos> target ids <eos> of each pair in turn
-    starts.npy                int64 [N]: where in train.ids each pair begins
-    lengths.npy               int32 [N, 2]: its number of source and of target ids
-    example.npy               int32 [N]: the example that it comes from
+    starts.npy                int64 [N]: the start of each pair in train.ids
+    lengths.npy               int32 [N, 2]: the numbers of source and target ids of each pair
+    example.npy               int32 [N]: the example of each pair
     dev.jsonl, test.jsonl     [source, [target ...], corpus] on each line: the raw text, for evaluation
 
 N is the number of pairs. Ids are unsigned 16-bit integers if they fit, else 32-bit. The ids and the three tables are
-memory-mapped: a batch reads its own pairs and no others. prepare.py writes the folder.
+memory-mapped: a batch reads only its own pairs. prepare.py writes the folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Records:
         self._ids = self._memory_map()
 
     def __len__(self) -> int:
-        """Pairs."""
+        """The number of pairs."""
         return len(self.lengths)
 
     def _table(self, name: str) -> np.ndarray:
@@ -54,7 +54,7 @@ class Records:
             raise _damaged(self.folder / name, error) from None
         if len(table) != sum(self.sizes):
             raise _damaged(self.folder / name, f"{len(table)} pairs, not {sum(self.sizes)}")
-        return table.view(np.ndarray)  # a view of class `memmap` would be slower to index
+        return table.view(np.ndarray)  # indexing a `memmap` is slower
 
     def _memory_map(self) -> np.ndarray:
         path = self.folder / IDS
@@ -68,13 +68,13 @@ class Records:
         return ids.view(np.ndarray)
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
-        """See `Columns.batch`. The result does not depend on the epoch."""
+        """The batch of `Columns.batch`, the same in every epoch."""
         real = rows >= 0
         starts, lengths = self.starts[rows], (self.lengths[rows] * real[:, None]).T  # [B], [2, B]
-        # Source and target in one call: with few rows, the time is that of NumPy's calls.
+        # Source and target in one call: with few rows, the overhead of NumPy's calls dominates.
         starts, lengths = np.concatenate([starts, starts + lengths[0]]), lengths.ravel()
         last = self._ids.take(starts + lengths - 1, mode="clip")
-        if np.count_nonzero((last != EOS) & (lengths > 0)):  # a copy that broke off has zeros where ids are missing
+        if np.count_nonzero((last != EOS) & (lengths > 0)):  # an interrupted copy has zeros in place of ids
             raise _damaged(self.folder / IDS, "a pair does not end in <eos>")
         both = padded(self._ids, starts, lengths, max(bucket))
         return {
@@ -105,12 +105,12 @@ class Records:
 
 
 def _described(corpus: config.Corpus) -> Any:
-    """As JSON: its class may have been imported again since."""
+    """The corpus as JSON, because its class may have been re-imported since."""
     return config.to_json(config.without_folders(corpus))
 
 
 def without_spelling(data: config.Data) -> config.Data:
-    """`data` without the settings of character-based word vectors, which do not change the ids."""
+    """Removes the settings of character-based word vectors from `data`, because they do not affect the ids."""
     source, target = (config.replace(side, spelling=config.Spelling()) for side in (data.source, data.target))
     return config.replace(data, source=source, target=target)
 

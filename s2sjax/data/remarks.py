@@ -1,4 +1,4 @@
-"""What is odd about the data but no error: how often it occurs, and where first.
+"""Notes on suspicious data: how often a problem occurs, and where first. The data is used anyway.
 
 train.tsv: 12 of 3,000 lines have a blank source, the first is line 7
 3 of 500 dev sentences are also in train, 1 of them with another case, blanks or Unicode form
@@ -21,8 +21,8 @@ BLANK_TARGET = "{} a blank target, the first is {}: it teaches the model to writ
 MORE_COLUMNS = "{} more than two columns, the first is {}: each further column is one more target"
 
 
-class Remarks:
-    """Counts while the examples of a corpus are read."""
+class Notes:
+    """Counts the suspicious examples of a corpus while they are read."""
 
     def __init__(self, corpus: config.Corpus):
         self._parts: tuple[config.Corpus, ...] = (corpus,)
@@ -30,10 +30,10 @@ class Remarks:
         if isinstance(corpus, config.Mixture):
             self._parts, self._tags = corpus.corpora, corpus.tags
         self._sizes = [0] * len(self._parts)
-        self._found: dict[tuple[int, str], tuple[int, int]] = {}  # of a part: how often, and the first place
+        self._found: dict[tuple[int, str], tuple[int, int]] = {}  # (part, kind) -> (count, first example)
 
     def watch(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """The examples, counted as they pass."""
+        """Yields the examples, and counts the suspicious ones."""
         for example in examples:
             part = example.corpus if len(self._parts) > 1 else 0
             self._sizes[part] += 1
@@ -51,8 +51,8 @@ class Remarks:
         self._found[part, what] = (count + 1, first)
 
     def lines(self) -> list[str]:
-        """One for each kind of remark on each corpus."""
-        told = []
+        """One line for each kind of note on each corpus."""
+        notes = []
         for (part, what), (count, first) in sorted(self._found.items()):
             files, total = _files(self._parts[part]), self._sizes[part]
             where, noun = (
@@ -61,18 +61,19 @@ class Remarks:
                 else (type(self._parts[part]).__name__, "example")
             )
             many = f"{count:,} of {total:,} {noun}{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
-            told.append(f"{where}: " + what.format(many, f"{noun} {first:,}"))
-        return told
+            notes.append(f"{where}: " + what.format(many, f"{noun} {first:,}"))
+        return notes
 
 
-def remarks(corpus: config.Corpus, examples: Iterable[Example]) -> list[str]:
-    found = Remarks(corpus)
+def notes(corpus: config.Corpus, examples: Iterable[Example]) -> list[str]:
+    """The lines of the notes on the examples of a corpus."""
+    found = Notes(corpus)
     deque(found.watch(examples), maxlen=0)
     return found.lines()
 
 
 def _files(corpus: config.Corpus) -> tuple[str, ...]:
-    """Whose line n is example n."""
+    """The files whose line n is example n, if any."""
     return corpus.train if isinstance(corpus, config.TextFiles) and not corpus.dev_percent else ()
 
 
@@ -80,11 +81,11 @@ def _files(corpus: config.Corpus) -> tuple[str, ...]:
 
 
 class Sides(NamedTuple):
-    """What an example reads, and what it may correctly predict: text, or the bytes of anything else."""
+    """The source of an example and its correct targets, as text, or as the bytes of other data."""
 
     source: str | bytes
     targets: tuple[str | bytes, ...] = ()
-    """empty for a text without targets"""
+    """targets; empty for a text without targets"""
 
 
 AnySides = Sides | Example
@@ -95,7 +96,7 @@ class _Keys(NamedTuple):
     normal: frozenset[bytes]
     exact: frozenset[bytes]
     hash: int
-    """a short hash of the source: fast to compare with, and equal by chance at times"""
+    """a short hash of the source: fast to compare, but subject to collisions"""
 
     @property
     def all(self) -> frozenset[bytes]:
@@ -103,10 +104,10 @@ class _Keys(NamedTuple):
 
 
 class Overlaps:
-    """Counts the examples of dev and test that train has, too, and those of test that dev has.
+    """Counts the examples of dev and test that also occur in train, and those of test that also occur in dev.
 
-    Only dev and test are kept, as hashes, while the training examples pass. Two examples are the same if source and a
-    target are, exactly or but for case, blanks and Unicode form. Blank sources count for nothing.
+    Only the hashes of dev and test stay in memory while the training examples pass. Two examples are the same if their
+    sources and one target are equal, exactly or up to case, blanks and Unicode form. Blank sources are ignored.
     """
 
     def __init__(self, held_out: Mapping[str, Iterable[AnySides]], noun: str = "example"):
@@ -118,14 +119,14 @@ class Overlaps:
             self._found["dev"] = set().union(*(keys.all for keys in self._keys["dev"]))
 
     def watch(self, sides: Iterable[Any]) -> Iterator[Any]:
-        """The training examples, compared as they pass."""
+        """Yields the training examples, and compares them with dev and test."""
         for side in sides:
             if hash(_normal(side.source)) in self._hashes and (keys := _keys(side)) is not None:
                 self._found["train"] |= keys.all
             yield side
 
     def lines(self) -> list[str]:
-        """One for each two splits that share examples."""
+        """One line for each pair of splits that share examples."""
         pairs = [("dev", "train"), ("test", "train"), ("test", "dev")]
         known = [(split, other) for split, other in pairs if split in self._keys and other in self._found]
         return [line for split, other in known if (line := self._line(split, other))]
@@ -153,7 +154,7 @@ def overlaps(train: Iterable[AnySides], held_out: Mapping[str, Iterable[AnySides
 
 
 def _keys(side: AnySides) -> _Keys | None:
-    """None of a blank source."""
+    """The keys of an example; None if its source is blank."""
     source = _normal(side.source)
     if not source:
         return None
@@ -168,7 +169,7 @@ def _bytes(side: str | bytes) -> bytes:
 
 
 def _normal(side: str | bytes) -> bytes:
-    """A text in NFKC, lower case, with single blanks."""
+    """Normalizes a text to NFKC, lower case and single blanks."""
     if isinstance(side, str):
         side = " ".join(unicodedata.normalize("NFKC", side).casefold().split())
     return _bytes(side)

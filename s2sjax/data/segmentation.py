@@ -1,7 +1,7 @@
-"""Random subword segmentation, so that a model sees many segmentations of a text: pure functions of a random.Random.
+"""Random subword segmentation, which shows a model many segmentations of a text: pure functions of a random.Random.
 
-SentencePiece can sample too, but its random generator is per thread and cannot be reset, so no batch could be
-reproduced. Here the pieces of its model are used with our own generator; without randomness both agree.
+SentencePiece can sample too, but its random generator is per thread and cannot be reset, so that batches would not be
+reproducible. This module uses the pieces of its model with its own generator; without randomness, both agree.
 
 A text is split into words, each beginning with U+2581 (the space before it), because no piece spans two words.
 """
@@ -18,8 +18,8 @@ from s2sjax.core.tokens import UNK
 
 SPACE = "\u2581"
 WORD = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
-UNKNOWN_PENALTY = 10.0  # SentencePiece's: how much lower an unknown character scores than the lowest-scoring piece
-LONGEST_CACHED = 20  # characters: longer words, such as lines of a language without spaces, hardly recur
+UNKNOWN_PENALTY = 10.0  # as in SentencePiece: an unknown character scores this much less than the worst piece
+LONGEST_CACHED = 20  # characters; longer words, such as lines of a language without spaces, hardly recur
 
 Symbols = tuple[str, ...]
 Segment = Callable[[str, random.Random], Sequence[str]]
@@ -29,7 +29,7 @@ Pieces = Mapping[str, tuple[int, float]]
 
 
 def encode(text: str, pieces: Pieces, segment: Segment, rng: random.Random) -> list[int]:
-    """Ids of `text`, each word split by `segment`; a run of unknown characters is one <unk>."""
+    """Encodes `text`, each word split by `segment`; a run of unknown characters is one <unk>."""
     if not text:
         return []
     ids: list[int] = []
@@ -45,14 +45,14 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
     """Byte-pair encoding in which each merge is dropped with probability `dropout` (Provilkov et al. 2020).
 
     Applies the best merge of two neighbours until none is left. Before each merge, every possible merge is dropped
-    independently; if all are dropped, the word is done. 0 is plain BPE, 1 gives characters.
+    independently; if all are dropped, the word is done. Dropout 0 is plain BPE, dropout 1 gives characters.
     """
     rate = math.log1p(-dropout) if dropout < 1 else -math.inf
 
     def path(symbols: Symbols, merges: float = math.inf) -> list[tuple[Symbols, list[int]]]:
-        """The word while its best merge is applied again and again, up to `merges` times.
+        """The states of a word while its best merge is applied repeatedly, up to `merges` times.
 
-        Each with the places of all possible merges: the best first, on ties the leftmost.
+        Each has the places of all possible merges, the best first; ties are broken from left to right.
         """
         steps: list[tuple[Symbols, list[int]]] = []
         while True:
@@ -69,11 +69,11 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
     def segment(word: str, rng: random.Random) -> Symbols:
         symbols: Symbols = tuple(word)
         while True:
-            # How many best merges in a row are kept is geometric: one number is drawn, not one for each.
+            # The number of consecutive best merges that are kept is geometric: draw it at once, not one by one.
             kept = math.log(1 - rng.random()) / rate if rate else math.inf
             steps = cached(symbols) if len(word) <= LONGEST_CACHED else path(symbols, kept)
             symbols, places = steps[int(min(kept, len(steps) - 1))]
-            # The best one is dropped. The next that is kept decides; what would happen to those after it does not.
+            # The best merge is dropped. Apply the next one that is kept; the fate of later ones does not matter.
             for place in places[1:]:
                 if rng.random() >= dropout:
                     symbols = merged(symbols, place)
@@ -85,12 +85,12 @@ def bpe_dropout(pieces: Pieces, dropout: float) -> Segment:
 
 
 def merged(symbols: Symbols, place: int) -> Symbols:
-    """The symbol at `place` and the next one become one."""
+    """Joins the symbol at `place` with the next one."""
     return (*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :])
 
 
 def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
-    """A segmentation x of a word with probability p(x)^alpha / sum over all of them (Kudo 2018, with l = infinity).
+    """Draws a segmentation x of a word with probability proportional to p(x)^alpha (Kudo 2018, with l = infinity).
 
     Forward filtering, backward sampling: forward[i] = log of the sum over all segmentations of the first i characters.
     A larger alpha favours the best segmentation, a smaller one makes them more uniform.
@@ -105,7 +105,7 @@ def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
 
     @lru_cache(maxsize=1 << 16)  # most words of a text have been seen before
     def lattice(word: str) -> list[list[tuple[float, int]]]:
-        """For each end: (cumulative probability of the pieces up to this one, where it starts)."""
+        """For each end, the (cumulative probability, start) of all pieces that end there."""
         forward, ways = [0.0], []
         for end in range(1, len(word) + 1):
             starts = range(max(0, end - longest), end)

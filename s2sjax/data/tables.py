@@ -1,4 +1,4 @@
-r"""Text files by line: UTF-8, plain or .gz. Every error names the file and the line.
+r"""Readers of text files, line by line: UTF-8, plain or .gz. Every error names the file and the line.
 
     for row in read_tsv("train.tsv", ("text", "label")):
         row.fields                      ("a good film", "1")
@@ -6,8 +6,8 @@ r"""Text files by line: UTF-8, plain or .gz. Every error names the file and the 
 
     read_column("series.csv", "price", "data.series.file")      the numbers of a CSV column
 
-TSV is tab separated, without quoting and without a header. Only "\n" or "\r\n" ends a line: others, such as U+2028, are
-text.
+TSV is tab-separated, without quoting and without a header. Only "\n" and "\r\n" end a line; U+2028, for example, does
+not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,22 +26,23 @@ from s2sjax.errors import UserError
 
 
 class Row(NamedTuple):
+    """A row of a TSV file."""
+
     where: str
-    """file and line, for errors"""
+    """file and line, for error messages"""
     fields: tuple[str, ...]
 
 
 def read_tsv(
     path: str | Path, columns: Sequence[str], setting: str = "data.folder", origin: str = "", more: str = ""
 ) -> Iterator[Row]:
-    """The rows of a TSV file; each has one field for each of the named `columns`, which are for errors.
+    """Yields the rows of a TSV file. Each must have as many fields as `columns`, whose names are for error messages.
 
-    `setting` is the field that names the file. `origin` says where a data set comes from, if the file is missing.
-    `more`: what further fields are; there may be any number of them. Without it there are none.
+    `setting` is the field that names the file. `origin` is where the data set comes from, for the error if the file is
+    missing. `more` names further fields, of which there may be any number; if it is empty, there are none.
     """
     form = ", a tab, ".join([*columns, more] if more else columns)
-    if origin and not Path(path).expanduser().exists():
-        raise UserError(f"there is no file {relative_path(path)} (each line: {form}) of {origin}: correct {setting}")
+    require_file(path, f"each line: {form}", setting, origin)
     for number, line in enumerate(lines(path, setting), start=1):
         fields = tuple(line.split("\t"))
         if len(fields) < len(columns) or (len(fields) > len(columns) and not more):
@@ -49,9 +51,8 @@ def read_tsv(
 
 
 def read_column(path: str | Path, column: str, setting: str, origin: str = "") -> list[float]:
-    """The numbers of one column of a CSV file, whose first line names the columns."""
-    if origin and not Path(path).expanduser().exists():
-        raise UserError(f"there is no file {relative_path(path)} (CSV, column {column}) of {origin}: correct {setting}")
+    """Reads the numbers of one column of a CSV file, whose first line names the columns."""
+    require_file(path, f"CSV, column {column}", setting, origin)
     rows = _csv_rows(path, setting)
     _, names = next(rows)
     if column not in names:
@@ -70,7 +71,7 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
 
 
 def _csv_rows(path: str | Path, setting: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row of a CSV file, with the number of its last line."""
+    """Yields the rows of a CSV file, each with the number of its last line."""
     rows = csv.reader(lines(path, setting))
     try:
         for fields in rows:
@@ -79,8 +80,28 @@ def _csv_rows(path: str | Path, setting: str) -> Iterator[tuple[int, list[str]]]
         raise UserError(f"{path}, line {rows.line_num} is not CSV ({error}): correct it") from None
 
 
+def require_file(path: str | Path, form: str, setting: str, origin: str) -> None:
+    """Raises a UserError, which names the `form` and the `origin` of a file, if it is missing and has an origin."""
+    if origin and not Path(path).expanduser().exists():
+        raise UserError(f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
+
+
+def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the line pairs of two text files, of which line n of one translates line n of the other."""
+    counts = [0, 0]
+    for pair in zip_longest(lines(paths[0], settings[0]), lines(paths[1], settings[1])):
+        counts = [count + (line is not None) for count, line in zip(counts, pair)]
+        if counts[0] == counts[1]:
+            yield pair
+    if counts[0] != counts[1]:
+        raise UserError(
+            f"{paths[0]} has {counts[0]:,} lines but {paths[1]} has {counts[1]:,}: line n of one must translate line n "
+            "of the other"
+        )
+
+
 def lines(path: str | Path, setting: str) -> Iterator[str]:
-    """The lines of a text file, without their ends. `setting` is the field that names the file."""
+    """Yields the lines of a text file, without line ends. `setting` is the field that names the file."""
     number = 0
     for number, line in enumerate(_byte_lines(path, setting), start=1):
         try:
@@ -92,7 +113,7 @@ def lines(path: str | Path, setting: str) -> Iterator[str]:
 
 
 def _byte_lines(path: str | Path, setting: str) -> Iterator[bytes]:
-    """The lines, without the byte order mark that some editors write."""
+    """Yields the lines of a file, without a byte order mark."""
     file = Path(path).expanduser()
     try:
         with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:

@@ -1,13 +1,12 @@
-r"""Sentences with a tag for each word, and perhaps one label for the whole: files, vocabularies and columns.
+r"""Sentences with a tag for each word and an optional label (intent): files, vocabularies and columns.
 
     play jazz please <tab> O B-genre O <tab> PlayMusic         words, their tags, the intent (optional)
 
-Words and tags are separated by blanks. Only blanks and tabs separate words: a no-break space is part of a word.
+Only blanks and tabs separate words and tags: a no-break space is part of a word.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,15 +19,18 @@ from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.tokens import EOS, SOS, SPECIALS, UNK
 from s2sjax.data import Split, in_share, sources, split_of, tables, text
+from s2sjax.data.assets import sha256
 from s2sjax.data.columns import Aligned, Columns, Ragged
 
 FORM = ("words", "equally many tags")
 
 
 class Sentence(NamedTuple):
+    """A sentence with its tags and intent."""
+
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    """empty if they are not known"""
+    """a tag for each word; empty if they are unknown"""
     intent: str = ""
 
 
@@ -37,7 +39,7 @@ def split_words(line: str) -> tuple[str, ...]:
 
 
 def sentence(where: str, fields: Sequence[str], intents: bool = False) -> Sentence:
-    """Checked; `where` is for errors. With `intents`, there must be one."""
+    """Parses and checks a sentence. `where` is for error messages. `intents`: whether it must have an intent."""
     require(len(fields) in (2, 3), f"{where} has {len(fields)} columns: write {', '.join(FORM)}, and perhaps an intent")
     words, tags = split_words(fields[0]), split_words(fields[1])
     require(len(words) > 0, f"{where} has no words: remove it")
@@ -50,10 +52,10 @@ def sentence(where: str, fields: Sequence[str], intents: bool = False) -> Senten
 
 
 def read(corpus: config.Corpus, split: Split, intents: bool) -> list[Sentence]:
-    """The sentences of a split; with `intents`, each must have one."""
+    """Reads the sentences of a split. `intents`: whether each must have an intent."""
     if isinstance(corpus, config.TaggedFiles):
         return _read_files(corpus, split, intents)
-    # Of any other corpus, an example's source has the words, its first target the tags, its second the intent.
+    # In other corpora, the source has the words, the first target the tags, and the second target the intent.
     name = type(corpus).__name__
     named = ((f"{name}.{split}, example {n}", e) for n, e in enumerate(sources.load(corpus, split), start=1))
     return [sentence(where, (example.source, *example.targets), intents) for where, example in named]
@@ -77,18 +79,16 @@ def _read_files(corpus: config.TaggedFiles, split: Split, intents: bool) -> list
 
 
 def fingerprint(sentences: Iterable[Sentence]) -> str:
-    """SHA-256 of the words, tags and intents."""
-    digest = hashlib.sha256()
-    for each in sentences:
-        digest.update("\t".join([" ".join(each.words), " ".join(each.tags), each.intent, "\n"]).encode())
-    return digest.hexdigest()
+    """The SHA-256 of the words, tags and intents."""
+    rows = ((" ".join(each.words), " ".join(each.tags), each.intent, "\n") for each in sentences)
+    return sha256("\t".join(row).encode() for row in rows)
 
 
 # -------------------------------------------------------------------------------- vocabularies
 
 
 def label_vocabulary(labels: Iterable[str]) -> text.Vocabulary:
-    """Tags or intents, the most frequent first: label i has the id i + len(SPECIALS)."""
+    """The vocabulary of tags or intents, the most frequent first: label i has the id i + len(SPECIALS)."""
     counts = Counter(labels)
     return text.Vocabulary("words", sorted(counts, key=lambda label: (-counts[label], label)), normalize="none")
 
@@ -98,8 +98,8 @@ def labels_of(vocabulary: text.Vocabulary) -> list[str]:
 
 
 def with_words_of(vocabulary: text.Vocabulary, other: text.AnyVocabulary) -> text.Vocabulary:
-    """The words, and behind them those of another vocabulary: words, or subwords that are whole words."""
-    require(other.unit != "characters", "the other run reads characters, and has no words: leave out --init-assets")
+    """Appends the words of another vocabulary: its words, or its subwords that begin a word."""
+    require(other.unit != "characters", "the other run uses characters, not words: leave out --init-assets")
     begin = len(SPECIALS) + len(other.tags)
     pieces = other.all_pieces[begin:]
     if other.unit == "subwords":
@@ -111,15 +111,15 @@ def with_words_of(vocabulary: text.Vocabulary, other: text.AnyVocabulary) -> tex
 
 
 def ids_of(vocabulary: text.Vocabulary, pieces: Iterable[str]) -> list[int]:
-    """The id of each whole piece, <unk> for those that are not in the vocabulary."""
+    """The id of each whole piece, or <unk> if the vocabulary lacks it."""
     known = {piece: index for index, piece in enumerate(labels_of(vocabulary), start=len(SPECIALS))}
     return [known.get(text.normalized(piece, vocabulary.normalize), UNK) for piece in pieces]
 
 
 def spell(alphabet: text.Vocabulary, words: Sequence[str], length: int) -> np.ndarray:
-    """[words, length + 2]: the characters of each word between <sos> and <eos>, then 0.
+    """The characters of each word between <sos> and <eos>, padded with 0 to [words, length + 2].
 
-    Of a word with more than `length` characters the first and the last half: "internationalization", 6 -> "intion".
+    Only the first and last half of `length` characters of a longer word: "internationalization", 6 -> "intion".
     """
     begin = (length + 1) // 2
     found = np.zeros((len(words), length + 2), np.uint16 if alphabet.size <= 2**16 else np.int32)
@@ -134,6 +134,8 @@ def spell(alphabet: text.Vocabulary, words: Sequence[str], length: int) -> np.nd
 
 
 class Vocabularies(NamedTuple):
+    """The vocabularies of a tagger."""
+
     words: text.Vocabulary
     characters: text.Vocabulary
     tags: text.Vocabulary
@@ -141,7 +143,7 @@ class Vocabularies(NamedTuple):
 
 
 def columns(sentences: Sequence[Sentence], known: Vocabularies, length: int) -> Aligned:
-    """words and tags as ids, characters [*, length + 2]; of the whole sentence its intent. Unknown ones are <unk>."""
+    """The columns words, tags and characters [*, length + 2], and the intent if any. Unknown ones are <unk>."""
     distinct = sorted({word for each in sentences for word in each.words})
     number = {word: index for index, word in enumerate(distinct)}
     flat = np.array([number[word] for each in sentences for word in each.words], np.int64)

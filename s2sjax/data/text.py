@@ -1,4 +1,4 @@
-"""Text to ids and back: characters, words, and SentencePiece subwords behind one interface.
+"""Vocabularies, which convert text to ids and back: characters, words and SentencePiece subwords.
 
 Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> ends a sequence, <pad> fills a batch.
 
@@ -6,14 +6,14 @@ Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> 
     vocabulary.encode("abc")           -> [4, 5, 3]       no <eos>: batches.py adds it
     vocabulary.decode([4, 5, 2, 4])    -> "ab"            stops at <eos>
 
-A tag tells a model which of several tasks a source is for. A source that begins with the word of a tag begins with its
-id; elsewhere that word is ordinary text.
+A tag tells a model which of several tasks a source is for. A tag at the beginning of a source has its own id; elsewhere
+it is ordinary text.
 
     vocabulary = build(config.Text("characters"), ["<2de> abba"], tags=["<2de>"])
     vocabulary.encode("<2de> ab")      -> [4, 5, 6]       and decode drops the tag
 
-Text is normalised before it becomes ids (`config.Text.normalize`), by default to NFC: "é" has the same ids whether it
-is written as one code point or as e and an accent. A vocabulary knows its form, and is saved with it.
+Text is normalized before it becomes ids (`config.Text.normalize`), by default to NFC: "é" has the same ids whether it
+is written as one code point or as e and an accent. The normalization is saved with the vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 
 
 def normalized(text: str, form: Normalize) -> str:
-    """The text in a Unicode form: "ﬁ E\u0301" -> nfc "ﬁ É", nfkc "fi É", nfkc_lower "fi é"."""
+    """Converts text to a Unicode form: "ﬁ E\u0301" -> nfc "ﬁ É", nfkc "fi É", nfkc_lower "fi é"."""
     if form == "none":
         return text
     if form == "nfc":
@@ -57,8 +57,8 @@ def normalized(text: str, form: Normalize) -> str:
 class Vocabulary:
     """Characters (Unicode code points) or words (separated by white space), one id each.
 
-    `pieces` are listed in id order, after the specials and the tags. Text that spells a special, such as
-    the word `<eos>`, is unknown text: no input can end a sequence.
+    `pieces` are in the order of their ids, after the specials and the tags. Text that spells a special, for example
+    `<eos>`, is unknown text, so that no input can end a sequence.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
         return hashlib.sha256(self._serialised()).hexdigest()
 
     @property
     def all_pieces(self) -> list[str]:
-        """By id, specials and tags included."""
+        """All pieces by id, including specials and tags."""
         return self._pieces
 
     def encode(self, text: str) -> list[int]:
@@ -108,12 +108,12 @@ class Vocabulary:
         )
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece for each id, specials included: labels for an attention map."""
+        """One printable piece for each id, including specials: labels for an attention map."""
         return [_printable(self._pieces[index]) for index in ids]
 
     def spelling(self, length: int) -> np.ndarray:
-        """[V, C]: the first `length` characters of each piece between 1 and 2, then 0. A special or a tag counts as one
-        character.
+        """The first `length` characters of each piece between 1 and 2, padded with 0 to [V, C]. Each special or tag is
+        one character.
 
         pieces ab, a, length 20 -> ... 1 7 8 2 | 1 7 2 0
         """
@@ -140,7 +140,7 @@ class Vocabulary:
             whole = unit in ("characters", "words") and normalize in NORMALIZE
             whole = whole and all(isinstance(piece, str) for piece in [*tags, *pieces])
             whole = whole and content["size"] == len(SPECIALS) + len(tags) + len(pieces)
-        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or JSON of something else
+        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or other JSON
             whole = False
         if not whole:
             raise _damaged(path)
@@ -156,15 +156,15 @@ class Vocabulary:
 class Subwords:
     """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
 
-    SentencePiece's own normalisation is off: decode(encode(x)) == normalized(x) for text of known characters.
+    SentencePiece's own normalization is off: decode(encode(x)) == normalized(x) for text of known characters.
     SentencePiece reserves three: U+2581 is decoded as a space, and a tab or U+2585 is unknown. A run of unknown
-    characters is one <unk>. Tags are control symbols: SentencePiece neither splits them nor finds them in text.
+    characters is one <unk>. Tags are control symbols, which SentencePiece neither splits nor finds in text.
     """
 
     unit = "subwords"
 
     def __init__(self, model: bytes):
-        """`model` is the content of a .model file; raises RuntimeError or ValueError if it is damaged or not ours."""
+        """Loads the content of a .model file. Raises RuntimeError or ValueError if it is damaged or not from s2sjax."""
         forms = [form for form in NORMALIZE if model.endswith(_form_field(form))]
         if not forms:
             raise ValueError("the model does not end with the Unicode form of its text")
@@ -177,7 +177,7 @@ class Subwords:
         known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
         # A file truncated between two records still parses; without the last ones, spaces would be merged silently.
         if specials != SPECIALS or known != [PAD, SOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
-            raise ValueError("not a SentencePiece model with the special ids and the normalisation of s2sjax")
+            raise ValueError("not a SentencePiece model with the special ids and the normalization of s2sjax")
 
     @classmethod
     def train(
@@ -188,7 +188,7 @@ class Subwords:
         tags: Sequence[str] = (),
         normalize: Normalize = "nfc",
     ) -> Subwords:
-        """Learn `size` subwords, specials and tags included; fewer, with a message, if the text does not have as many.
+        """Learns `size` subwords, including specials and tags; fewer, with a message, if the text has fewer.
 
         The same lines give the same model, byte for byte.
         """
@@ -212,8 +212,8 @@ class Subwords:
                 character_coverage=1.0,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
-                max_sentence_length=1 << 24,  # longer lines would be skipped, and their characters with them
-                num_threads=4,  # sums of floats depend on it, so it is the same on every machine
+                max_sentence_length=1 << 24,  # longer lines would be skipped, with their characters
+                num_threads=4,  # fixed, because sums of floats depend on it
                 minloglevel=3,
             )
         except RuntimeError as error:
@@ -230,12 +230,12 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
         return hashlib.sha256(self._model).hexdigest()
 
     @property
     def all_pieces(self) -> list[str]:
-        """By id, specials and tags included."""
+        """All pieces by id, including specials and tags."""
         return self._processor.id_to_piece(list(range(self.size)))
 
     def encode(self, text: str) -> list[int]:
@@ -249,7 +249,7 @@ class Subwords:
         return [piece for index, piece in zip(ids, pieces) if index == UNK]
 
     def sampler(self, algorithm: Literal["unigram", "bpe"], strength: float) -> segmentation.Draw:
-        """draw(text, rng) -> ids: a random segmentation, for training. See s2sjax/data/segmentation.py."""
+        """Returns draw(text, rng) -> ids of a random segmentation, for training (s2sjax/data/segmentation.py)."""
         processor, known = self._processor, range(len(SPECIALS) + len(self.tags), self.size)
         pieces = {processor.id_to_piece(index): (index, processor.get_score(index)) for index in known}
         segment = (segmentation.bpe_dropout if algorithm == "bpe" else segmentation.unigram_sampling)(pieces, strength)
@@ -265,7 +265,7 @@ class Subwords:
         return self._processor.decode(_text_ids(ids, self.tags))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece for each id, specials included: labels for an attention map."""
+        """One printable piece for each id, including specials: labels for an attention map."""
         return [_printable(piece) for piece in self._processor.id_to_piece([int(index) for index in ids])]
 
     def save(self, folder: str | Path, name: str) -> None:
@@ -284,14 +284,14 @@ AnyVocabulary = Vocabulary | Subwords
 
 
 class Size(NamedTuple):
-    """A vocabulary with only a size: enough to build a model, but not to encode text."""
+    """The size and tags of a vocabulary: enough to build a model, but not to encode text."""
 
     size: int
     tags: tuple[str, ...] = ()
 
 
 def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:
-    """The vocabulary of `lines`: characters and words by decreasing frequency, ties in alphabetical order.
+    """Builds the vocabulary of `lines`: characters and words by decreasing frequency, ties in alphabetical order.
 
     Each line is read once, and at most `text.sample` of them are kept, so the lines need not fit in memory.
     """
@@ -307,8 +307,8 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
     kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
     if not kept:
         raise UserError(
-            f"none of {len(counts)} {text.unit} is left for the vocabulary: check that the training text is not empty, "
-            f"or lower min_count {text.min_count}"
+            f"none of {len(counts)} {text.unit} is frequent enough for the vocabulary: check that the training text is "
+            f"not empty, or lower min_count {text.min_count}"
         )
     return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags, text.normalize)
 
@@ -316,7 +316,7 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
 def build_both(
     data: config.Data, examples: Iterable[Example], tags: Sequence[str] = ()
 ) -> tuple[AnyVocabulary, AnyVocabulary]:
-    """The vocabularies of sources and targets. Iterates twice over `examples`."""
+    """Builds the vocabularies of sources and targets. Iterates twice over `examples`."""
     sources = (example.source for example in examples)
     targets = (line for example in examples for line in example.targets)
     if data.shared:
@@ -326,9 +326,9 @@ def build_both(
 
 
 def rows_in(vocabulary: AnyVocabulary, other: AnyVocabulary) -> np.ndarray | None:
-    """The id in `other` of each piece of `vocabulary`, -1 for none; None if their pieces are of different units.
+    """The id in `other` of each piece of `vocabulary`, or -1; None if their units differ.
 
-    Words are also found among subwords: as one that begins a word, or, as punctuation often is, as one within.
+    Words are also found among subwords: as one that begins a word, or, like most punctuation, as one within a word.
     """
     ids = {piece: index for index, piece in enumerate(other.all_pieces)}
     pieces = vocabulary.all_pieces
@@ -355,12 +355,12 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
 
 
 def mark(vocabulary: AnyVocabulary, piece: str) -> int:
-    """The id of [CLS] or [MASK], -1 if the vocabulary has none."""
+    """The id of [CLS] or [MASK], or -1 if the vocabulary lacks it."""
     return len(SPECIALS) + vocabulary.tags.index(piece) if piece in vocabulary.tags else -1
 
 
 def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
-    """Puts `tag` before `line` if the model has tags and the line begins with none. Blank lines are unchanged."""
+    """Puts `tag` before `line` if the model has tags and the line does not begin with one. Keeps blank lines."""
     tags = [each for each in vocabulary.tags if each not in (CLS, MASK)]
     known = ", ".join(tags)
     if tag is not None and tag not in tags:
@@ -375,7 +375,7 @@ def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) 
 
 
 def load(folder: str | Path, name: str) -> AnyVocabulary:
-    """The vocabulary that was saved under this name, of either kind."""
+    """Loads the vocabulary with this name, of either kind."""
     kind = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
     return kind.load(folder, name)
 
@@ -384,7 +384,7 @@ def load(folder: str | Path, name: str) -> AnyVocabulary:
 
 
 def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
-    """The id of the tag that a text begins with, if any, and the rest: "<2de> Haus" -> [4], "Haus"."""
+    """Splits off the tag at the beginning of a text, if any: "<2de> Haus" -> [4], "Haus"."""
     if tags:
         first, _, rest = text.partition(" ")
         if first in tags:
@@ -393,7 +393,7 @@ def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
 
 
 def _form_field(form: Normalize) -> bytes:
-    """A Unicode form as a field of SentencePiece's protocol buffer, which ignores it: number 200, a string."""
+    """The Unicode form as a string field, number 200, of SentencePiece's protocol buffer, which ignores it."""
     return b"\xc2\x0c" + bytes([len(form)]) + form.encode()
 
 
@@ -410,12 +410,12 @@ def _text_ids(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
 
 
 def _printable(piece: str) -> str:
-    r"""Spaces as in SentencePiece, "▁", and unprintable characters as Python escapes: "\t"."""
+    r"""Replaces spaces by "▁", as SentencePiece does, and unprintable characters by Python escapes: "\t"."""
     return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in piece)
 
 
 def _training_error(message: str, size: int) -> UserError:
-    """SentencePiece's error as a UserError. Its message says which sizes would work."""
+    """Converts SentencePiece's error, which contains the possible sizes, to a UserError."""
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(f"{size} subwords are fewer than the text's characters: set size to {found[1]} or more")
     if "sentences_.empty()" in message:

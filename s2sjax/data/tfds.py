@@ -1,11 +1,11 @@
-"""Examples of TensorFlow Datasets, read from array records without TensorFlow.
+"""Examples from TensorFlow Datasets, read from array records without TensorFlow.
 
     corpus = config.Tfds("ted_hrlr_translate/pt_to_en", source="pt", target="en")
     download(corpus)                    once; `s2sjax prepare` does this
     stream(corpus, "train")             Example("olá", ("hello",)) ...
 
-TFDS imports TensorFlow only for its other file formats, its pipelines, community datasets and Google Cloud Storage.
-None of these is used here.
+TFDS imports TensorFlow only for other file formats, pipelines, community datasets and Google Cloud Storage, none of
+which are used here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from s2sjax.data import Example, Split
 from s2sjax.errors import UserError
 
 BLOCK = 1024
-"""records per read"""
+"""number of records per read"""
 
 
 def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
-    """The examples of a split in the order of their records; those without both source and target are left out."""
+    """Yields the examples of a split in the order of the records, without those that lack a source or a target."""
     name = getattr(corpus, split)
     if not name:
         raise UserError(f"data.corpus.{split} is empty: set it to a split of {corpus.name}")
@@ -40,7 +40,7 @@ def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
 
 
 def download(corpus: config.Tfds) -> None:
-    """Downloads a dataset and stores it as array records. Does nothing if it is already there."""
+    """Downloads a dataset and stores it as array records, unless it is already there."""
     tfds = _package()
     builder = _builder(corpus)
     if not builder.is_prepared():
@@ -49,7 +49,7 @@ def download(corpus: config.Tfds) -> None:
 
 
 def _source(corpus: config.Tfds, split: Split) -> Any:
-    """The records of a split, by index."""
+    """The records of a split, accessed by index."""
     builder = _builder(corpus)
     if not builder.is_prepared():
         folder = f", data_dir={corpus.data_dir!r}" if corpus.data_dir else ""
@@ -111,7 +111,7 @@ def _package() -> Any:
 
 
 def _texts(record: Any, corpus: config.Tfds, side: str) -> list[str]:
-    """The texts of a feature, one or more.
+    """The one or more texts of a feature.
 
     {"pt": b"sim"}, "pt" -> ["sim"]         {"answers": {"text": [b"a", b"b"]}}, "answers.text" -> ["a", "b"]
     """

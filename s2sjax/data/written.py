@@ -1,4 +1,4 @@
-"""Corpora of written digits, joined to numbers: pen strokes (pendigits), columns of pixels (scikit-learn's digits)."""
+"""Corpora of handwritten digits, joined to numbers: pen strokes (pendigits) and pixels (scikit-learn's digits)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sjax.config import FilePath, at_least, require, settings
+from s2sjax.data import signals
 from s2sjax.data.signals import DIGITS, Signal, Signals, Strings, check_labels, digest, numbers_of, split_by_line
 from s2sjax.data.tables import read_tsv
 from s2sjax.errors import UserError
@@ -18,27 +19,29 @@ PENDIGITS = "Pen-Based Recognition of Handwritten Digits (Alpaydin and Alimoglu 
 
 
 class Piece(NamedTuple):
-    """One written digit."""
+    """A handwritten digit."""
 
     digit: str
     values: np.ndarray  # float32 [steps, numbers]
 
 
 class Written(Signals):
-    """Numbers that are made by joining digits; each digit is in one split."""
+    """Base class of corpora of numbers that are joined from digits; each digit is in one split."""
 
     strings: Strings
     dev_percent: float
     test_percent: float
+    gap: float
 
     @property
     def alphabet(self) -> tuple[str, ...]:
         return DIGITS
 
-    def check(self) -> None:
+    def __post_init__(self):
         at_least(0, self, "data.corpus", "dev_percent", "test_percent")
         total = self.dev_percent + self.test_percent
-        require(total < 100, f"data.corpus: dev_percent + test_percent is {total}: nothing is left to train on")
+        require(total < 100, f"data.corpus: dev_percent + test_percent is {total}: keep it below 100")
+        at_least(0, self, "data.corpus", "gap")
 
     def has(self, split: str) -> bool:
         return getattr(self.strings, split) > 0 and (split == "train" or getattr(self, f"{split}_percent") > 0)
@@ -46,7 +49,7 @@ class Written(Signals):
     @property
     def pieces(self) -> list[Piece]:
         """All digits of the corpus, in the order of the data."""
-        raise UserError(f"{type(self).__name__} defines no pieces: return its digits from it")
+        raise UserError(f"{type(self).__name__} defines no pieces: return the digits from it")
 
     def join(self, pieces: list[Piece], rng: random.Random) -> np.ndarray:
         """The frames of a number."""
@@ -68,26 +71,22 @@ class Written(Signals):
 class PenDigits(Written):
     """Pen strokes: each digit is a path of 8 points. `folder` has train.tsv: the digit, then 8 fields `x y`, 0 to 100.
 
-    A frame is a point: y, the step from the point before (dx, dy), and 1 where the pen was set down. The digits of a
-    number stand side by side. Writers are not marked in the data, so that they are in all splits.
+    A frame is a point: y, the step from the previous point (dx, dy), and 1 where the pen was set down. The digits of a
+    number stand side by side. The data does not name the writers, so that each may occur in all splits.
     """
 
     folder: FilePath = "../data/pendigits"
-    """with train.tsv"""
+    """folder of train.tsv"""
     strings: Strings = Strings(train=10_000)
-    """how many numbers there are, and how long they are"""
+    """number and length of the strings"""
     dev_percent: float = 5.0
-    """of the digits"""
+    """percentage of the digits used for dev strings"""
     test_percent: float = 15.0
-    """of the digits"""
+    """percentage of the digits used for test strings"""
     pen_lifts: bool = False
-    """whether the model sees where the pen was set down, which is where a digit begins"""
+    """whether frames mark where the pen was set down, which is where a digit begins"""
     gap: float = 40.0
-    """most space between two digits, which are up to 100 wide"""
-
-    def __post_init__(self):
-        self.check()
-        at_least(0, self, "data.corpus", "gap")
+    """maximum space between two digits, which are up to 100 wide"""
 
     @property
     def features(self) -> int:
@@ -111,7 +110,7 @@ class PenDigits(Written):
         return self._frames(strokes)
 
     def _frames(self, strokes: list[np.ndarray]) -> np.ndarray:
-        """Points [steps, 2] of each stroke -> [T, 4]."""
+        """Converts the points [steps, 2] of all strokes to frames [T, 4]."""
         points = np.concatenate(strokes)
         steps = np.diff(points, axis=0, prepend=points[:1])
         down = np.zeros(len(points))
@@ -120,7 +119,7 @@ class PenDigits(Written):
         return np.column_stack([points[:, 1], steps, down]).astype(np.float32)
 
     def example_of(self, line: str, where: str) -> Signal:
-        """A line is `x y x y ...`, with `|` between where the pen was lifted."""
+        """Parses a line `x y x y ...`, with `|` where the pen was lifted."""
         parts = [part for part in line.split("|") if part.strip()]
         require(bool(parts), f"{where} is empty: write the points of a number, x y x y ...")
         strokes = [numbers_of(part, where, 2, "pairs of numbers `x y`") for part in parts]
@@ -129,23 +128,19 @@ class PenDigits(Written):
 
 @settings
 class SklearnDigits(Written):
-    """Pictures of digits, 8 by 8 pixels from 0 to 16, read as columns from left to right: the extra `sklearn`.
+    """Pictures of digits, 8 by 8 pixels from 0 to 16, read as columns from left to right (the extra `sklearn`).
 
-    For whoever has no data: they are part of scikit-learn.
+    Needs no download: the pictures are part of scikit-learn.
     """
 
     strings: Strings = Strings(train=5000, dev=300, test=500)
-    """how many numbers there are, and how long they are"""
+    """number and length of the strings"""
     dev_percent: float = 5.0
-    """of the digits"""
+    """percentage of the digits used for dev strings"""
     test_percent: float = 15.0
-    """of the digits"""
+    """percentage of the digits used for test strings"""
     gap: int = 2
-    """most empty columns between two digits"""
-
-    def __post_init__(self):
-        self.check()
-        at_least(0, self, "data.corpus", "gap")
+    """maximum number of empty columns between two digits"""
 
     @property
     def features(self) -> int:
@@ -165,29 +160,30 @@ class SklearnDigits(Written):
 
     def join(self, pieces: list[Piece], rng: random.Random) -> np.ndarray:
         gap = lambda: np.zeros((rng.randint(0, self.gap), 8), np.float32)
-        return np.concatenate([gap(), *(part for piece in pieces for part in (piece.values, gap()))])
+        return signals.join_with_gaps([piece.values for piece in pieces], gap)
 
     def example_of(self, line: str, where: str) -> Signal:
-        """A line has 8 numbers for each column, from its bottom to its top."""
+        """Parses a line with 8 numbers for each column, from its bottom to its top."""
         frames = numbers_of(line, where, 8, "8 numbers for each column of pixels, from its bottom to its top")
-        require(bool((frames >= 0).all() and (frames <= 16).all()), f"{where} has a pixel that is not from 0 to 16")
+        inside = bool((frames >= 0).all() and (frames <= 16).all())
+        require(inside, f"{where} has a pixel that is not from 0 to 16: correct it")
         return Signal(frames, (), f"{len(frames)} columns")
 
 
 @settings
 class Patterns(Signals):
-    """Generated, for first tries: each label is a vector that lasts for a few frames, then silence, all under noise."""
+    """Generated signals, for quick tests: each label is a vector for a few frames, then silence, with added noise."""
 
     strings: Strings = Strings(train=1000, dev=100, test=100)
-    """how many strings there are, and how long they are"""
+    """number and length of the strings"""
     labels: int = 4
-    """number of different labels, from 1 to 10"""
+    """number of distinct labels, from 1 to 10"""
     width: int = 6
-    """numbers in a frame"""
+    """number of features of a frame"""
     frames: int = 3
-    """most frames of a label, or of the silence behind it; at least 1"""
+    """maximum number of frames of a label, and of the silence after it"""
     noise: float = 0.1
-    """standard deviation of what is added to each number"""
+    """standard deviation of the noise that is added to each feature"""
 
     def __post_init__(self):
         at_least(1, self, "data.corpus", "width", "frames")
@@ -219,6 +215,6 @@ class Patterns(Signals):
         return found
 
     def example_of(self, line: str, where: str) -> Signal:
-        """A line has the numbers of all frames, one frame after the other."""
+        """Parses a line with the numbers of all frames, one frame after another."""
         frames = numbers_of(line, where, self.width, f"{self.width} numbers for each frame")
         return Signal(frames, (), f"{len(frames)} frames")

@@ -18,19 +18,18 @@ from s2sjax.evaluate.counter import count
 Tree = Any
 ROWS = PartitionSpec(("data", "fsdp"))
 COMPILATION = 10**11
-"""operations that a CPU does in the seconds that compiling one more program takes"""
-
-
+"""number of operations that a CPU performs in the time it takes to compile one more program"""
 DOUBLINGS = 2
-"""how often `few_shapes` doubles the last bucket"""
+"""number of times that `few_shapes` doubles the last bucket"""
 _shapes: ContextVar[Literal["any", "few", "all"]] = ContextVar("shapes", default="any")
 
 
 @contextlib.contextmanager
 def few_shapes(all: bool = False) -> Iterator[None]:
-    """Inside, predictions have few shapes, and refuse what is longer: the last bucket is doubled twice, no more.
+    """Limits the shapes of the predictions made inside: the last bucket is doubled at most twice, and longer inputs
+    raise a UserError.
 
-    all: a call also runs the programs of all other shapes, on padding, so that later calls compile nothing.
+    all: each call also runs the programs of all other shapes, on padding, so that later calls compile nothing.
     """
     token = _shapes.set("all" if all else "few")
     try:
@@ -40,20 +39,39 @@ def few_shapes(all: bool = False) -> Iterator[None]:
 
 
 def shapes() -> Literal["any", "few", "all"]:
-    """Which shapes are compiled here: see `few_shapes`."""
+    """The current limit on shapes: see `few_shapes`."""
     return _shapes.get()
 
 
 def spare_tokens(params: Tree) -> int:
-    """The tokens of padding that cost less than compiling another program, at two operations a weight and token."""
+    """The number of padding tokens that cost as much as compiling a program: two operations per weight and token."""
     return COMPILATION // (2 * max(sum(leaf.size for leaf in jax.tree.leaves(params)), 1))
 
 
-class Batched:
-    """function(params, batch) -> a tree of arrays [B, ...], compiled once per bucket and reused between calls.
+def row_sharding(mesh: Mesh | None) -> tuple[NamedSharding | None, int]:
+    """Returns the sharding of the rows of a batch over all devices, and the number of shards; (None, 1) without one."""
+    if mesh is None or mesh.size == 1:
+        return None, 1
+    return NamedSharding(mesh, ROWS), mesh.shape["data"] * mesh.shape["fsdp"]
 
-    A row that is longer than the last bucket gets one that is twice, four times, ... as long, with fewer rows at once,
-    and at most `longest`: the positions that a model can address.
+
+def replicated(sharding: NamedSharding | None) -> NamedSharding | None:
+    """The sharding of results that every process gets in full."""
+    return sharding and NamedSharding(sharding.mesh, PartitionSpec())
+
+
+def placed(array: np.ndarray, sharding: NamedSharding | None) -> np.ndarray | jax.Array:
+    """Splits the rows of an array that every process has in full."""
+    if sharding is None:
+        return array
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+class Batched:
+    """Applies function(params, batch) -> tree of arrays [B, ...], compiled once per bucket and reused between calls.
+
+    Rows that are longer than the last bucket get a bucket that is twice, four times, ... as long, with fewer rows per
+    batch. No bucket is longer than `longest`, the number of positions that the model can address.
 
     With a mesh, the rows of a batch are split over all devices, and every process gets all results.
     """
@@ -67,22 +85,20 @@ class Batched:
         longest: int | None = None,
     ):
         self.buckets, self.longest = buckets, longest
-        self.mesh = mesh if mesh is not None and mesh.size > 1 else None
-        self.devices = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        self.rows = -(-rows // self.devices) * self.devices
-        replicated = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
-        self._compiled = jax.jit(function, out_shardings=replicated)
+        self._sharding, self._shards = row_sharding(mesh)
+        self.rows = -(-rows // self._shards) * self._shards
+        self._compiled = jax.jit(function, out_shardings=replicated(self._sharding))
 
     def __call__(self, params: Tree, columns: AnyColumns) -> list[Tree]:
-        """One result for each row of the columns, in order."""
+        """Returns one result for each row of the columns, in order."""
         buckets = self._buckets(columns.lengths)
         bucket = first_bucket(columns.lengths, buckets)
         found: list[Tree] = [None] * len(bucket)
         done = 0
         for number, widths in enumerate(buckets):
             members = np.flatnonzero(bucket == number)
-            doubled = max(0, number + 1 - len(self.buckets))  # how often the last bucket was
-            many = max(self.rows >> doubled, self.devices) // self.devices * self.devices
+            doubled = max(0, number + 1 - len(self.buckets))  # how many times the last bucket was doubled
+            many = max(self.rows >> doubled, self._shards) // self._shards * self._shards
             if shapes() == "all":
                 self._run(params, columns, np.full(many, -1), widths)
             for first in range(0, len(members), many):
@@ -97,17 +113,16 @@ class Batched:
         return found
 
     def _run(self, params: Tree, columns: AnyColumns, rows: np.ndarray, widths: Bucket) -> Tree:
-        batch = {name: self._place(array) for name, array in columns.batch(rows, widths).items()}
+        batch = {name: placed(array, self._sharding) for name, array in columns.batch(rows, widths).items()}
         return jax.device_get(self._compiled(params, batch))
 
     def lower(self, params: Tree, batch: Tree) -> Any:
-        """The program for arrays of these shapes, ready to be compiled."""
-        sharding = None if self.mesh is None else NamedSharding(self.mesh, ROWS)
-        place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        """Lowers the program for arrays of these shapes, ready to be compiled."""
+        place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding)
         return self._compiled.lower(params, jax.tree.map(place, batch))
 
     def _buckets(self, lengths: np.ndarray) -> list[Bucket]:
-        """Those of the data, and the last of them doubled until every row fits: what is predicted may be longer."""
+        """The buckets of the data, with the last one doubled until every row fits: test data may be longer."""
         buckets = [tuple(bucket) for bucket in self.buckets]
         most = len(buckets) + DOUBLINGS
         while len(lengths) and (shapes() == "all" or np.any(lengths.max(axis=0) > buckets[-1])):
@@ -121,9 +136,3 @@ class Batched:
             )
             buckets.append(wider)
         return buckets
-
-    def _place(self, array: np.ndarray) -> Any:
-        if self.mesh is None:
-            return array
-        sharding = NamedSharding(self.mesh, ROWS)
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -1,4 +1,4 @@
-"""How many examples are predicted: told by whatever predicts them to whoever listens, such as a progress bar."""
+"""Reports how many examples have been predicted to a listener, such as a progress bar."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 Listener = Callable[[int, int], None]
-"""listener(done, total)"""
+"""called as listener(done, total)"""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def count(done: int, total: int) -> None:
-    """Tells the listener, if there is one, that `done` of `total` examples are predicted."""
+    """Tells the listener, if there is one, that `done` of `total` examples have been predicted."""
     if listener := _listener.get():
         listener(done, total)
 
 
 @contextlib.contextmanager
 def counting(listener: Listener) -> Iterator[None]:
-    """What is predicted inside is counted by the listener."""
+    """Reports the predictions made inside to the listener."""
     token = _listener.set(listener)
     try:
         yield

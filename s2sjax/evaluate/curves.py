@@ -1,4 +1,4 @@
-"""The numbers that a run has logged, as curves over its steps."""
+"""Reads the numbers that a run has logged, as curves over its steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact 
 
 
 def read(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """{name: [(step, value), ...]} of every number in the file, by ascending step; the last value of a step is kept.
-    Numbers of an evaluation are named dev/NAME."""
+    """Returns {name: [(step, value), ...]} for every number in the file, by ascending step.
+
+    Of several values of one step, the last is kept. Numbers of an evaluation are named dev/NAME.
+    """
     if not path.is_file():
         raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -45,7 +47,7 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def panel_of(name: str) -> tuple[str, bool]:
-    """(the metric that a number of metrics.jsonl belongs to, or "" if it is none, whether it was measured on dev)
+    """Returns (metric that a number of metrics.jsonl belongs to, or "" if it is not a metric; whether it is of dev).
 
     loss -> ("loss", False); dev_loss -> ("loss", True); dev/per -> ("PER (%)", True); seconds -> ("", False)
     """

@@ -1,4 +1,4 @@
-"""The loss of held-out examples, teacher forced: means of (sum, weight) pairs over all of them."""
+"""The loss on held-out examples under teacher forcing: means of (sum, weight) pairs over all examples."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from s2sjax.core import device
 from s2sjax.data.batches import Plan, joined_buckets
 from s2sjax.data.columns import AnyColumns, Batch, Buckets, first_bucket
-from s2sjax.evaluate.batched import spare_tokens
+from s2sjax.evaluate.batched import placed, replicated, row_sharding, spare_tokens
 
 Tree = Any
 Sums = dict[str, tuple[Any, Any]]
 EvaluationLoss = Callable[[Tree, Batch], Sums]
-"""loss(params, batch) -> {"loss": (sum, weight), ...}: pure, without dropout"""
+"""pure function loss(params, batch) -> {"loss": (sum, weight), ...}, without dropout"""
 
 
 class DevLoss:
-    """dev_loss(params) -> {"dev_loss": 1.2, ...}. Compiled once per bucket and reused between calls.
+    """Computes dev_loss(params) -> {"dev_loss": 1.2, ...}, compiled once per bucket and reused between calls.
 
     With a mesh, the rows of a batch are split over all devices, and every process gets the result. As in training,
     rows that are longer than the last bucket are left out.
@@ -38,12 +38,11 @@ class DevLoss:
         perplexity: bool = False,
     ):
         self._columns, self._buckets, self._tokens, self._perplexity = columns, buckets, tokens, perplexity
-        self._mesh = mesh if mesh is not None and mesh.size > 1 else None
+        self._sharding, self._shards = row_sharding(mesh)
         self.left_out = int(np.sum(first_bucket(columns.lengths, buckets) < 0))
-        """rows too long for every bucket"""
+        """number of rows that are longer than the last bucket"""
         self._plan: Plan | None = None
-        replicated = None if self._mesh is None else NamedSharding(self._mesh, PartitionSpec())
-        self._compiled = jax.jit(loss, out_shardings=replicated)
+        self._compiled = jax.jit(loss, out_shardings=replicated(self._sharding))
 
     def __call__(self, params: Tree) -> dict[str, float]:
         if self.left_out == len(self._columns.lengths):
@@ -61,19 +60,12 @@ class DevLoss:
         return means
 
     def _make_plan(self, params: Tree) -> Plan:
-        multiple = 1 if self._mesh is None else self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         buckets = joined_buckets(self._columns.lengths, self._buckets, spare_tokens(params))
-        return Plan(self._columns.lengths, buckets, self._tokens, 0, multiple)
+        return Plan(self._columns.lengths, buckets, self._tokens, 0, self._shards)
 
     def _sums(self, plan: Plan, params: Tree, step: int) -> Sums:
         bucket, rows = plan.at(step)
         batch = self._columns.batch(rows, plan.buckets[bucket])
-        sums = self._compiled(params, {name: self._place(array) for name, array in batch.items()})
-        # On the CPUs of several processes, programs that run at once may start their collectives in different orders.
+        sums = self._compiled(params, {name: placed(array, self._sharding) for name, array in batch.items()})
+        # On the CPUs of several processes, concurrent programs may start their collectives in different orders.
         return jax.block_until_ready(sums) if jax.process_count() > 1 and device.on_cpu() else sums
-
-    def _place(self, array: np.ndarray) -> Any:
-        if self._mesh is None:
-            return array
-        sharding = NamedSharding(self._mesh, PartitionSpec(("data", "fsdp")))
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -1,6 +1,6 @@
-"""Edit distance (Levenshtein 1966) by dynamic programming, with the alignment itself.
+"""Edit distance (Levenshtein 1966) and alignment of two sequences, by dynamic programming.
 
-The distance of two prefixes follows from the distances of three shorter pairs (Wagner and Fischer 1974):
+The distance between two prefixes follows from the distances of three shorter pairs (Wagner and Fischer 1974):
 
     D[i, 0] = i        D[0, j] = j
     D[i, j] = min( D[i-1, j] + 1                                        delete a_i
@@ -23,7 +23,7 @@ from s2sjax.errors import UserError
 
 
 class Edit(NamedTuple):
-    """One column of an alignment; `left` is None for an insertion, `right` is None for a deletion."""
+    """One column of an alignment. `left` is None for an insertion, `right` is None for a deletion."""
 
     operation: Literal["match", "substitute", "insert", "delete"]
     left: Hashable | None
@@ -48,8 +48,8 @@ def alignment(a: Sequence[Hashable], b: Sequence[Hashable], substitution: int = 
     """A minimum-cost alignment of `a` and `b`, from left to right.
 
     Ties are broken in a fixed order: the path is traced from the end, and prefers a match or substitution to a
-    deletion, and a deletion to an insertion. So insertions and deletions are as far left as possible: for `gooal` and
-    `goal`, the first `o` is deleted.
+    deletion, and a deletion to an insertion. Insertions and deletions are therefore as far left as possible: for
+    `gooal` and `goal`, the first `o` is deleted.
 
     >>> [edit.operation for edit in alignment("monkey", "money")]
     ['match', 'match', 'match', 'delete', 'match', 'match']
@@ -76,7 +76,7 @@ _MARKS = {"match": "|", "substitute": "s", "insert": "i", "delete": "d"}
 
 
 def show(alignment: Sequence[Edit]) -> str:
-    """Three lines: the left side, the operations, the right side. `*` is a gap and `␣` a space.
+    """Formats an alignment as three lines: the left side, the operations, the right side. `*` is a gap, `␣` a space.
 
     >>> print(show(alignment("monkey", "money")))
     m o n k e y
@@ -93,7 +93,7 @@ def show(alignment: Sequence[Edit]) -> str:
 
 
 def printable(symbol: Hashable | None) -> str:
-    """The symbol as a one-line label: a gap as `*`, a space as `␣`, an empty string as `''`, a newline as `\\n`."""
+    """The one-line label of a symbol: `*` for a gap, `␣` for a space, `''` for an empty string, `\\n` for a newline."""
     if symbol is None:
         return "*"
     text = str(symbol).replace(" ", "␣") or "''"

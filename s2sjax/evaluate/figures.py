@@ -1,9 +1,9 @@
 """Figures: attention maps, learning curves and search trees.
 
-Figures are plain `Figure` objects: pyplot, the backend and the global style are not touched, so a notebook's own plots
-stay as they are. The suffix of the path chooses the format (.png, .svg, .pdf).
+Figures are plain `Figure` objects. They use neither pyplot nor the global style, so they do not affect the other plots
+of a notebook. The suffix of the path chooses the format (.png, .svg, .pdf).
 
-A figure is one inch square, so that figure coordinates are inches, and saving crops it to its content: axes are
+A figure is one inch square, so that figure coordinates are inches, and saving crops it to its content. Axes are
 placed in inches from the top left corner.
 
 Letters: S source pieces, T target pieces.
@@ -47,7 +47,7 @@ ATTENTION_COLOURS = LinearSegmentedColormap.from_list(
 
 
 class AttentionMap(NamedTuple):
-    """The attention weights [T, S] of one output: row t belongs to target piece t. A notebook draws it."""
+    """The attention weights [T, S] of one output: row t belongs to target piece t. Notebooks display it as a figure."""
 
     source: Sequence[str]
     target: Sequence[str]
@@ -55,7 +55,7 @@ class AttentionMap(NamedTuple):
     title: str | None = None
 
     def save(self, path: PathLike) -> Path:
-        """Draws it to a .png, .svg or .pdf file."""
+        """Saves the map as a .png, .svg or .pdf file."""
         return self._drawing().save(path)
 
     def _repr_png_(self) -> bytes:
@@ -71,7 +71,7 @@ class AttentionMap(NamedTuple):
 def attention_map(
     path: Target, source_pieces: Sequence[str], target_pieces: Sequence[str], weights: Any, title: str | None = None
 ) -> None:
-    """Draws `weights` [T, S] as square cells: source along the top, target down the side, large weights dark."""
+    """Draws `weights` [T, S] as square cells, darker for larger weights: source along the top, target down the side."""
     attention_grid(path, [AttentionMap(source_pieces, target_pieces, weights, title)], columns=1)
 
 
@@ -98,7 +98,7 @@ def attention_grid(path: Target, maps: Sequence[AttentionMap], columns: int = 3)
 
 
 def _checked_weights(one: AttentionMap) -> np.ndarray:
-    """The weights [T, S] of a map, checked; at least one empty cell if the source or the target is empty."""
+    """Checks and returns the weights [T, S] of a map; at least one cell, even if the source or the target is empty."""
     weights = np.asarray(one.weights, dtype=np.float32)
     T, S = len(one.target), len(one.source)
     if weights.shape != (T, S) and (weights.size or T * S):
@@ -110,7 +110,7 @@ def _checked_weights(one: AttentionMap) -> np.ndarray:
 
 
 def _cell_inches(longest: int, total: int) -> float:
-    """The side of a cell: `longest` cells take about nine inches, and `total` cells at most forty."""
+    """The side length of a cell: `longest` cells take about nine inches, and `total` cells at most forty."""
     return min(float(np.clip(9 / longest, 0.13, 0.40)), 40 / total)
 
 
@@ -134,7 +134,7 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     panel.set_xlabel("source", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
     panel.set_ylabel("output", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
     if one.title:
-        # Not wider than the map and its labels: a neighbour begins there.
+        # A title must not be wider than the map and its labels, where the next map begins.
         most = max(12, round((S + 3) * cell * 72 / (0.65 * points)))
         title = shortened(" ".join(printable(word) for word in one.title.split(" ")), most)
         panel.set_title(title, loc="left", pad=0.9 * points, fontweight="bold", **text_style(1.1 * points))
@@ -146,7 +146,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -> float:
-    """Moves the panels into a grid with room for their labels; returns its right edge."""
+    """Moves the panels into a grid with room for their labels, and returns its right edge."""
     with ignore_missing_glyphs():
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [
@@ -155,8 +155,10 @@ def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -
     places = [panel.get_position() for panel in panels]
 
     def edges(before: Sequence[float], after: Sequence[float], lines: Sequence[int]) -> tuple[list[float], float]:
-        """The start of each line (row or column) of the grid, and the end of the last one. Panel i is in line
-        `lines[i]` and takes `before[i]` inches up to its first cell and `after[i]` from there on."""
+        """Computes the start of each line (row or column) of the grid, and the end of the last one.
+
+        Panel i is in line `lines[i]`; it needs `before[i]` inches before its first cell and `after[i]` inches after.
+        """
         at, begins = 0.0, []
         for line in range(max(lines) + 1):
             members = [i for i, of in enumerate(lines) if of == line]
@@ -172,7 +174,7 @@ def _arrange(figure: Figure, panels: Sequence[Axes], columns: int, gap: float) -
 
 
 def _draw_scale(figure: Figure, panel: Axes, left: float, top: float, points: float) -> None:
-    """A narrow colour bar beside the first panel."""
+    """Draws a narrow colour bar to the right of the grid, next to its first row."""
     beside = panel.get_position()
     height = min(beside.height, 1.5)
     strip = figure.add_axes((left, beside.y1 - height, 0.9 * points / 72, height))
@@ -187,10 +189,10 @@ def _draw_scale(figure: Figure, panel: Axes, left: float, top: float, points: fl
 
 
 def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
-    """Plots losses and scores against the step: one panel for each metric, with an axis of its own.
+    """Plots losses and scores against the step, with one panel and its own axis for each metric.
 
-    runs: the metrics.jsonl of each run, by a name for the legend. Plotted are the loss of training, and every number of
-    an evaluation: of a line with a `score`, or with a name that begins with `dev`. Nested objects are read as
+    runs: {name in the legend: metrics.jsonl of the run}. The curves are the training loss and all numbers of
+    evaluations: those in lines with a `score`, and those whose names begin with `dev`. Nested objects are read as
     `outer/inner`. If a step was repeated after a resume, the last values are plotted.
     """
     panels: dict[str, list[Curve]] = {}
@@ -217,9 +219,11 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
 
 
 class Curve(NamedTuple):
+    """One metric of one run."""
+
     run: str
     number: int
-    """of the run: its colour"""
+    """number of the run, which chooses the colour"""
     of_dev: bool
     points: Sequence[tuple[int, float]]
 
@@ -240,19 +244,19 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     values = [value for curve in curves for _, value in curve.points]
     if 0 <= min(values) <= max(values) / 2:
-        panel.set_ylim(bottom=0)  # so that heights are proportional to values, where they differ much
+        panel.set_ylim(bottom=0)  # values that differ a lot: heights are then proportional to them
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
     panel.set_title(metric, loc="left", pad=8, fontweight="bold", **text_style(10))
 
 
 def _line(number: int, of_dev: bool, several: bool) -> dict[str, Any]:
-    """The colour is the run, and dev is dashed; with one run, the colour says whether it is dev."""
+    """The style of a curve: one colour per run and dashes for dev; with a single run, another colour for dev."""
     colour = SERIES[(number if several else int(of_dev)) % len(SERIES)]
     return {"color": colour, "linestyle": "--" if several and of_dev else "-", "linewidth": 1.5}
 
 
 def _draw_key(panel: Axes, runs: Sequence[str], kinds: set[bool]) -> None:
-    """What the lines mean, to the right of the first panel."""
+    """Draws the legend to the right of a panel."""
     several = len(runs) > 1
     lines = [(_line(number, False, True), run) for number, run in enumerate(runs) if several]
     for of_dev in sorted(kinds):

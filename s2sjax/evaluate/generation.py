@@ -1,6 +1,6 @@
-"""Texts for sources of any kind (pictures, recordings), by the search that also translates: see decoding.py.
+"""Generates texts from sources of any kind (pictures, recordings), with the search of decoding.py.
 
-Letters: B rows of a batch, S places of the memory, T target tokens.
+Letters: B rows of a batch, S positions of the memory, T target tokens.
 """
 
 from __future__ import annotations
@@ -22,21 +22,16 @@ from s2sjax.core.hypotheses import Hypotheses
 from s2sjax.data.columns import AnyColumns, Batch, Buckets
 from s2sjax.data.text import AnyVocabulary
 from s2sjax.evaluate.batched import Batched
-from s2sjax.evaluate.decoding import (
-    Converted,
-    Output,
-    attention_weights,
-    outputs_of,
-    search_batch,
-)
+from s2sjax.evaluate.decoding import Output, outputs_of
+from s2sjax.evaluate.programs import Converted, attention_weights, search_batch
 from s2sjax.evaluate.search_words import check_beam, word_constraints
 
 
 class Generator:
-    """A model, or an ensemble, with search options. Compiles one program per bucket, and reuses it between calls.
+    """Decodes with a model or an ensemble. Compiles one program per bucket, and reuses it between calls.
 
-    The rows of the columns are sources; `source_of(batch)` is what the modules read. The random samples of a row
-    depend on its number in the column `example`.
+    The rows of the columns are sources; `source_of(batch)` returns the input of the modules. The random samples of a
+    row depend on its number in the column `example`.
     """
 
     def __init__(
@@ -51,7 +46,10 @@ class Generator:
         longest: int | None = None,
         source_buckets: Buckets | None = None,
     ):
-        """`buckets`, `rows`, `mesh` and `longest`: see `Batched`. source_buckets: of searches; they know no targets."""
+        """`buckets`, `rows`, `mesh` and `longest`: see `Batched`.
+
+        source_buckets: the buckets of searches, where there are no targets; by default `buckets`.
+        """
         check_beam(options, target)
         self.attends = all(module.attends for module in modules)  # type: ignore[attr-defined]
         require(
@@ -68,21 +66,21 @@ class Generator:
 
     @property
     def rows(self) -> int:
-        """of a batch"""
+        """The number of rows of a batch."""
         return self._search.rows
 
     def decode(self, params: Any, columns: AnyColumns) -> list[list[Output]]:
-        """The n best outputs of each row, best first. `params` is a list for an ensemble."""
+        """Returns the n best outputs of each row, best first. `params` is a list for an ensemble."""
         found = self._search(self._stored(params), columns)
         alone = lambda one: jax.tree.map(lambda leaf: leaf[None], one)
         return [outputs_of(self.options, self.target, alone(one), 0) for one in found]
 
     def lower(self, params: Any, batch: Any) -> Any:
-        """The search of arrays of these shapes, ready to be compiled."""
+        """Lowers the search for arrays of these shapes, ready to be compiled."""
         return self._search.lower((params,), batch)
 
     def attention(self, params: Any, columns: AnyColumns) -> list[np.ndarray]:
-        """The weights [T, S] while each row's column `target` is written, padding included."""
+        """The attention weights [T, S] of the tokens in column `target` of each row, including padding."""
         require(self.attends, "an attention map requires a model with attention: choose another model")
         return self._attention(self._stored(params), columns)
 

@@ -1,4 +1,4 @@
-"""Figures of classifiers: which labels are confused, and which words attention looks at."""
+"""Figures for classifiers: confusion matrices, and texts shaded by attention weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from s2sjax.evaluate.style import text_style as style
 
 
 def confusion_matrix(path: Target, table: np.ndarray, names: Sequence[str], title: str = "") -> None:
-    """Draws `table` [L, L], rows the correct labels, columns the predicted ones; the colour is the share of a row."""
+    """Draws `table` [L, L]: rows are correct labels, columns predicted ones. The colour is the share of the row."""
     labels = [shortened(printable(name), 24) for name in names]
     count = len(labels)
     cell = float(np.clip(6 / max(count, 1), 0.22, 0.6))
@@ -53,7 +53,7 @@ class ShadedText(NamedTuple):
 
 
 def shaded_texts(path: Target, texts: Sequence[ShadedText], inches: float = 9.0, points: float = 10.0) -> None:
-    """Draws each text as lines of words; the colour of a word is its weight as a share of the largest of the text."""
+    """Draws each text as lines of words. The colour of a word is its weight relative to the largest in the text."""
     figure = new_figure()
     line, gap = 1.9 * points / 72, 0.45 * points / 72
     with ignore_missing_glyphs():

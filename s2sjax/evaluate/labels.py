@@ -26,7 +26,7 @@ def macro_f1(found: Sequence[str], correct: Sequence[str], name: str = "macro_f1
 
 
 def confusion(found: Sequence[str], correct: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """[L, L]: how many examples of label i (row) were given label j (column)."""
+    """The confusion matrix [L, L]: the number of examples of label i (row) that were given label j (column)."""
     place = {name: index for index, name in enumerate(names)}
     table = np.zeros((len(names), len(names)), np.int64)
     for one, other in zip(found, correct, strict=True):

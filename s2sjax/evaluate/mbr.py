@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: the sample with the highest expected utility (Kumar and Byrne 2004).
+"""Minimum Bayes risk decoding: chooses the sample with the highest expected utility (Kumar and Byrne 2004).
 
     expected utility of y  =  1/n sum over the n samples s of utility(y, s)
 
@@ -24,7 +24,7 @@ def _chrf() -> Callable[[str, str], float]:
 
 
 def _edit(output: str, reference: str) -> float:
-    """1 - edit distance / length of the longer, in characters."""
+    """1 - edit distance / length of the longer text, in characters."""
     return Levenshtein.normalized_similarity(output, reference)
 
 
@@ -44,7 +44,7 @@ def expected_utilities(samples: Sequence[str], utility: Utility) -> list[float]:
 
 
 def order(samples: Sequence[str], utility: Utility) -> list[tuple[int, float]]:
-    """(index, expected utility) of each distinct sample, best first; ties in the order of drawing."""
+    """Returns (index, expected utility) of each distinct sample, best first; ties keep the order of the samples."""
     utilities = expected_utilities(samples, utility)
     first = {sample: index for index, sample in reversed(list(enumerate(samples)))}
     return sorted(((index, utilities[index]) for index in first.values()), key=lambda pair: (-pair[1], pair[0]))

@@ -1,15 +1,15 @@
 """Metrics of a decoded corpus. Each is computed from corpus-wide sums, not as a mean of line scores.
 
 An error rate (PER over phones, WER over words, CER over characters) compares each line with its *closest*
-reference, the one with the smallest edit distance (the first one on ties):
+reference: the one with the smallest edit distance (the first one on ties):
 
     rate = 100 * sum_i distance(hypothesis_i, closest_i) / sum_i length(closest_i)
 
-Error rates and exact match compare text in NFC: an accent may be written as one code point or as two.
+Error rates and exact match compare text in NFC, since an accent may be written as one code point or as two.
 
 If all references are empty, the denominator is 1: the rate stays finite, and it is 0 if and only if every
-line matches. BLEU, chrF and TER are sacreBLEU's (Post 2018) on the text as it is, and each score comes with its
-signature. Empty lines are scored as sacreBLEU scores them.
+line matches. BLEU, chrF and TER are computed by sacreBLEU (Post 2018) on the unchanged text, including empty lines,
+and each score comes with its signature.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ Terms = Sequence[tuple[float, float]]
 
 
 class Result(NamedTuple):
+    """The value of one metric on a set of examples."""
+
     name: str
-    """in lower case: its key in results.json"""
+    """lower-case name of the metric, its key in results.json"""
     value: float
-    """in percent, or in sacreBLEU's points"""
+    """score in percent, or in sacreBLEU's points"""
     higher_is_better: bool
     signature: str | None
-    """sacreBLEU's; None for the error rates, which have no options to record"""
+    """signature of sacreBLEU, or None for the error rates, which have no options to record"""
     examples: int
     label: str
-    """as printed"""
+    """printed name of the metric"""
     format: str = "{:.2f}%"
-    """of the value, as printed"""
+    """format of the printed value"""
     terms: Terms = ()
     """(numerator, denominator) of each example: value = sum of numerators / max(sum of denominators, 1); empty if the
-    value is no such ratio"""
+    value is not such a ratio"""
 
     def __str__(self) -> str:
         return f"{self.label} {self.format.format(self.value)}"
@@ -54,7 +56,7 @@ class Result(NamedTuple):
 def mean_result(
     name: str, label: str, terms: Terms, signature: str | None = None, higher_is_better: bool = True
 ) -> Result:
-    """The sum of the numerators by that of the denominators."""
+    """The result whose value is the sum of the numerators divided by the sum of the denominators."""
     value = sum(above for above, _ in terms) / max(sum(below for _, below in terms), 1)
     return Result(name, value, higher_is_better, signature, len(terms), label, terms=terms)
 
@@ -62,10 +64,10 @@ def mean_result(
 def score(
     metrics: Sequence[str], hypotheses: Sequence[str], references: References, line: Line = "sentence"
 ) -> dict[str, Result]:
-    """Scores `hypotheses` by each of `metrics`; `references[i]` has the references of line i, one or more.
+    """Scores `hypotheses` by each of `metrics`; `references[i]` contains one or more references of line i.
 
-    `line` says what a line is. If it is one word, written as phones or letters, WER is the fraction of lines
-    that equal none of their references, ignoring white space.
+    line: the unit that a line consists of. If it is one word, written as phones or letters, WER is the fraction of
+    lines that equal none of their references, ignoring white space.
 
     >>> results = score(["per", "wer"], ["K AE T", "D AO G"], [("K AE T",), ("D AA G", "D AO G Z")], line="word")
     >>> {name: result.value for name, result in results.items()}  # 1 of 6 phones, 1 of 2 words
@@ -85,11 +87,11 @@ def score_by_length(
     bounds: Sequence[int] = (10, 20, 30, 40, 50),
     line: Line = "sentence",
 ) -> list[tuple[int, int, Result]]:
-    """The metric by source length: (low, high, Result) for the lines with low <= length <= high.
+    """Scores by source length: (low, high, Result) for the lines with low <= length <= high.
 
-    `lengths[i]` is the source length of line i. `bounds` are the upper bounds of the buckets; longer lines are in one
+    `lengths[i]` is the source length of line i. `bounds` are the upper bounds of the buckets; longer lines form one
     more bucket. Empty buckets are left out.
-    With bounds (10, 20) and lengths up to 37: 0 to 10, 11 to 20, 21 to 37.
+    With bounds (10, 20) and lengths up to 37, the buckets are 0 to 10, 11 to 20, and 21 to 37.
     """
     _check_name(metric)
     _check_lines(hypotheses, references)
@@ -109,7 +111,7 @@ def score_by_length(
 
 
 def summary(results: dict[str, Result], noun: str = "sentence") -> str:
-    """The results as text: the error rates on one line, then one line with its signature for each sacreBLEU score.
+    """Formats the results: the error rates on one line, then each sacreBLEU score on a line with its signature.
 
     PER 7.93%  WER 33.10%  on 6,012 words
     BLEU 27.31  on 3,003 sentences  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
@@ -128,7 +130,7 @@ def summary(results: dict[str, Result], noun: str = "sentence") -> str:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether higher values of a metric are better: not for error rates and TER."""
+    """Whether higher values of a metric are better; False for error rates and TER."""
     _check_name(name)
     return METRICS[name] is not _rate and name != "ter"
 
@@ -162,7 +164,7 @@ def _check_lines(hypotheses: Sequence[str], references: References) -> None:
 def _errors(
     symbols: Callable[[str], Sequence[str]], hypotheses: Sequence[str], references: References
 ) -> list[tuple[int, int]]:
-    """For each line, the (distance, length) of its closest reference, the first one on ties."""
+    """The (distance, length) of the closest reference of each line, the first one on ties."""
 
     def closest(hypothesis: str, answers: tuple[str, ...]) -> tuple[int, int]:
         predicted, *correct = (symbols(normalized(each, "nfc")) for each in (hypothesis, *answers))
@@ -189,6 +191,7 @@ def _exact(name: str, hypotheses: Sequence[str], references: References, line: L
 
 
 def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
+    """Whether the hypothesis equals one of the answers, in NFC."""
     return normalized(hypothesis, "nfc") in [normalized(answer, "nfc") for answer in answers]
 
 
@@ -204,7 +207,7 @@ def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, lin
 
 
 def sacrebleu_metric(name: str) -> Any:
-    """sacreBLEU's object for one of our names."""
+    """sacreBLEU's object for a metric of METRICS."""
     from sacrebleu.metrics import BLEU, CHRF, TER  # imported here because it is slow and most tasks do not need it
 
     if name == "bleu_tokenized":
@@ -215,13 +218,13 @@ def sacrebleu_metric(name: str) -> Any:
 
 
 def reference_streams(references: References) -> list[list[Any]]:
-    """As sacreBLEU reads them: stream k has the k-th reference of every line, or None if a line has fewer."""
+    """The references in sacreBLEU's layout: stream k has the k-th reference of every line, or None if there is none."""
     most = max(map(len, references))
     return [[answers[k] if k < len(answers) else None for answers in references] for k in range(most)]
 
 
 BLEU_ORDERS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4")
-"""of captions: n-grams up to n of words separated by blanks, no smoothing, as in Xu et al. 2015"""
+"""BLEU of captions: n-grams up to n of words separated by blanks, without smoothing, as in Xu et al. 2015"""
 METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {
     "per": _rate,
     "wer": _rate,

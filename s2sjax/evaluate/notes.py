@@ -1,4 +1,4 @@
-"""What is odd about the lines of a command, counted over all its calls and reported once."""
+"""Warnings about input lines, collected over all calls of a command and reported once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from s2sjax.core.tokens import UNK
 from s2sjax.data.text import AnyVocabulary
 
 SHOWN = 5
-"""line numbers and unknown pieces that a report names"""
+"""maximum number of line numbers and of unknown pieces in a warning"""
 
 
 class Notes:
-    """Lines that were cut, and lines with characters or words that a vocabulary does not have.
+    """Collects lines that were cut, and lines with characters or words that are not in the vocabulary.
 
     3 of 40 lines contain characters the model has never seen, such as 'é' and '✓': lines 6, 9 and 12
     1 of 40 lines is longer than 256 tokens (search.max_source) and was cut: line 7
@@ -27,12 +27,12 @@ class Notes:
         self._nouns: dict[str, None] = {}
 
     def add_cut(self, numbers: Iterable[int], limit: str) -> None:
-        """Lines that are longer than `limit`, "256 tokens (search.max_source)"."""
+        """Adds lines that are longer than `limit`, such as "256 tokens (search.max_source)"."""
         self.cut = sorted({*self.cut, *numbers})  # a source and its target may both be too long
         self.limit = limit
 
     def add_unknown(self, number: int, texts: Sequence[tuple[AnyVocabulary, str, Sequence[int]]]) -> None:
-        """A line of one or more texts, each with its vocabulary and its ids."""
+        """Adds a line if one of its (vocabulary, text, ids of the text) contains an unknown token."""
         found = [(vocabulary, text) for vocabulary, text, ids in texts if UNK in ids]
         if not found:
             return
@@ -43,7 +43,7 @@ class Notes:
                 self._pieces |= dict.fromkeys(vocabulary.unknown(text))
 
     def report(self) -> list[str]:
-        """One line for each kind of remark; none if there is nothing to say."""
+        """Returns one warning of each kind that occurred."""
         told = []
         if self.unknown:
             pieces = _listed([f"{piece[:20]!r}" for piece in list(self._pieces)[:SHOWN]])
@@ -62,7 +62,7 @@ class Notes:
 
 
 def _lines(numbers: Sequence[int]) -> str:
-    """[3, 7] -> "lines 3 and 7"; of many, the first few."""
+    """[3, 7] -> "lines 3 and 7"; names only the first few of many."""
     shown = [f"{number}" for number in numbers[:SHOWN]]
     if len(numbers) > SHOWN:
         shown.append(f"{len(numbers) - SHOWN:,} more")

@@ -1,9 +1,11 @@
-"""The negative log-likelihood of every token of a text, in nats, and what follows from it.
+"""The negative log-likelihood of every token of a text, in nats, and the metrics derived from it.
 
     perplexity = exp(sum of nats / tokens)        bits per character = sum of nats / (tokens * ln 2)
 
-A model that keeps a state reads the text from beginning to end, in one stream or in several side by side; one that does
-not reads windows that overlap. Either way each token counts once, and line ends are tokens.
+A model that keeps a state reads the text from beginning to end, in one stream or in several parallel streams. A model
+without a state reads overlapping windows. In both cases each token counts once, and line ends are tokens.
+
+Letters: R rows of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from s2sjax.evaluate.metrics import Result
 
 Tree = Any
 Nats = Callable[[Tree, np.ndarray, np.ndarray, Tree], tuple[Any, Tree]]
-"""nats(params, inputs [R, T], targets [R, T], carry) -> nats [R, T], carry: compiled"""
+"""compiled function nats(params, inputs [R, T], targets [R, T], carry) -> nats [R, T], carry"""
 TOKENS = 2048
-"""that are evaluated at once: their logits have to fit in memory"""
+"""number of tokens that are evaluated at once: their logits have to fit in memory"""
 
 
 class LineNats(NamedTuple):
-    """Of a line, its end included."""
+    """The negative log-likelihood of a line and its number of tokens, including the line end."""
 
     nats: float
     tokens: int
@@ -37,9 +39,10 @@ class LineNats(NamedTuple):
 
 
 def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: int, context: int) -> np.ndarray:
-    """ids [total] -> float64 [total]; carry: that of `streams` rows before the first token.
+    """Computes the nats of each token by parallel streams: ids [total] -> float64 [total].
 
-    Stream r reads the r-th part of the text, after the `context` tokens before it, which do not count.
+    Stream r reads the r-th part of the text, preceded by `context` tokens of the part before, which do not count.
+    carry: initial carry of `streams` rows.
     """
     length = -(-len(ids) // streams)
     begin = np.arange(streams)[:, None] * length  # [R, 1]
@@ -55,14 +58,15 @@ def by_streams(nats: Nats, params: Tree, carry: Tree, ids: np.ndarray, streams: 
 
 
 def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: int) -> np.ndarray:
-    """ids [total] -> float64 [total], by windows of `steps` tokens, each of which begins `context` before those that
-    count; in the first all count.
+    """Computes the nats of each token by overlapping windows: ids [total] -> float64 [total].
+
+    A window has `steps` tokens. Its first `context` tokens do not count, except in the first window.
     """
     stride = steps - context
     windows = 1 + -(-max(len(ids) - steps, 0) // stride)
     ends = np.minimum(steps + stride * np.arange(windows), len(ids))
     begins = np.maximum(ends - steps, 0)
-    counted = np.concatenate([[0], ends[:-1]])  # the first that counts
+    counted = np.concatenate([[0], ends[:-1]])  # the first token of each window that counts
     rows = max(1, TOKENS // steps)
     parts = []
     for first in range(0, len(ends), rows):
@@ -76,7 +80,10 @@ def by_windows(nats: Nats, params: Tree, ids: np.ndarray, steps: int, context: i
 
 
 def _fetched(parts: Sequence[tuple[np.ndarray, np.ndarray, Any]], total: int) -> np.ndarray:
-    """The nats of all tokens from (places, which of them count, nats); read last, so that no device waits."""
+    """Gathers the nats of all tokens from (positions, mask of those that count, nats).
+
+    Called after all batches are dispatched, so that the device never waits for the host.
+    """
     found, done = np.zeros(total), 0
     for place, counts, each in parts:
         found[place[counts]] = np.asarray(jax.device_get(each), np.float64)[counts]
@@ -86,21 +93,21 @@ def _fetched(parts: Sequence[tuple[np.ndarray, np.ndarray, Any]], total: int) ->
 
 
 def _batch(ids: np.ndarray, place: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets [R, T]: the tokens at `place`, and those before them; <eos> is before the first."""
+    """Inputs and targets [R, T]: the targets are the tokens at `place`, the inputs those before; the first is <eos>."""
     before = np.where(place == 0, EOS, ids.take(place - 1, mode="clip"))
     return tuple(np.where(real, x, PAD).astype(np.int32) for x in (before, ids.take(place, mode="clip")))  # type: ignore[return-value]
 
 
 def by_line(nats: np.ndarray, offsets: np.ndarray) -> list[LineNats]:
-    """Sums of the tokens from offsets[n] to offsets[n + 1]."""
+    """Sums the nats of each line n, whose tokens are offsets[n] to offsets[n + 1]."""
     sums = np.add.reduceat(nats, offsets[:-1])
     return [LineNats(float(total), int(tokens)) for total, tokens in zip(sums, np.diff(offsets))]
 
 
 def results(lines: Sequence[LineNats], characters: bool, signature: str) -> dict[str, Result]:
-    """Perplexity and cross-entropy of a text; of characters, bits per character first.
+    """Perplexity and cross-entropy of a text; for texts of characters, also bits per character, which come first.
 
-    A perplexity is no ratio of sums, so `s2sjax compare` tests the cross-entropy instead, whose exp it is.
+    A perplexity is not a ratio of sums, so `s2sjax compare` tests its logarithm, the cross-entropy, instead.
     """
     mean = sum(line.nats for line in lines) / max(sum(line.tokens for line in lines), 1)
     terms = [(line.nats, float(line.tokens)) for line in lines]

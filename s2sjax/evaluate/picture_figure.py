@@ -1,6 +1,6 @@
-"""A figure of captions: the picture, and for each word the places that its attention looks at.
+"""A figure of captions: the picture, and the regions that each word attends to.
 
-Letters: H height, W width, T words of a caption, S places of the grid.
+Letters: H height, W width, T words of a caption, S positions of the grid.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from s2sjax.evaluate.figures import shortened
 from s2sjax.evaluate.style import Target, new_figure, save, text_style
 
 SIDE, GAP, COLUMNS = 1.15, 0.06, 8
-"""inches of a picture, of the space between two, and how many there are beside each other"""
+"""side of a picture and space between two pictures, in inches; number of pictures in a row"""
 
 
 class CaptionAttention(NamedTuple):
-    """One caption."""
+    """A picture and the attention weights of its caption."""
 
     pixels: np.ndarray  # uint8 [H, W, 3]
     words: Sequence[str]  # T
@@ -28,7 +28,7 @@ class CaptionAttention(NamedTuple):
 
 
 def draw(path: Target, examples: Sequence[CaptionAttention]) -> None:
-    """One example below the other. A word's picture is bright where it looks; its brightest place has weight max."""
+    """Draws one example below the other. The picture of a word is brightest where its attention weight is largest."""
     figure, top = new_figure(), 0.0
     for one in examples:
         figure.text(0, top + 0.2, shortened(one.title, 110), va="bottom", fontweight="bold", **text_style(9))
@@ -52,7 +52,7 @@ def _tile(panel: Axes, pixels: np.ndarray, weights: np.ndarray | None) -> None:
     else:
         grey = np.asarray(pixels, np.float32).mean(-1)
         panel.imshow(grey, cmap="gray", vmin=0, vmax=255, extent=extent)
-        shade = np.zeros((*weights.shape, 4), np.float32)  # black, and how opaque it is
+        shade = np.zeros((*weights.shape, 4), np.float32)  # black; the last channel is the opacity
         shade[..., 3] = 0.85 * (1 - weights / max(float(weights.max()), 1e-6))
         panel.imshow(shade, interpolation="bicubic", extent=extent)
     panel.set_xlim(0, W)

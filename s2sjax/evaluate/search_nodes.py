@@ -1,4 +1,4 @@
-"""A beam search as the nodes of a tree: which continuations lead to an output, and where to draw them.
+"""The nodes of a beam search tree: which continuations lead to an output, and where to draw them.
 
 Letters: G groups, W prefixes per group, L steps.
 """
@@ -16,15 +16,15 @@ from s2sjax.core.hypotheses import Hypotheses, Tree
 class Node(NamedTuple):
     """One continuation. The root, <sos>, is not a node: its children have parent -1."""
 
-    parent: int  # index of its parent node
+    parent: int  # index of the parent node
     token: int
     step: int
-    log_prob: float  # of the whole prefix
-    ended: bool  # a finished hypothesis
+    log_prob: float  # log-probability of the whole prefix
+    ended: bool  # whether the node finishes a hypothesis
 
 
 def nodes(tree: Tree) -> list[Node]:
-    """Every possible continuation of one sentence, group by group and step by step; leaves of `tree` [G, L, ...]."""
+    """Lists all possible continuations of one sentence by group and step; the leaves of `tree` are [G, L, ...]."""
     found: list[Node] = []
     for group in range(len(tree.tokens)):
         one = Tree(*(np.asarray(leaf)[group] for leaf in tree))
@@ -44,19 +44,19 @@ class Arranged(NamedTuple):
 
     nodes: list[Node]
     rows: list[float]
-    """from top to bottom; a parent is in the middle of its children"""
+    """row of each node, counted from the top; a parent is in the middle of its children"""
     root: float
-    """the row of <sos>"""
+    """row of <sos>"""
     kept: list[bool]
-    """whether a finished output follows"""
+    """whether each node leads to a finished output"""
     best: set[int]
-    """the nodes of the best output"""
+    """nodes of the best output"""
     ranks: dict[int, int]
-    """of finished nodes among the outputs: 1 is the best"""
+    """{finished node: rank of its output}; 1 is the best"""
 
 
 def arrange(tree: Tree, found: Hypotheses) -> Arranged:
-    """`tree` [G, L, ...] and `found` [n, ...] are those of one sentence."""
+    """Arranges the `tree` [G, L, ...] and the hypotheses `found` [n, ...] of one sentence for drawing."""
     every = nodes(tree)
     outputs = [
         tuple(tokens[:length]) for tokens, length in zip(found.tokens.tolist(), found.lengths.tolist()) if length
@@ -69,6 +69,7 @@ def arrange(tree: Tree, found: Hypotheses) -> Arranged:
 
 
 def sentence(all_nodes: Sequence[Node], number: int) -> tuple[int, ...]:
+    """The tokens from the root to a node."""
     tokens = []
     while number >= 0:
         tokens.append(all_nodes[number].token)
@@ -96,8 +97,9 @@ def best_path(all_nodes: Sequence[Node], sentences: Sequence[tuple[int, ...]], b
 
 
 def heights(all_nodes: Sequence[Node]) -> tuple[list[float], float]:
-    """The row of each node, and that of the root: leaves in order, more likely ones first; a parent in the middle of
-    its children.
+    """Computes the row of each node, and the row of the root.
+
+    Leaves have consecutive rows, more likely ones first; a parent is in the middle of its children.
     """
     children: dict[int, list[int]] = {}
     for number, node in enumerate(all_nodes):

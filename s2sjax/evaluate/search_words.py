@@ -1,4 +1,4 @@
-"""What the search options say about words, in the tokens of the target vocabulary."""
+"""Converts the words in the search options to tokens of the target vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from s2sjax.errors import UserError
 
 
 class WordConstraints(NamedTuple):
-    """The words of the search options, as tokens."""
+    """The words in the search options, as tokens."""
 
     prefix: tuple[int, ...] = ()
     without: tuple[tuple[int, ...], ...] = ()
@@ -19,7 +19,10 @@ class WordConstraints(NamedTuple):
 
 
 def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
-    """Raises a UserError if a word is not in the vocabulary, or if no output can obey all of them."""
+    """Converts search.prefix, search.without and search.containing to tokens.
+
+    Raises a UserError if a word is not in the vocabulary, or if no output can satisfy all constraints.
+    """
 
     def ids(field: str, word: str) -> tuple[int, ...]:
         found = (UNK,) if word == "<unk>" else tuple(target.encode(word))
@@ -45,6 +48,6 @@ def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints
 
 
 def check_beam(options: config.Search, target: AnyVocabulary) -> None:
-    """Raises a UserError if there are fewer words than hypotheses."""
+    """Raises a UserError if the beam is larger than the target vocabulary."""
     if options.beam > target.size:
         raise UserError(f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it")

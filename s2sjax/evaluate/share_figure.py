@@ -1,4 +1,4 @@
-"""A figure of scores against the share of the training labels that was used: one panel a data set, one line a start."""
+"""A figure of scores against the share of training labels used: one panel per data set, one line per initialisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from s2sjax.evaluate.style import GREY, GRID, Target, new_figure, save, text_sty
 
 
 def curves(path: Target, shares: Sequence[float], scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Draws scores[data set][start], in percent, one for each of `shares`, in percent."""
+    """Draws scores[data set][initialisation], one for each of `shares`; both are in percent."""
     figure = new_figure()
     width, height, gap = 3.6, 2.6, 0.9
     for number, (title, lines) in enumerate(scores.items()):

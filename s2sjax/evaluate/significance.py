@@ -1,12 +1,12 @@
 """Is one system better than another on the same examples? Paired bootstrap resampling (Koehn 2004).
 
-The n examples are drawn again, n at a time with replacement, B times; both systems are scored on each resample b, which
-gives the differences d_b. With d the difference on the examples themselves,
+B resamples of N examples are drawn with replacement. Both systems are scored on each resample b, which gives the
+differences d_b. With d the difference on the original examples,
 
-    p = (1 + #{b : |d_b - mean(d)| >= |d|}) / (1 + B)
+    p = (1 + #{b : |d_b - mean(d_b)| >= |d|}) / (1 + B)
 
-is how often chance alone would make a difference this large. BLEU, chrF and TER are tested by sacreBLEU, by its own
-formula. The margin of a score is half of the interval that contains 95% of its resamples.
+is the probability of a difference this large by chance alone. BLEU, chrF and TER are tested by sacreBLEU, with its own
+formula. The margin of a score is half the width of the interval that contains 95% of its resamples.
 
 Letters: N examples, B resamples.
 """
@@ -22,11 +22,11 @@ from s2sjax.evaluate.metrics import References, Terms, reference_streams, sacreb
 
 SEED = 12345  # sacreBLEU's
 AT_ONCE = 2_000_000
-"""drawn examples in memory"""
+"""maximum number of drawn examples in memory"""
 
 
 class Difference(NamedTuple):
-    """Two scores, each with the margin of its 95% interval, and how likely such a difference is by chance."""
+    """Two scores, each with the margin of its 95% interval, and the p-value of their difference."""
 
     first: float
     first_margin: float
@@ -40,9 +40,9 @@ class Difference(NamedTuple):
 
 
 def bootstrap(first: Terms, second: Terms, resamples: int = 1000) -> Difference:
-    """Of a metric that is a ratio of sums: the (numerator, denominator) terms of each example, for both systems."""
+    """Tests a metric that is a ratio of sums, from the (numerator, denominator) of each example of two systems."""
     terms = np.concatenate([np.asarray(first, np.float64), np.asarray(second, np.float64)], axis=1)  # [N, 4]
-    terms[np.isnan(terms)] = np.inf  # an output that is no number is infinitely wrong
+    terms[np.isnan(terms)] = np.inf  # an output that is NaN is infinitely wrong
     real = _ratios(terms.sum(0))
     if np.array_equal(terms[:, :2], terms[:, 2:]):
         real = real[:1].repeat(2)
@@ -58,7 +58,7 @@ def bootstrap(first: Terms, second: Terms, resamples: int = 1000) -> Difference:
 
 
 def _ratios(sums: np.ndarray) -> np.ndarray:
-    """[..., 4] -> [..., 2]"""
+    """Divides numerators by denominators: [..., 4] -> [..., 2]."""
     return sums[..., [0, 2]] / np.maximum(sums[..., [1, 3]], 1)
 
 
@@ -71,7 +71,7 @@ def _p_value(scores: np.ndarray, real: np.ndarray) -> float:
 
 
 def _margin(scores: np.ndarray) -> float:
-    """Half of the interval without the lowest and the highest 1/40, as in sacreBLEU."""
+    """Half the width of the interval without the lowest and the highest 1/40 of the scores, as in sacreBLEU."""
     ordered, cut = np.sort(scores), len(scores) // 40
     with np.errstate(invalid="ignore"):
         return float((ordered[len(ordered) - 1 - cut] - ordered[cut]) / 2)
@@ -80,7 +80,7 @@ def _margin(scores: np.ndarray) -> float:
 def sacrebleu_bootstrap(
     name: str, first: Sequence[str], second: Sequence[str], references: References, resamples: int = 1000
 ) -> Difference:
-    """Of BLEU, chrF or TER, by sacreBLEU's paired bootstrap."""
+    """Tests BLEU, chrF or TER with sacreBLEU's paired bootstrap."""
     from sacrebleu.significance import PairedTest
 
     systems: Any = [("first", list(first)), ("second", list(second))]
@@ -88,12 +88,12 @@ def sacrebleu_bootstrap(
     test = PairedTest(systems, metrics, reference_streams(references), test_type="bs", n_samples=resamples)
     found: Any = test()[1]
     one, other = next(results for label, results in found.items() if label != "System")
-    same = one.score == other.score  # sacreBLEU calls that a significant difference
+    same = one.score == other.score  # sacreBLEU gives identical systems a small p-value
     return Difference(one.score, one.ci, other.score, other.ci, 1.0 if same else other.p_value)
 
 
 def line_scores(name: str, hypotheses: Sequence[str], references: References) -> np.ndarray:
-    """sacreBLEU's score of each line alone: [N]."""
+    """sacreBLEU's score of each single line: [N]."""
     metric: Any = sacrebleu_metric(name)
     if hasattr(metric, "effective_order"):
         metric.effective_order = True  # a line shorter than four words has no 4-grams

@@ -1,6 +1,6 @@
-"""A figure of CTC: the frames that were read, and below them the probability of each label over time.
+"""A figure of CTC: the input frames, and below them the probability of each label over time.
 
-Between the spikes the model says blank. Letters: T frames, F features, n frames read as one, V symbols with the blank.
+Letters: T frames, F features, n frames stacked into one, V symbols including the blank.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from s2sjax.evaluate.figures import ATTENTION_COLOURS, SERIES, shortened
 from s2sjax.evaluate.style import BACKGROUND, GREY, GRID, Target, new_figure, save, text_style
 
 INCHES, PICTURE, CURVES = 8.0, 1.3, 0.9
-"""width of the figure, height of a picture and of the curves below it"""
+"""width of the figure, height of the frames and of the curves below them"""
 
 
 class Spikes(NamedTuple):
-    """One example."""
+    """The frames of one example and its CTC probabilities."""
 
     frames: np.ndarray  # [T, F]
     probs: np.ndarray  # [ceil(T / n), V]; symbol 0 is the blank
-    alphabet: Sequence[str]  # of the symbols from 1
+    alphabet: Sequence[str]  # labels of the symbols from 1
     output: Sequence[int]  # symbols
     states: np.ndarray  # [ceil(T / n)] the alignment of the output: see `ctc.align`
-    stack: int
+    stack: int  # n
     title: str
     seconds: float = 0.0
-    """of a frame; 0: the time axis counts frames"""
+    """duration of a frame in seconds; 0: the time axis counts frames"""
 
 
 def spike_figure(path: Target, examples: Sequence[Spikes]) -> None:
-    """One example below the other, on one scale of time."""
+    """Draws one example below the other, on the same time scale."""
     figure = new_figure()
     longest, top = max(len(one.frames) for one in examples), 0.0
     for one in examples:
@@ -47,7 +47,7 @@ def spike_figure(path: Target, examples: Sequence[Spikes]) -> None:
 
 
 def draw_frames(panel: Axes, values: np.ndarray, title: str) -> None:
-    """values [T, F]: time to the right, features upwards."""
+    """Draws values [T, F] with time to the right and features upwards."""
     low, high = np.percentile(values, [1, 99])
     T, F = values.shape
     panel.imshow(
@@ -90,7 +90,7 @@ def _draw_probs(panel: Axes, one: Spikes) -> None:
 
 
 def time_axis(panel: Axes, frames: int, seconds: float) -> None:
-    """seconds: of a frame; 0: the axis counts frames."""
+    """Labels the time axis in seconds, or in frames if `seconds`, the duration of a frame, is 0."""
     if seconds:
         ticks = np.arange(0, frames * seconds + 1e-9, 0.5 if frames * seconds > 1 else 0.1)
         panel.set_xticks(ticks / seconds, [f"{tick:.1f}" for tick in ticks])

@@ -1,4 +1,4 @@
-"""The common style of all figures: colours, fonts, resolution, and how they are saved."""
+"""The common style of all figures: colours, fonts and resolution; saves figures to files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from s2sjax.files import naming
 
 DPI = 200
 MOST_PIXELS, LONGEST_SIDE = 60e6, 30_000
-"""of a .png file: a larger figure has fewer dots per inch"""
+"""limits of a .png file: a larger figure gets fewer dots per inch"""
 FORMATS = (".png", ".svg", ".pdf")
 TEXT, GREY, GRID, BACKGROUND = "#23272e", "#6b7280", "#e5e7eb", "#ffffff"
 FONTS = (
@@ -41,7 +41,7 @@ def new_figure() -> Figure:
 
 
 class Drawing:
-    """A figure that a notebook shows, and that `save` writes as .png, .svg or .pdf."""
+    """A figure that notebooks display, and that `save` writes as .png, .svg or .pdf."""
 
     def __init__(self, draw: Callable[[Target], None]):
         self._draw = draw
@@ -57,7 +57,10 @@ class Drawing:
 
 
 def check_format(path: PathLike, what: str = "") -> Path:
-    """The path, refused if no figure can be written in its format. `what`: the option that names it."""
+    """Returns the path, or raises a UserError if its image format is not supported.
+
+    what: the option that names the path, the beginning of the error.
+    """
     path = config.local_path(path)
     if not str(path).lower().endswith(FORMATS):
         raise UserError(f"{what}{path} is not a supported image format: use .png, .svg or .pdf")
@@ -65,6 +68,7 @@ def check_format(path: PathLike, what: str = "") -> Path:
 
 
 def save(figure: Figure, target: Target) -> None:
+    """Writes a figure, cropped to its content."""
     if not isinstance(target, io.BytesIO):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
     with ignore_missing_glyphs(), naming(target):
@@ -88,7 +92,7 @@ def _fonts() -> tuple[str, ...]:
 
 @contextmanager
 def ignore_missing_glyphs() -> Iterator[None]:
-    """Draws a glyph that no installed font has as a box, without a warning."""
+    """Suppresses the warning about a glyph that no installed font has; it is drawn as a box."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""A figure of a tagger: how many words of each tag are right."""
+"""A figure for taggers: the share of correctly tagged words of each tag."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from s2sjax.evaluate.style import GREY, GRID, Target, new_figure, save, text_sty
 from s2sjax.evaluate.tags import TagScore
 
 MOST = 40
-"""tags that are drawn, the most frequent ones"""
+"""number of tags that are drawn, the most frequent ones"""
 BAR, WIDTH, POINTS = 0.22, 4.5, 8.0
-"""height of a bar and width of the longest, in inches; size of the text"""
+"""height of a bar and width of the longest, in inches; font size in points"""
 RIGHT, WRONG = "#1f5a96", "#e8c4b8"
 
 
 def tag_bars(path: Target, scores: Sequence[TagScore]) -> None:
-    """A bar for each tag, as `by_tag` returns them: the share of its words that are right, their number, and what the
-    others are taken for most often.
-    """
+    """Draws a bar for each tag of `by_tag`: its accuracy, its number of words and its most frequent wrong tag."""
     shown = scores[:MOST]
     figure = new_figure()
     panel = figure.add_axes((0, 0, WIDTH, BAR * max(len(shown), 1)))
@@ -30,14 +28,14 @@ def tag_bars(path: Target, scores: Sequence[TagScore]) -> None:
     panel.set_xlim(0, 100)
     grey = text_style(0.9 * POINTS) | {"color": GREY}
     for place, (each, share) in enumerate(zip(shown, shares)):
-        mistake = f", wrong mostly as {each.mistaken_for}" if each.mistaken_for else ""
+        mistake = f", mostly mistaken for {each.mistaken_for}" if each.mistaken_for else ""
         panel.text(102, place, f"{share:.1f}% of {each.words:,}{mistake}", va="center", **grey)
     panel.tick_params(length=0, labelsize=POINTS)
     panel.tick_params(axis="x", labelcolor=GREY, labelsize=0.9 * POINTS)
     panel.grid(axis="x", color=GRID, linewidth=0.6)
     panel.spines[:].set_visible(False)
-    panel.set_xlabel("words with this tag that are tagged right, in percent", labelpad=0.4 * POINTS, **grey)
+    panel.set_xlabel("correctly tagged words of each tag, in percent", labelpad=0.4 * POINTS, **grey)
     left = len(scores) - len(shown)
-    title = "Words by tag" + (f" (the {MOST} most frequent; {left} rarer tags are not shown)" if left else "")
+    title = "Accuracy by tag" + (f" (the {MOST} most frequent; {left} rarer tags are not shown)" if left else "")
     panel.set_title(title, loc="left", pad=POINTS, fontweight="bold", **text_style(1.2 * POINTS))
     save(figure, path)

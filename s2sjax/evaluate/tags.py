@@ -2,8 +2,8 @@
 
     entities(["B-song", "I-song", "O", "I-artist"])    -> {("song", 0, 2), ("artist", 3, 4)}
 
-Every score is a ratio of sums over sentences; padding is in none of them, except in `padded`, which shows what counting
-it would give.
+Every score is a ratio of sums over sentences. Padding never counts, except in `padded`, which shows the accuracy that
+counting it would give.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tags = Sequence[str]
 
 
 class Pair(NamedTuple):
-    """The tags of a sentence, as predicted and as they should be, with the intents ("" where there are none)."""
+    """The predicted and the correct tags of a sentence, with the intents ("" where there are none)."""
 
     predicted: Tags
     correct: Tags
@@ -27,8 +27,9 @@ class Pair(NamedTuple):
 
 
 def entities(tags: Tags) -> set[tuple[str, int, int]]:
-    """(type, begin, end) of each entity, by the rules of conlleval: B- begins one, and so does I- after another type
-    or outside of any. Every tag without B- or I- is outside.
+    """Returns (type, begin, end) of each entity, by the rules of conlleval.
+
+    B- begins an entity, and so does I- after another type or outside of an entity. All other tags are outside.
     """
     found, begin, inside = set(), 0, ""
     for place, tag in enumerate([*tags, "O"]):
@@ -43,11 +44,12 @@ def entities(tags: Tags) -> set[tuple[str, int, int]]:
 
 
 def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
-    """Each metric in percent, with the terms of each sentence."""
+    """Computes each metric in percent, with the terms of each sentence."""
     return {name: mean_result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
 
 
 def right_tags(pair: Pair) -> int:
+    """The number of correct tags of a sentence."""
     return sum(a == b for a, b in zip(pair.predicted, pair.correct, strict=True))
 
 
@@ -56,13 +58,13 @@ def _accuracy(pairs: Sequence[Pair]) -> Terms:
 
 
 def _padded(pairs: Sequence[Pair]) -> Terms:
-    """Every sentence padded to the longest one, and all padding counted as right."""
+    """Accuracy with every sentence padded to the longest one, and all padding counted as correct."""
     most = max(len(pair.correct) for pair in pairs)
     return [(100.0 * (right_tags(pair) + most - len(pair.correct)), most) for pair in pairs]
 
 
 def _overlap(share: Callable[[int, int, int], tuple[int, int]]) -> Callable[[Sequence[Pair]], Terms]:
-    """share(right, predicted, correct entities of a sentence) -> numerator, denominator."""
+    """Makes a metric from share(right, predicted, correct numbers of entities) -> (numerator, denominator)."""
 
     def terms(pairs: Sequence[Pair]) -> Terms:
         found = [(entities(pair.predicted), entities(pair.correct)) for pair in pairs]
@@ -77,7 +79,7 @@ def _intent(pairs: Sequence[Pair]) -> Terms:
 
 
 def _sentence(pairs: Sequence[Pair]) -> Terms:
-    """All tags right, and the intent."""
+    """The share of sentences with a correct intent and only correct tags."""
     same = [right_tags(p) == len(p.correct) and p.predicted_intent == p.correct_intent for p in pairs]
     return [(100.0 * each, 1) for each in same]
 
@@ -103,18 +105,19 @@ LABELS = {
 
 
 class TagScore(NamedTuple):
-    """How one tag fared."""
+    """Scores of one tag."""
 
     tag: str
     words: int
-    """that should have it"""
+    """number of words whose correct tag is this one"""
     right: int
+    """number of them that are tagged correctly"""
     mistaken_for: str
-    """the tag that was predicted most often instead; "" if none was"""
+    """most frequent wrong prediction, or "" if there is none"""
 
 
 def by_tag(pairs: Sequence[Pair]) -> list[TagScore]:
-    """One for each correct tag, the most frequent first."""
+    """The scores of each correct tag, the most frequent first."""
     counts = Counter(each for pair in pairs for each in zip(pair.correct, pair.predicted, strict=True))
     totals = Counter(tag for pair in pairs for tag in pair.correct)
     found = []

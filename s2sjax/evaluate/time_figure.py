@@ -1,6 +1,6 @@
-"""A figure of transcripts: the frames that were read, and below them the time that each label looks at.
+"""A figure of transcripts: the input frames, and below them the frames that each label attends to.
 
-Letters: T frames, F features, n frames read as one, L labels.
+Letters: T frames, F features, n frames stacked into one, L labels.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ INCHES, PICTURE, ROW = 8.0, 1.3, 0.2
 
 
 class FrameAttention(NamedTuple):
-    """One transcript."""
+    """The frames of one example and the attention weights of its transcript."""
 
     frames: np.ndarray  # [T, F]
     labels: Sequence[str]  # L
     weights: np.ndarray  # [L, ceil(T / n)]
-    stack: int
+    stack: int  # n
     title: str
     seconds: float = 0.0
-    """of a frame; 0: the time axis counts frames"""
+    """duration of a frame in seconds; 0: the time axis counts frames"""
 
 
 def draw(path: Target, examples: Sequence[FrameAttention]) -> None:
-    """One example below the other, on one scale of time; the weights are from 0 to 1, large ones dark."""
+    """Draws one example below the other, on the same time scale; weights are from 0 to 1, large ones are dark."""
     figure = new_figure()
     longest, top = max(len(one.frames) for one in examples), 0.0
     for one in examples:

@@ -1,4 +1,4 @@
-"""Draws a beam search as a tree: every continuation that was ranked, which were pruned, and the best output.
+"""Draws a beam search as a tree: all continuations that were ranked, which of them were pruned, and the best output.
 
 Letters: G groups, W prefixes per group, L steps.
 """
@@ -26,10 +26,13 @@ POINTS, SMALL = 8, 5.5
 
 
 def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[Sequence[int]], list[str]]) -> None:
-    """Draws a search: each branch is a token, with the log-probability of the output up to it.
+    """Draws a search: each branch is a token, with the log-probability of the output up to this token.
 
-    `tree` [G, L, ...] and `found` [n, ...] are those of one sentence; `pieces` gives the text of tokens. The path of
-    the best output is blue, finished outputs end in a dot with their rank, and pruned branches are grey.
+    tree: [G, L, ...] search tree of one sentence
+    found: [n, ...] hypotheses of the sentence
+    pieces: function from tokens to their texts
+
+    The path of the best output is blue, finished outputs end in a dot with their rank, and pruned branches are grey.
     """
     all_nodes, rows, root, kept, path_of_best, ranks = arrange(tree, found)
     if not all_nodes:
@@ -71,7 +74,7 @@ def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[S
 
 
 def _widths(figure: Figure, all_nodes: Sequence[Node], labels: Sequence[str]) -> list[float]:
-    """The length of the branches of each step, in inches: room for the widest label and its log-probability."""
+    """The length of the branches of each step, in inches, with room for the widest label and its log-probability."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     measured: dict[str, float] = {}
     found: list[float] = [0.0] * (1 + max(node.step for node in all_nodes))
@@ -87,13 +90,13 @@ def _widths(figure: Figure, all_nodes: Sequence[Node], labels: Sequence[str]) ->
 
 
 def _draw_legend(figure: Figure, down: float) -> None:
-    """What the lines and the numbers mean, below the tree."""
+    """Draws the legend below the tree."""
     marks = [
         (Line2D([], [], color=BEST, linewidth=1.8), "best output"),
         (Line2D([], [], color=TEXT, linewidth=0.9), "leads to a finished output"),
         (Line2D([], [], color=PRUNED, linewidth=0.9), "pruned"),
         (Line2D([], [], color=TEXT, marker="o", markersize=3.5, linewidth=0), "finished; #1 has the best score"),
-        (Line2D([], [], linewidth=0), "small numbers: log-probability of the output up to there"),
+        (Line2D([], [], linewidth=0), "small numbers: log-probability of the output so far"),
     ]
     legend = figure.legend(
         *zip(*marks), loc="upper left", bbox_to_anchor=(0, -down - 0.02), frameon=False, borderpad=0, handlelength=1.6,

@@ -1,10 +1,10 @@
-"""Tables of all models. A new model of s2sjax is a row of FAMILIES, and of tests/zoo.py for the laws.
+"""Tables of the models of s2sjax. A new model is a row of FAMILIES, and of tests/zoo.py, which tests its laws.
 
-A model of your own needs no row. Its settings class names its modules:
+A user's model needs no row. Its settings class names its modules:
 
     @config.settings
     class Mine(config.ModelSettings):
-        encoder_type = MyEncoder        # see contract.py; None: that of the base class
+        encoder_type = MyEncoder        # see contract.py; default: that of the base class
         decoder_type = MyDecoder
         width: int = 64
         embedding: int = 64
@@ -14,7 +14,7 @@ A model of your own needs no row. Its settings class names its modules:
         encoder_spec = property(lambda self: config.EncoderSpec(self.width))
         decoder_spec = property(lambda self: config.DecoderSpec(None))
 
-It trains on every mesh: parameters that match no rule of its `tensor_rules` are not split over the tensor axis.
+Parameters that match no rule of the class's `tensor_rules` are not split over the tensor axis of a mesh.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,7 @@ from s2sjax.models.rnn import BidirectionalEncoder, LuongDecoder, RecurrentEncod
 from s2sjax.models.sutskever import SutskeverDecoder
 from s2sjax.models.transformer import TransformerDecoder, TransformerEncoder
 
+Rules = tuple[tuple[str, tuple[str | None, ...]], ...]
 FAMILIES: Table[type, tuple[type[nn.Module], type[nn.Module]]] = Table({
     config.Cho: (RecurrentEncoder, ChoDecoder),
     config.Sutskever: (RecurrentEncoder, SutskeverDecoder),
@@ -58,46 +59,25 @@ class Named(NamedTuple):
     paper: str
     description: str
     sizes: tuple[int, int] | None = None
-    """of the vocabularies, if the paper fixes them"""
+    """vocabulary sizes, if the paper fixes them"""
 
 
 NAMED: dict[str, Named] = {
-    "cho": Named(
-        config.Cho(width=1000, embedding=100, readout_width=500, dropout=0.0),
-        "Cho et al. 2014",
-        "GRU; the source as one vector, which every decoder step reads",
-    ),
-    "sutskever": Named(
-        config.Sutskever(width=1000, embedding=1000, layers=4, dropout=0.0),
-        "Sutskever et al. 2014",
-        "deep LSTM, source reversed; the decoder starts from the final encoder states",
-    ),
-    "character": Named(
-        config.Sutskever(width=256, embedding=0, layers=1, reverse=False, dropout=0.0),
-        "Sutskever et al. 2014",
-        "one LSTM layer on one-hot characters",
-        sizes=(74, 78),
-    ),
-    "rnnsearch": Named(
-        config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
-        "Bahdanau et al. 2014",
-        "bidirectional GRU encoder, GRU decoder with additive attention",
-    ),
-    "luong": Named(
-        config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
-        "Luong et al. 2015",
-        "deep LSTM with attention and input feeding",
-    ),
+    "cho": Named(config.Cho(width=1000, embedding=100, readout_width=500, dropout=0.0),
+        "Cho et al. 2014", "GRU; the source as one vector, which every decoder step reads"),
+    "sutskever": Named(config.Sutskever(width=1000, embedding=1000, layers=4, dropout=0.0),
+        "Sutskever et al. 2014", "deep LSTM, source reversed; the decoder starts from the final encoder states"),
+    "character": Named(config.Sutskever(width=256, embedding=0, layers=1, reverse=False, dropout=0.0),
+        "Sutskever et al. 2014", "one LSTM layer on one-hot characters", sizes=(74, 78)),
+    "rnnsearch": Named(config.RNNsearch(width=1000, embedding=620, readout_width=500, dropout=0.0),
+        "Bahdanau et al. 2014", "bidirectional GRU encoder, GRU decoder with additive attention"),
+    "luong": Named(config.Luong(width=1000, embedding=1000, layers=4, reverse=True, dropout=0.2),
+        "Luong et al. 2015", "deep LSTM with attention and input feeding"),
     "luong_local": Named(
         config.Luong(width=1000, embedding=1000, layers=4, reverse=True, window="predictive", radius=10, dropout=0.2),
-        "Luong et al. 2015",
-        "as luong, with attention to 10 words on either side of a predicted position",
-    ),
-    "rctm": Named(
-        config.RCTM(dropout=0.0),
-        "Kalchbrenner and Blunsom 2013",
-        "convolutional encoder, plain RNN decoder",
-    ),
+        "Luong et al. 2015", "as luong, with attention to 10 words on either side of a predicted position"),
+    "rctm": Named(config.RCTM(dropout=0.0),
+        "Kalchbrenner and Blunsom 2013", "convolutional encoder, plain RNN decoder"),
     "convs2s": Named(
         config.ConvS2S(
             embedding=512,
@@ -105,53 +85,27 @@ NAMED: dict[str, Named] = {
             decoder_layers=((512, 3),) * 10 + ((768, 3),) * 3 + ((2048, 1),) * 2,
             max_length=1024,
         ),
-        "Gehring et al. 2017",
-        "gated convolutions, attention in every decoder layer",
-    ),
-    "lstm_dense": Named(
-        config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
-        "Graves and Schmidhuber 2005",
-        "bidirectional LSTM; each position is classified separately",
-    ),
-    "dense_dense": Named(
-        config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
-        "Sejnowski and Rosenberg 1987",
-        "NETtalk: a window of 7 letters, one hidden layer",
-    ),
-    "gnmt_4": Named(
-        config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
-        "Wu et al. 2016",
-        "residual LSTM; the lowest decoder layer computes the attention of all layers",
-    ),
-    "gnmt_8": Named(
-        config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
-        "Wu et al. 2016",
-        "as gnmt_4, with 8 layers",
-    ),
-    "transformer_base": Named(
-        config.Transformer(),
-        "Vaswani et al. 2017",
-        "self-attention, all positions in parallel",
-    ),
-    "transformer_big": Named(
-        config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
-        "Vaswani et al. 2017",
-        "as transformer_base, twice as wide",
-    ),
-    "transformer_rnnsearch": Named(
-        config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
-        "Chen et al. 2018",
-        "Transformer encoder, GRU decoder with attention",
-    ),
+        "Gehring et al. 2017", "gated convolutions, attention in every decoder layer"),
+    "lstm_dense": Named(config.LSTMDense(width=186, embedding=26, decoder_layers=0, dropout=0.0),
+        "Graves and Schmidhuber 2005", "bidirectional LSTM; each position is classified separately"),
+    "dense_dense": Named(config.DenseDense(width=80, embedding=0, decoder_layers=0, dropout=0.0),
+        "Sejnowski and Rosenberg 1987", "NETtalk: a window of 7 letters, one hidden layer"),
+    "gnmt_4": Named(config.GNMT(width=1024, embedding=1024, layers=4, dropout=0.2),
+        "Wu et al. 2016", "residual LSTM; the lowest decoder layer computes the attention of all layers"),
+    "gnmt_8": Named(config.GNMT(width=1024, embedding=1024, layers=8, dropout=0.2),
+        "Wu et al. 2016", "as gnmt_4, with 8 layers"),
+    "transformer_base": Named(config.Transformer(), "Vaswani et al. 2017", "self-attention, all positions in parallel"),
+    "transformer_big": Named(config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.3),
+        "Vaswani et al. 2017", "as transformer_base, twice as wide"),
+    "transformer_rnnsearch": Named(config.Pair(config.Transformer(), config.RNNsearch(width=512, embedding=512)),
+        "Chen et al. 2018", "Transformer encoder, GRU decoder with attention"),
     "rnnsearch_transformer": Named(
         config.Pair(config.RNNsearch(width=256, embedding=512), config.Transformer(), bridge="identity"),
-        "Chen et al. 2018",
-        "bidirectional GRU encoder, Transformer decoder",
-    ),
-}
+        "Chen et al. 2018", "bidirectional GRU encoder, Transformer decoder"),
+}  # fmt: skip
 
-# Which dimensions of which parameters a tensor-parallel mesh splits: see s2sjax/training/mesh.py. A rule for one side
-# only begins with "encoder" or "decoder".
+# Dimensions of parameters that a tensor-parallel mesh splits: see s2sjax/training/mesh.py. A rule for only one side
+# starts with "encoder" or "decoder".
 _RECURRENT_RULES = (
     (r"encoder/.*(forward|backward)_\d+/(input|state)$", (None, "tensor")),
     (r"decoder/(cell|first|upper_\d+)/(input|state|context|fed)$", (None, "tensor")),
@@ -161,9 +115,9 @@ _CONVOLUTION_RULES = (
     (r"encoder/stack/convolution_\d+/kernel$", (None, "tensor")),
     (r"encoder/stack/convolution_\d+/bias$", ("tensor",)),
 )
-TENSOR_RULES: Table[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = Table({
+TENSOR_RULES: Table[type, Rules] = Table({
     config.Cho: _RECURRENT_RULES,
-    config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # the decoder may have none
+    config.Sutskever: ((r"(forward|layer)_\d+/(input|state)$", (None, "tensor")),),  # a shared decoder has none
     config.RNNsearch: _RECURRENT_RULES,
     config.Luong: _RECURRENT_RULES,
     config.GNMT: (
@@ -187,41 +141,41 @@ TENSOR_RULES: Table[type, tuple[tuple[str, tuple[str | None, ...]], ...]] = Tabl
 
 
 def build_encoder(family: config.Family, inputs: int, dtype=jnp.float32, remat_policy: str = "none") -> nn.Module:
-    """The encoder of a family, for tasks without its decoder: encoder(xs [B, S, inputs], mask [B, S], train) -> Memory.
+    """The encoder of a family without its decoder: encoder(xs [B, S, inputs], mask [B, S], train) -> EncoderOutput.
 
-    The width of its states is `family.encoder_spec.states`.
+    Its states have width `family.encoder_spec.states`.
     """
     return _module_of(family, "encoder_type")(family, inputs, jnp.dtype(dtype), remat_policy)
 
 
-def encoder_rules(family: config.Family) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
-    """The rules of the encoder alone, whose parameters are below `encoder/`."""
-    return tuple(
-        ("(^|/)encoder/.*" + pattern.removeprefix("encoder/"), axes)
-        for pattern, axes in _rules(family)
-        if not pattern.startswith("decoder")
-    )
+def encoder_rules(family: config.Family) -> Rules:
+    """The rules of only the encoder, whose parameters are below `encoder/`."""
+    return _rules_of_side(family, "encoder", "(^|/)")
 
 
-def tensor_rules(model: config.ModelConfig) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
-    """The rules of a model; for a pair, those of the family of each side, limited to that side."""
+def tensor_rules(model: config.ModelConfig) -> Rules:
+    """The rules of a model. Those of a pair are the rules of each side's family, restricted to that side."""
     if not isinstance(model, config.Pair):
         return _rules(model)
-    rules = []
-    for side, other, part in (("encoder", "decoder", model.encoder), ("decoder", "encoder", model.decoder)):
-        for pattern, axes in _rules(part):
-            if not pattern.startswith(other):
-                rules.append((f"^{side}/.*" + pattern.removeprefix(f"{side}/"), axes))
-    return tuple(rules)
+    return _rules_of_side(model.encoder, "encoder", "^") + _rules_of_side(model.decoder, "decoder", "^")
 
 
-def _rules(side: config.ModelSettings) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+def _rules_of_side(family: config.Family, side: str, start: str) -> Rules:
+    """The rules of a family, restricted to parameters below `side`, whose path begins as `start` says."""
+    other = "decoder" if side == "encoder" else "encoder"
+    rules = [
+        (pattern.removeprefix(f"{side}/"), axes) for pattern, axes in _rules(family) if not pattern.startswith(other)
+    ]
+    return tuple((f"{start}{side}/.*{pattern}", axes) for pattern, axes in rules)
+
+
+def _rules(side: config.ModelSettings) -> Rules:
     own_modules = side.encoder_type or side.decoder_type
     return side.tensor_rules if side.tensor_rules or own_modules else _of_family(TENSOR_RULES, side, ())
 
 
 def _module_of(side: config.ModelSettings, name: str) -> Any:
-    """The Flax module of a side: `encoder_type` or `decoder_type` of its class, or that of its family."""
+    """The Flax module of a side: `encoder_type` or `decoder_type` of its class, or of its family."""
     module = getattr(side, name) or _of_family(FAMILIES, side, (None, None))[name == "decoder_type"]
     require(
         module is not None,
@@ -231,17 +185,18 @@ def _module_of(side: config.ModelSettings, name: str) -> Any:
 
 
 def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: Any) -> Any:
-    """The row of a settings class in a table, or of its nearest base class."""
+    """The row of a settings class, or of its nearest base class, in a table."""
     return next((table[kind] for kind in type(side).__mro__ if kind in table), default)
 
 
 def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
-    """Refuses meshes for which XLA (of JAX 0.10 to 0.12, with Shardy) computes wrong gradients of a scan."""
+    """Raises a UserError for meshes on which XLA (JAX 0.10 to 0.12, Shardy) computes wrong gradients of a scan."""
     if any(side.scans_time for side in config.encoder_and_decoder(model)):
         check_scan_mesh(f"a {config.model_name(model)}", mesh)
 
 
 def check_scan_mesh(what: str, mesh: Mapping[str, int]) -> None:
+    """Raises a UserError if all three axes of the mesh split a model with a scan, named `what` in the error."""
     require(
         not all(size > 1 for size in mesh.values()),
         f"train.mesh splits {what} by data, fsdp and tensor at once, for which XLA computes wrong gradients: set one "
@@ -250,39 +205,23 @@ def check_scan_mesh(what: str, mesh: Mapping[str, int]) -> None:
 
 
 def build(
-    model: config.ModelConfig,
-    source_size: int,
-    target_size: int,
-    dtype=jnp.float32,
-    source_spelling: Spelling | None = None,
-    target_spelling: Spelling | None = None,
-    remat_policy: str = "none",
-    source_frontend: nn.Module | None = None,
-) -> EncoderDecoder:
-    """The Flax module of a model. Its `init` and `apply` are the pure functions that everything else uses.
-
-    `source_frontend`: for sources that are not ids, see contract.py.
-    """
+    model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32,
+    source_spelling: Spelling | None = None, target_spelling: Spelling | None = None,
+    remat_policy: str = "none", source_frontend: nn.Module | None = None,
+) -> EncoderDecoder:  # fmt: skip
+    """Builds the Flax module of a model. `source_frontend` is for sources that are not ids: see contract.py."""
     encodes, decodes = config.encoder_and_decoder(model)
     require(
         decodes.tie != "all" or source_frontend is None,
-        "model.tie 'all' requires a source of words: set it 'output' or 'none'",
+        "model.tie 'all' requires a source of words: set it to 'output' or 'none'",
     )
     require(
         decodes.tie != "all" or source_size == target_size,
         f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "
-        f"{target_size}: set data.shared True, or another model.tie",
+        f"{target_size}: set data.shared to True, or use another model.tie",
     )
     encoder, decoder = _module_of(encodes, "encoder_type"), _module_of(decodes, "decoder_type")
     return EncoderDecoder(
-        model,
-        encoder,
-        decoder,
-        source_size,
-        target_size,
-        jnp.dtype(dtype),
-        source_spelling,
-        target_spelling,
-        remat_policy,
-        source_frontend,
-    )
+        model, encoder, decoder, source_size, target_size, jnp.dtype(dtype),
+        source_spelling, target_spelling, remat_policy, source_frontend,
+    )  # fmt: skip

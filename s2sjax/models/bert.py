@@ -1,6 +1,6 @@
-"""BERT (Devlin et al. 2019): the encoder of any family, which learns to guess hidden words and what follows a text.
+"""BERT (Devlin et al. 2019): an encoder of any family that learns to predict masked words and the next text.
 
-Letters: B batch, S positions, K positions to guess, V vocabulary, W width of a word.
+Letters: B batch, S positions, K masked positions, V vocabulary, W width of a word.
 """
 
 from typing import NamedTuple
@@ -16,26 +16,28 @@ from s2sjax.parameters import param
 
 
 class Guesses(NamedTuple):
-    words: Array  # [B, K, V] float32 logits of the words at the positions
-    follows: Array  # [B, 2] float32 logits: the second text is a random one, or follows the first
+    """Predictions of masked words and of the next text."""
+
+    words: Array  # [B, K, V] float32 logits of the words at the masked positions
+    follows: Array  # [B, 2] float32 logits: the second text is random, or follows the first
 
 
 class Bert(nn.Module):
-    """words = E norm(gelu(W h_k + b)) + c at each position k, E the word embedding;  follows = V tanh(U h_0 + d) + e
+    """Computes words = E norm(gelu(W h_k + b)) + c, with E the word embedding, and follows = V tanh(U h_0 + d) + e.
 
-    Ids [B, S], [CLS] first text <eos> second text <eos>, and the number of positions of the first [B].
+    Reads ids [B, S], "[CLS] first text <eos> second text <eos>", and the length of the first part [B].
     """
 
     family: config.Family
     size: int
-    """of the vocabulary"""
+    """size of the vocabulary"""
     initial: float = 1.0
-    """standard deviation of the embedding before training"""
+    """initial standard deviation of the embedding"""
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
 
     def setup(self):
-        # `encoder/` and `embedding/` are at the top, where other tasks have them too: see training/transfer.py.
+        # `encoder/` and `embedding/` are top-level, as in other tasks: see training/transfer.py.
         width, states = self.family.embedding, self.family.encoder_spec.states
         self.embedding = token_embedding(self.size, width, self.dtype, initial=self.initial)
         self.frontend = SegmentedTokens(self.embedding)
@@ -47,7 +49,7 @@ class Bert(nn.Module):
         self.follows = layers.Dense(states, 2, self.dtype)
 
     def encode(self, ids: Array, first: Array, train: bool = False) -> Array:
-        """[B, S, H]"""
+        """The states of the encoder [B, S, H]."""
         return self.encoder(*self.frontend(ids, first), train).states
 
     def __call__(self, ids: Array, first: Array, positions: Array, train: bool = False) -> Guesses:

@@ -1,6 +1,6 @@
-"""Attention blocks for memories of any kind: pooling, and the non-local block.
+"""Attention blocks: pooling, and the non-local block.
 
-Letters: B batch, S places of the memory.
+Letters: B batch, S positions of the memory.
 """
 
 import flax.linen as nn
@@ -13,9 +13,9 @@ from s2sjax.parameters import param
 
 
 class Pooling(nn.Module):
-    """Learned queries that attend to a memory of any length: [B, S, width], mask [B, S] -> [B, queries, width], alpha.
+    """Attention pooling: learned queries attend to [B, S, width], mask [B, S] -> [B, queries, width], alpha.
 
-    Attention pooling, for classification: each query learns what to look for. See `attention.pool`.
+    See `attention.pool`.
     """
 
     queries: int
@@ -34,12 +34,13 @@ class Pooling(nn.Module):
 
 
 class NonLocal(nn.Module):
-    """The non-local block, embedded Gaussian: every place of an image or a video attends to every other one.
+    """The non-local block, embedded Gaussian: every position of an image or a video attends to every other one.
 
         z_i = x_i + W_z sum_j softmax_j(theta(x_i) . phi(x_j)) g(x_j)          Wang et al. 2018
 
-    x [B, ..., width], places `...` as they are: H x W or T x H x W; mask [B, ...] where they are real. theta, phi and g
-    are linear, half as wide; W_z starts at zero, so that a block put into a trained network changes nothing at first.
+    x [B, ..., width] has positions `...` such as H x W or T x H x W; mask [B, ...] marks those that are not padding.
+    theta, phi and g are linear maps to half of the width. W_z is initialized with zero, so that a block added to a
+    trained network initially changes nothing.
     """
 
     width: int

@@ -1,4 +1,4 @@
-"""Facts of the named models, found by tracing them: nothing is computed or compiled.
+"""Properties of the named models, found by tracing them, without computation or compilation.
 
 facts(NAMED["character"].config, 74, 78)     -> Facts(weights=702030, attention=False, parallel=False)
 """
@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from s2sjax import config
 from s2sjax.models import NAMED, build
 
-POSITIONS = 13  # not a number of layers, so a scan of this length is a scan over time
+POSITIONS = 13  # no model has this number of layers, so a scan of this length is a scan over time
 
 
 class Facts(NamedTuple):
+    """Properties of a model."""
+
     weights: int
     attention: bool
     parallel: bool
@@ -24,6 +26,7 @@ class Facts(NamedTuple):
 
 
 def facts(model: config.ModelConfig, source_size: int, target_size: int) -> Facts:
+    """Traces a model with vocabularies of these sizes and returns its properties."""
     module = build(model, source_size, target_size)
     ids, token = jax.ShapeDtypeStruct((1, POSITIONS), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -53,7 +56,7 @@ def _equations(program) -> Iterator:
 
 
 def table(source_size: int, target_size: int) -> str:
-    """One line per named model."""
+    """Formats a table with one line per named model."""
     rows: list[tuple[str, ...]] = [
         ("name", "paper", "family", "vocabulary", "weights", "attention", "parallel", "description")
     ]

@@ -1,4 +1,4 @@
-"""The RNN encoder-decoder of Cho et al. 2014: all of the source in one vector.
+"""The RNN encoder-decoder of Cho et al. 2014, which represents the source by one vector.
 
 Letters: B batch, T target positions, E width of a token, H state width, V vocabulary.
 """
@@ -12,24 +12,24 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells, recurrence
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, output_layer
 from s2sjax.models.rnn import read_out
 
 
 class ChoDecoder(nn.Module):
-    """The summary of the source enters every step of the cell, and the readout.
+    """A recurrent decoder whose cell and readout read the source vector c at every step.
 
-    c = tanh(V h_S), h_S the last state of the reading;  s_0 = tanh(V' c)
+    c = tanh(V h_S), h_S the final encoder state;  s_0 = tanh(V' c)
     s_t = cell(s_{t-1}, [y_{t-1}; c]);  t_t = readout(s_t, y_{t-1}, c);  logits = W_o t_t
 
-    As in RNNsearch, c is an input like y; the paper's reset gate acts on its share of the candidate too.
+    As in RNNsearch, c is an input like y. In the paper, the reset gate also acts on the term of c in the candidate.
     """
 
     config: config.Cho
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -42,8 +42,8 @@ class ChoDecoder(nn.Module):
         self.readout = layers.Dense(c.width + tokens + c.width, halves * hidden, self.dtype)
         self.output = output_layer(c, self.embedding, hidden, self.dtype)
 
-    def prepare(self, memory: Memory) -> Array:
-        """c [B, H]: all that the decoder knows of the source."""
+    def prepare(self, memory: EncoderOutput) -> Array:
+        """The source vector c [B, H]."""
         return jnp.tanh(self.summary(memory.final[-1][0]))
 
     def start(self, summary: Array, steps: int) -> cells.Carry:

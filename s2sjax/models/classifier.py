@@ -1,4 +1,4 @@
-"""An encoder of any family, pooled into one vector, and a dense layer over labels.
+"""A classifier: an encoder of any family, pooled into one vector, and a dense layer over labels.
 
 Letters: B batch, S source positions, F features of a frame, H width of the states, K queries, L labels.
 """
@@ -12,47 +12,49 @@ from jax import Array
 from s2sjax import config, layers, models
 from s2sjax.config.labels import Pooling
 from s2sjax.core.pooling import query_pool
-from s2sjax.models.contract import Memory, masked_mean
+from s2sjax.models.contract import EncoderOutput, masked_mean
 from s2sjax.models.frontends import Frames, Tokens, token_embedding, word_dropout
 from s2sjax.models.rctm import masked_max
 
 
 class Labelling(NamedTuple):
+    """Scores of the labels, and the attention of the pooling."""
+
     logits: Array  # [B, L] float32
-    attention: Array | None  # [B, K, S] where the pooling is attention
+    attention: Array | None  # [B, K, S] if the pooling is attention
 
 
 class Classifier(nn.Module):
-    """logits = W_o pool(encoder(x)) + b_o.
+    """Computes logits = W_o pool(encoder(x)) + b_o.
 
-    Ids [B, S], or frames [B, S, F] and their lengths [B]. The pooled vector is the last state of the top layer, the
-    state of the first position ([CLS] of BERT), the mean or the maximum of all states, or the sums that learned queries
-    attend to, side by side.
+    Reads ids [B, S], or frames [B, S, F] and their lengths [B]. The pooled vector is the final state of the top layer,
+    the state of the first position ([CLS] of BERT), the mean or the maximum of all states, or the concatenated context
+    vectors of learned queries.
     """
 
     family: config.Family
     labels: int
     pooling: Pooling = "mean"
     queries: int = 1
-    """of attention"""
+    """number of queries of attention pooling"""
     attention_width: int = 0
-    """A of `core.pooling.query_pool`; 0: as wide as the states"""
+    """width A of `core.pooling.query_pool`; 0 for the width of the states"""
     dropout: float = 0.0
-    """of the pooled vector"""
+    """dropout rate of the pooled vector"""
     initial: float = 1.0
-    """standard deviation of the embedding before training"""
+    """initial standard deviation of the embedding"""
     word_dropout: float = 0.0
-    """share of the words that training replaces by <unk>"""
+    """fraction of the words that training replaces by <unk>"""
     size: int = 0
-    """of the vocabulary; 0 for frames"""
+    """size of the vocabulary; 0 for frames"""
     features: int = 0
-    """of a frame; 0 for ids"""
+    """number of features of a frame; 0 for ids"""
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
     spelling: layers.Spelling | None = None
 
     def setup(self):
-        # `encoder/` and `embedding/` are at the top, where other tasks have them too: see training/transfer.py.
+        # `encoder/` and `embedding/` are top-level, as in other tasks: see training/transfer.py.
         family, states = self.family, self.family.encoder_spec.states
         self.frontend: Any
         if self.features:
@@ -68,7 +70,7 @@ class Classifier(nn.Module):
             width = self.queries * states
         elif self.pooling == "final":
             carries = family.encoder_spec.carries
-            assert carries is not None, "the settings refuse it"
+            assert carries is not None, "config.LabelModel checks this"
             width = carries.widths[-1]
         self.output = layers.Dense(width, self.labels, self.dtype)
 
@@ -81,7 +83,7 @@ class Classifier(nn.Module):
         pooled = layers.dropout(self, pooled, self.dropout, train)
         return Labelling(self.output.logits(pooled), attention)
 
-    def _pooled(self, memory: Memory) -> tuple[Array, Array | None]:
+    def _pooled(self, memory: EncoderOutput) -> tuple[Array, Array | None]:
         match self.pooling:
             case "final":
                 return memory.final[-1][0], None

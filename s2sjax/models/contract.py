@@ -1,40 +1,49 @@
-"""The contract that every encoder-decoder obeys, and the module that joins an encoder and a decoder.
+"""The contract of encoder-decoders, and the module that joins an encoder and a decoder.
 
     encode(source)             -> memory                      a pytree, every leaf [B, ...]
     start(memory, steps)       -> state                       a pytree, every leaf [B, ...]; room for `steps` tokens
     step(memory, state, token) -> state, logits, attention    token [B], logits [B, V] float32, attention [B, S] or None
     __call__(source, target)   -> logits [B, T, V]            teacher forced, all positions
 
-`source` [B, S] and `target` [B, T] are ids with <pad> at their end; with a `source_frontend`, the source is what that
-reads: frames, pictures, or a tuple of several arrays. Search, scoring, training and the laws in
-tests/models/test_laws.py know nothing else of a model, except for one thing: a decoder that advances K prefixes of a
-sentence more cheaply than `vmap` does has `tile`, `reorder`, `prepare_beams` and `step_beams` too (core/beams.py).
+`source` [B, S] and `target` [B, T] are ids with <pad> at the end of each row. With a `source_frontend`, the source is
+its input: frames, pictures, or a tuple of several arrays. Search, scoring, training and the laws in
+tests/models/test_laws.py use only these functions, and the optional capabilities of a `Decoder`.
 
-Rows of several examples one behind the other (data/packing.py) come with `segments`, two of [B, S] and [B, T]: which
-example each token belongs to, from 1. A configuration that `takes_segments` keeps the examples apart.
+Packed rows hold several examples (data/packing.py). They come with `segments` [B, S] and [B, T], the number of the
+example of each token, from 1. Models whose configuration `takes_segments` keep the examples apart.
 
-How a front end, an encoder and a decoder join. An encoder is built as Type(config, inputs, dtype, remat_policy),
-`inputs` being the width of the vectors it reads; a decoder as Type(config, embedding, dtype, remat_policy).
+`Encoder` and `Decoder` below say what the two modules define. A complete model, which trains and decodes:
 
-    frontend(source)                                       -> xs [B, S, inputs], mask [B, S]: see models/frontends.py
-    encoder(xs, mask, train, segments)                     -> Memory
-    decoder.prepare(memory)                                -> what `encode` returns: computed once a sentence
-    decoder.start(memory, steps)                           as above
-    decoder.step(memory, state, token, train)              as above; `train` is False where the decoder is `parallel`
-    decoder.hidden(memory, inputs, mask, train, segments)  -> [B, T, W]: `inputs` is `target` shifted right
-    decoder.output                                         the layer above: `logits` of all words, `rows` of some
-    decoder.parallel                                       whether training sees all positions at once
-    decoder.attention_heads(memory, inputs)                -> [B, layers, heads, T, S], optional: where the attention of
-                                                           `step` is a mean of several, each of them
+    class CopyEncoder(nn.Module):
+        config: Any; inputs: int; dtype: Any; remat_policy: str = "none"
+        def __call__(self, xs, mask, train, segments=None): return EncoderOutput(xs, mask, ())
 
-The configuration's `encoder_spec` says what the encoder's Memory is, its `decoder_spec` what the decoder requires
-(s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two agree; in a
-`config.Pair` a Bridge maps the one to the other, so no encoder depends on its decoder. The configuration's `embedding`
-is the width of a token (0 for one-hot) and its `tie` says which matrices are shared: both are handled here.
+    class MeanDecoder(nn.Module):  # logits_t = W (y_{t-1} + mean of the source)
+        config: Any; embedding: nn.Module; dtype: Any; remat_policy: str = "none"
+        parallel: ClassVar[bool] = True
+        def setup(self): self.output = output_layer(self.config, self.embedding, self.embedding.width, self.dtype)
+        def prepare(self, memory): return masked_mean(memory.states, memory.mask)
+        def start(self, mean, steps): return ()
+        def step(self, mean, state, token, train=False):
+            return state, self.output.logits(self.embedding(token) + mean), None
+        def hidden(self, mean, inputs, mask, train, segments=None): return self.embedding(inputs) + mean[:, None]
+
+    @config.settings
+    class Mean(config.ModelSettings):
+        encoder_type, decoder_type = CopyEncoder, MeanDecoder
+        embedding: int = 8; tie: str = "none"; dropout: float = 0.0
+        encoder_spec = property(lambda self: config.EncoderSpec(self.embedding))
+        decoder_spec = property(lambda self: config.DecoderSpec(None))
+
+The configuration's `encoder_spec` describes the output of the encoder, its `decoder_spec` the requirements of the
+decoder (s2sjax/config/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two
+agree; in a `config.Pair` a Bridge maps one to the other, so no encoder depends on its decoder. The configuration's
+`embedding` is the width of a token (0 for one-hot) and its `tie` says which matrices are shared: both are handled here.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -45,37 +54,93 @@ from s2sjax.config import require
 from s2sjax.core import positions
 from s2sjax.core.beams import Beams, as_beams
 from s2sjax.core.cells import CELLS, Carry
-from s2sjax.core.rows import keep_rows_split
+from s2sjax.core.rows import constrain_batch_sharding
 from s2sjax.core.tokens import PAD, SOS
 from s2sjax.models.frontends import Tokens, token_embedding
 
 
-class Memory(NamedTuple):
-    """What an encoder returns."""
+class EncoderOutput(NamedTuple):
+    """The output of an encoder."""
 
-    states: Array  # [B, S, M] one vector a source position
-    mask: Array  # [B, S] where the source is real
-    final: tuple[Carry, ...]  # the last carry of each recurrent layer; () where there is none
-    embedded: Array | None = None  # [B, S, M] what the encoder read, for a decoder that attends to both (ConvS2S)
+    states: Array  # [B, S, M] one vector per source position
+    mask: Array  # [B, S] mask of the source positions that are not padding
+    final: tuple[Carry, ...]  # final carry of each recurrent layer; () if there is none
+    embedded: Array | None = None  # [B, S, M] encoder input, for a decoder that attends to both (ConvS2S)
+
+
+Memory = EncoderOutput
+"""former name, which the stored code of runs may import"""
 
 
 Segments = tuple[Array, Array] | None
-"""of a packed batch: [B, S] and [B, T]"""
+"""segments of a packed batch, [B, S] and [B, T]; None for other batches"""
+
+
+class Encoder(Protocol):
+    """A Flax module, built as Type(config, inputs, dtype, remat_policy). `inputs` is the width of xs."""
+
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None, /) -> EncoderOutput:
+        """Encodes xs [B, S, inputs] with mask [B, S]; segments [B, S] are given for packed rows."""
+
+
+class OutputLayer(Protocol):
+    """The layer above the decoder: `layers.Dense` or a tied `layers.Embedding`."""
+
+    def logits(self, x: Array, /) -> Array:
+        """Float32 logits of all words: [..., W] -> [..., V]."""
+
+    def rows(self, ids: Array, /) -> tuple[Array, Array | None]:
+        """Weights [..., W] and biases [...] of some words; needed only for `train.softmax`."""
+
+
+class Decoder(Protocol):
+    """A Flax module, built as Type(config, embedding, dtype, remat_policy).
+
+    The class variables declare optional capabilities. A class that does not declare one has the default. For the doubly
+    stochastic loss, a decoder also defines hidden_and_attention(memory, inputs, mask, train): see `EncoderDecoder`.
+    """
+
+    parallel: ClassVar[bool] = False
+    """whether `hidden` computes all positions in parallel; `step` is then only called with train=False"""
+    has_beam_step: ClassVar[bool] = False
+    """whether `tile`, `reorder`, `prepare_beams` and `step_beams` advance K prefixes of a sentence at a lower cost than
+    `vmap`: see core/beams.py and `TransformerDecoder`"""
+    has_attention_heads: ClassVar[bool] = False
+    """whether `step` returns the mean of several attentions, and attention_heads(memory, inputs) each of them, as
+    [B, layers, heads, T, S]"""
+    output: OutputLayer
+
+    def prepare(self, memory: EncoderOutput, /) -> Any:
+        """Computes, once per sentence, the `memory` of the methods below: a pytree, every leaf [B, ...]."""
+
+    def start(self, memory: Any, steps: int, /) -> Any:
+        """The state before the first token: a pytree, every leaf [B, ...], with room for `steps` tokens."""
+
+    def step(self, memory: Any, state: Any, token: Array, train: bool = False, /) -> tuple[Any, Array, Array | None]:
+        """Reads token [B]; returns the state, logits [B, V] float32, and attention [B, S] or None."""
+
+    def hidden(self, memory: Any, inputs: Array, mask: Array, train: bool, segments: Segments = None, /) -> Array:
+        """The inputs of `output` at all positions [B, T, W]. `inputs` [B, T] is the target shifted right."""
+
+
+def capability(decoder_type: Any, name: str) -> bool:
+    """The value of a capability that a decoder class declares, or the default of `Decoder`."""
+    return getattr(decoder_type, name, getattr(Decoder, name))
 
 
 def shift_right(target: Array, segments: Array | None = None) -> Array:
-    """What the decoder reads while it writes `target`: <sos> y1 y2 ... [B, T]; of each segment its own <sos>."""
+    """The decoder inputs for `target`: <sos> y1 y2 ... [B, T]. Each segment starts with <sos>."""
     shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
     return shifted if segments is None else jnp.where(positions.within(segments) == 0, SOS, shifted)
 
 
-def output_layer(config: Any, embedding: layers.Embedding, width: int, dtype) -> nn.Module:
-    """What turns [..., width] into logits: a matrix of its own, or the target embedding (Press and Wolf 2017)."""
+def output_layer(config: config.ModelSettings, embedding: layers.Embedding, width: int, dtype) -> nn.Module:
+    """Builds the layer from [..., width] to logits: a new matrix, or the tied embedding (Press and Wolf 2017)."""
     return layers.Dense(width, embedding.size, dtype) if config.tie == "none" else embedding
 
 
 def check_positions(most: int, length: int) -> None:
-    """Refuses what a table of positions cannot address: JAX would read its last row for every index beyond it."""
+    """Raises a UserError if `length` exceeds a table of positions, where JAX would silently read the last row."""
     require(
         length <= most,
         f"model.max_length is {most}: learned positions cannot address {length}; "
@@ -84,12 +149,12 @@ def check_positions(most: int, length: int) -> None:
 
 
 class Bridge(nn.Module):
-    """Maps the memory that an encoder returns to the one that a decoder requires.
+    """Maps the output of an encoder to the memory that a decoder requires.
 
-    states: as they are where the widths agree, else W h. Each first carry of the decoder is h, W h + b or
-    tanh(W h + b) of a last carry of the encoder, counted from the top layer down: a decoder with more layers, or a cell
-    with more carries, takes the lowest layer, or the last carry, again. An encoder without any gives the mean of its
-    states.
+    The states are unchanged if the widths agree, otherwise W h. Each initial carry of the decoder is h, W h + b or
+    tanh(W h + b) of a final carry of the encoder, matched from the top layer down: a decoder with more layers reuses
+    the lowest layer, and a cell with more carries reuses the last carry. An encoder without carries provides the mean
+    of its states.
     """
 
     kind: str
@@ -110,49 +175,49 @@ class Bridge(nn.Module):
             ]
 
     def _below(self) -> list[int]:
-        """The encoder's layer for each of the decoder's: 4 under 2 gives [2, 3], 2 under 4 gives [0, 0, 0, 1]."""
+        """The encoder layer of each decoder layer: [2, 3] for 4->2, [0, 0, 0, 1] for 2->4."""
         encoder = len(self.encoder.carries.widths) if self.encoder.carries else 1
         decoder = len(self.decoder.carries.widths) if self.decoder.carries else 0
         return [max(0, layer + encoder - decoder) for layer in range(decoder)]
 
-    def __call__(self, memory: Memory) -> Memory:
+    def __call__(self, memory: EncoderOutput) -> EncoderOutput:
         states = memory.states if self.states is None else self.states(memory.states)
         embedded = memory.embedded if self.states is None else None
-        return Memory(states, memory.mask, self._carries(memory), embedded)
+        return EncoderOutput(states, memory.mask, self._carries(memory), embedded)
 
-    def _carries(self, memory: Memory) -> tuple[Carry, ...]:
+    def _carries(self, memory: EncoderOutput) -> tuple[Carry, ...]:
         if not self.decoder.carries or self.kind == "identity":
             return memory.final
         final = memory.final or ((masked_mean(memory.states, memory.mask),),)
-        curve = jnp.tanh if self.kind == "tanh" else lambda x: x
+        activation = jnp.tanh if self.kind == "tanh" else lambda x: x
         return tuple(
-            tuple(curve(part(final[layer][min(i, len(final[layer]) - 1)])) for i, part in enumerate(parts))
+            tuple(activation(part(final[layer][min(i, len(final[layer]) - 1)])) for i, part in enumerate(parts))
             for layer, parts in zip(self._below(), self.carries)
         )
 
 
 def masked_mean(states: Array, mask: Array) -> Array:
-    """The mean of the real positions: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros."""
+    """The mean over the positions that are not padding: [B, S, M], [B, S] -> [B, M]; zeros for an empty row."""
     real = mask[..., None].astype(states.dtype)
     return (states * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder and a decoder of `s2sjax/models`, joined."""
+    """Joins a front end, an encoder and a decoder."""
 
-    config: Any
-    encoder_type: type[nn.Module]
-    decoder_type: type[nn.Module]
+    config: config.ModelConfig
+    encoder_type: Callable[..., Encoder]
+    decoder_type: Callable[..., Decoder]
     source_size: int
     target_size: int
     dtype: jnp.dtype = jnp.float32
     source_spelling: layers.Spelling | None = None
     target_spelling: layers.Spelling | None = None
     remat_policy: str = "none"
-    """what training saves for the backward pass: see s2sjax/core/remat.py"""
+    """activations saved for the backward pass: see s2sjax/core/remat.py"""
     source_frontend: nn.Module | None = None
-    """for a source that is a tuple of arrays instead of ids: called as frontend(*source, train), and
-    frontend.mask(*source) -> [B, S] needs no parameters; `source_size` and `source_spelling` are not used"""
+    """front end for a source that is a tuple of arrays instead of ids: called as frontend(*source, train), and without
+    parameters as frontend.mask(*source) -> [B, S]; `source_size` and `source_spelling` are then not used"""
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
@@ -166,7 +231,7 @@ class EncoderDecoder(nn.Module):
         self.frontend: Any = Tokens(self.source_embedding) if given is None else given
         self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
         shared = {"encoder": self.encoder} if decodes.share else {}
-        self.decoder = self.decoder_type(decodes, self.target_embedding, self.dtype, self.remat_policy, **shared)
+        self.decoder: Any = self.decoder_type(decodes, self.target_embedding, self.dtype, self.remat_policy, **shared)
         self.bridge = None
         if isinstance(self.config, config.Pair):
             self.bridge = Bridge(self.config.bridge, encodes.encoder_spec, decodes.decoder_spec, self.dtype)
@@ -178,22 +243,24 @@ class EncoderDecoder(nn.Module):
 
     @property
     def longest_source(self) -> int | None:
-        """The most tokens of a source that the model can address; None: any number."""
+        """The maximum source length; None for no limit."""
         return config.encoder_and_decoder(self.config)[0].max_positions
 
     @property
     def longest_target(self) -> int | None:
+        """The maximum target length; None for no limit."""
         return config.encoder_and_decoder(self.config)[1].max_positions
 
     @nn.nowrap
     def source_mask(self, source: Any) -> Array:
-        """Where the memory of a source is real: [B, S]."""
+        """The mask of the memory positions that are not padding: [B, S]."""
         return source != PAD if self.source_frontend is None else self.source_frontend.mask(*source)  # type: ignore[attr-defined]
 
     def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
         read = self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
-        memory = keep_rows_split(self.encoder(*keep_rows_split(read), train, segments))
+        xs, mask = constrain_batch_sharding(read)
+        memory = constrain_batch_sharding(self.encoder(xs, mask, train, segments))
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
     def _check_segments(self, segments: Any) -> None:
@@ -206,36 +273,36 @@ class EncoderDecoder(nn.Module):
         return self.decoder.start(memory, steps)
 
     def step(self, memory, state, token: Array, train: bool = False):
-        """With `train` dropout acts: a decoder that is not `parallel` learns from its own outputs step by step."""
+        """Advances by token [B]. `train` enables dropout, for scheduled sampling without `parallel`."""
         return self.decoder.step(memory, state, token, train)
 
     def hidden(self, memory, inputs: Array, mask: Array, train: bool = False, segments: Segments = None) -> Array:
-        """What the output layer sees at each position [B, T, ...] when the decoder reads `inputs` [B, T]."""
+        """The inputs of the output layer [B, T, W] when the decoder reads `inputs` [B, T]."""
         self._check_segments(segments)
-        return keep_rows_split(self.decoder.hidden(memory, inputs, mask, train, segments))
+        return constrain_batch_sharding(self.decoder.hidden(memory, inputs, mask, train, segments))
 
     def hidden_and_attention(self, memory, inputs: Array, mask: Array, train: bool = False) -> tuple[Array, Array]:
-        """The same, and the attention weights of all positions [B, T, S], which a loss may use."""
+        """`hidden`, and the attention weights of all positions [B, T, S], for losses that use them."""
         return self.decoder.hidden_and_attention(memory, inputs, mask, train)
 
     @property
     def has_attention_heads(self) -> bool:
-        """Whether the attention that `step` returns is a mean of several, which `attention_heads` gives one by one."""
-        return hasattr(self.decoder_type, "attention_heads")
+        """Whether the attention that `step` returns is the mean of those of `attention_heads`."""
+        return capability(self.decoder_type, "has_attention_heads")
 
     def attention_heads(self, source: Any, target: Array) -> Array:
-        """The attention weights of each layer and head while the model writes `target`: [B, layers, heads, T, S]."""
+        """The attention weights of each layer and head for `target`: [B, layers, heads, T, S]."""
         return self.decoder.attention_heads(self.encode(source), shift_right(target))
 
     def logits(self, hidden: Array) -> Array:
-        return keep_rows_split(self.decoder.output.logits(hidden))
+        return constrain_batch_sharding(self.decoder.output.logits(hidden))
 
     def output_rows(self, ids: Array) -> tuple[Array, Array | None]:
-        """The output layer's weights [..., W] and biases [...] of these words alone."""
+        """The weights [..., W] and biases [...] of the output layer for these words."""
         return self.decoder.output.rows(ids)
 
     def forced(self, source: Any, target: Array, train: bool = False, segments: Segments = None) -> Array:
-        """Teacher forced, what the output layer sees at each position: [B, T, ...]."""
+        """The inputs of the output layer [B, T, W] under teacher forcing."""
         of_source, of_target = segments or (None, None)
         memory = self.encode(source, train, of_source)
         return self.hidden(memory, shift_right(target, of_target), target != PAD, train, segments)
@@ -251,15 +318,16 @@ class EncoderDecoder(nn.Module):
 
     @nn.nowrap
     def prepared(self, params: Any) -> Any:
-        """What `beams` needs of the parameters: computed once, however often a slot of a search is filled again."""
-        has_own = hasattr(self.decoder_type, "step_beams")
-        return self.apply({"params": params}, method="prepare_beams") if has_own else None
+        """Prepares the parameters for `beams`, once for all sentences of a search."""
+        has_beam_step = capability(self.decoder_type, "has_beam_step")
+        return self.apply({"params": params}, method="prepare_beams") if has_beam_step else None
 
     @nn.nowrap
     def beams(self, params: Any, memory: Any, prepared: Any = None) -> Beams:
-        """What search sees of a model and its memory. What can be computed before the search is computed here."""
+        """The functions by which a search advances the prefixes of these sentences."""
         apply: Any = partial(self.apply, {"params": params})
-        if not hasattr(self.decoder_type, "step_beams"):
+        if not capability(self.decoder_type, "has_beam_step"):
             return as_beams(partial(apply, memory, method="step"))
         step = partial(apply, memory, prepared or self.prepared(params), method="step_beams")
-        return Beams(self.decoder_type.tile, step, self.decoder_type.reorder)  # type: ignore[attr-defined]
+        decoder: Any = self.decoder_type
+        return Beams(decoder.tile, step, decoder.reorder)

@@ -2,8 +2,8 @@
 
 Letters: B batch, S source positions, T target positions, E embedding, H width of a block, k its kernel, V vocabulary.
 
-Every sum of two terms is multiplied by sqrt(1/2), and weights are drawn by the number of their inputs and by what
-follows them (dropout, a gate), so that the variance of activations stays what it was at the embeddings.
+Every sum of two terms is multiplied by sqrt(1/2), and the initial scale of weights accounts for the number of inputs,
+dropout and gates, so that activations keep the variance of the embeddings.
 """
 
 from typing import ClassVar, NamedTuple
@@ -16,24 +16,24 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, convolution
 from s2sjax.core.tokens import PAD
-from s2sjax.models.contract import Memory, Segments, check_positions
+from s2sjax.models.contract import EncoderOutput, Segments, check_positions
 from s2sjax.parameters import param
 
 DOT = attention.SCORES["dot"]
 
 
 def scaled_sum(x: Array, y: Array) -> Array:
-    """sqrt(1/2) (x + y): the sum of two independent terms of one variance, at that variance."""
+    """Computes sqrt(1/2) (x + y), which preserves the variance of independent terms of equal variance."""
     return (x + y) * jnp.asarray(0.5**0.5, x.dtype)
 
 
 def scale_gradient(x: Array, factor: float) -> Array:
-    """x itself, its gradient multiplied by `factor`."""
+    """Returns x with its gradient multiplied by `factor`."""
     return jax.lax.stop_gradient((1 - factor) * x) + factor * x
 
 
 class PositionEmbedding(nn.Module):
-    """Vectors and their positions, 0.1 x_t + p_t, dropped out: of embeddings, both have the deviation 0.1."""
+    """Computes 0.1 x_t + p_t with dropout. For embeddings, both terms have the standard deviation 0.1."""
 
     config: config.ConvS2S
     dtype: jnp.dtype
@@ -43,7 +43,7 @@ class PositionEmbedding(nn.Module):
         self.table = param(self, "table", nn.initializers.normal(0.1), shape)
 
     def everywhere(self, xs: Array, train: bool) -> Array:
-        """All positions: xs [B, T, E]."""
+        """Adds positions to all of xs [B, T, E]."""
         check_positions(self.config.max_length, xs.shape[1])
         return self(xs, jnp.arange(xs.shape[1]), train)
 
@@ -53,7 +53,7 @@ class PositionEmbedding(nn.Module):
 
 
 class Block(nn.Module):
-    """v = gated(W * x), a convolution; then sqrt(1/2) (v + x), x through a linear map where the width changes."""
+    """Computes v = gated(W * x), then sqrt(1/2) (v + x), with a linear map of x where the width changes."""
 
     config: config.ConvS2S
     inputs: int
@@ -64,7 +64,7 @@ class Block(nn.Module):
 
     def setup(self):
         c = self.config
-        # A gate lets half through, a quarter of the variance.
+        # A gate passes half of the activations on average, a quarter of the variance.
         self.convolution = layers.Convolution(
             self.inputs, 2 * self.width, self.kernel, self.dtype,
             causal=self.causal, gain=4 * (1 - c.dropout), weight_norm=c.weight_norm,
@@ -72,11 +72,11 @@ class Block(nn.Module):
         self.widen = dense(c, self.inputs, self.width, self.dtype) if self.inputs != self.width else None
 
     def read(self, x: Array, mask: Array, train: bool) -> Array:
-        """All positions: x [B, T, inputs] -> v [B, T, H]."""
+        """Computes v at all positions: x [B, T, inputs] -> v [B, T, H]."""
         return convolution.gated(self.convolution(layers.dropout(self, x, self.config.dropout, train), mask))
 
     def read_one(self, past: Array, x: Array) -> tuple[Array, Array]:
-        """One position, with the k-1 before it: x [B, inputs] -> past, v [B, H]."""
+        """Computes v at one position from the k-1 previous inputs: x [B, inputs] -> past, v [B, H]."""
         past, y = self.convolution.one(past, x)
         return past, convolution.gated(y)
 
@@ -91,12 +91,12 @@ class Block(nn.Module):
 
 
 def dense(c: config.ConvS2S, inputs: int, outputs: int, dtype, dropped: bool = False) -> layers.Dense:
-    """A linear map that keeps the variance of what it reads; `dropped`: what it reads went through dropout."""
+    """A linear map that preserves the variance of its input. `dropped` says that the input has passed dropout."""
     return layers.Dense(inputs, outputs, dtype, gain=1 - c.dropout if dropped else 1.0, weight_norm=c.weight_norm)
 
 
 def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool, dtype) -> list[Block]:
-    """The first reads its own width, each other one what is below it."""
+    """Builds blocks of these shapes. The first reads vectors of its own width, each other one the block below."""
     inputs = [shapes[0][0], *(width for width, _ in shapes)]
     return [Block(c, below, width, kernel, causal, dtype) for below, (width, kernel) in zip(inputs, shapes)]
 
@@ -105,7 +105,7 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 
 
 class ConvEncoder(nn.Module):
-    """z = W_o blocks(W_i e), e the vectors with their positions: it returns z and e, of equal width."""
+    """Computes z = W_o blocks(W_i e) from vectors with positions e, and returns z and e, of equal width."""
 
     config: config.ConvS2S
     inputs: int
@@ -119,14 +119,14 @@ class ConvEncoder(nn.Module):
         self.blocks = blocks(c, c.encoder_layers, False, self.dtype)
         self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         embedded = self.positions.everywhere(xs, train)
         x = self.enter(embedded)
         for layer in range(len(self.blocks)):
             x = layers.remat_block(
                 self.remat_policy, self, lambda self, x, at=layer: self.blocks[at](x, mask, train), x
             )
-        return Memory(self.leave(x), mask, (), embedded)
+        return EncoderOutput(self.leave(x), mask, (), embedded)
 
 
 # ------------------------------------------------------------------------------------ decoder
@@ -141,16 +141,18 @@ class DecoderMemory(NamedTuple):
 
 
 class State(NamedTuple):
-    position: Array  # [B] how many tokens are written
-    past: tuple[Array, ...]  # [B, k-1, H] of each block: the inputs that its next convolution reaches back to
+    """The decoder state."""
+
+    position: Array  # [B] number of tokens written so far
+    past: tuple[Array, ...]  # [B, k-1, H] of each block: previous inputs of its convolution
 
 
 class Attention(nn.Module):
-    """A block's output v and the word just read are the query; the context is added to v.
+    """Attention of a block. The query is computed from its output v and the current word; the context is added to v.
 
     q = sqrt(1/2) (W_q v + b + g);  c = sqrt(m) sum_j softmax_j(q . z_j) (z_j + e_j);  v' = sqrt(1/2) (W_c c + b + v)
 
-    g is the word's embedding, m the length of the source: a mean of m independent terms has 1/m of their variance.
+    g is the word embedding and m the source length: a mean of m independent terms has 1/m of their variance.
     """
 
     config: config.ConvS2S
@@ -162,7 +164,7 @@ class Attention(nn.Module):
         self.answer = dense(self.config, self.config.embedding, self.width, self.dtype)
 
     def __call__(self, attend, memory: DecoderMemory, v: Array, embedded: Array) -> tuple[Array, Array]:
-        """One position or all, as `attend` does: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
+        """Attends from one position or all: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
         query = scaled_sum(self.ask(v), embedded)
         context, alpha = attend(DOT, {}, query, memory.keys, memory.values, memory.mask)
         lengths = memory.mask.sum(1).reshape(-1, *(1,) * (v.ndim - 1))
@@ -170,13 +172,14 @@ class Attention(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """Causal blocks, each with an attention of its own between its convolution and its sum; logits = W_v W_o x."""
+    """Causal blocks, each with attention between its convolution and its sum; logits = W_v W_o x."""
 
     config: config.ConvS2S
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = True
+    parallel: ClassVar[bool] = True
+    has_attention_heads: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -189,10 +192,10 @@ class ConvDecoder(nn.Module):
             dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True) if c.tie == "none" else self.embedding
         )
 
-    def prepare(self, memory: Memory) -> DecoderMemory:
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
         keys = memory.states
         if self.config.scale_gradient:
-            # Every attention sends a gradient to z, through its keys and through its values; to e it may send it all.
+            # Every attention layer adds gradients to z through keys and values. The gradient of e is not scaled.
             keys = scale_gradient(keys, 1 / (2 * len(self.attentions)))
         values = keys if memory.embedded is None else scaled_sum(keys, memory.embedded)
         return DecoderMemory(keys, values, memory.mask)
@@ -214,7 +217,7 @@ class ConvDecoder(nn.Module):
         return State(state.position + 1, tuple(pasts)), self.output.logits(self.leave(x)), sum(alphas) / len(alphas)
 
     def _layer(self, layer: int, memory: DecoderMemory, embedded: Array, x: Array, mask: Array, train: bool):
-        """x, and the attention weights [B, T, S]."""
+        """Computes one layer; returns x and the attention weights [B, T, S]."""
         block, attend = self.blocks[layer], self.attentions[layer]
         v, alpha = attend(attention.attend_all, memory, block.read(x, mask, train), embedded)
         return block.add(x, v), alpha
@@ -230,7 +233,7 @@ class ConvDecoder(nn.Module):
         return layers.dropout(self, self.leave(x), self.config.dropout, train)
 
     def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
-        """Over the source, of each layer, at all positions of inputs [B, T]: [B, layers, 1, T, S]."""
+        """The attention weights of each layer for inputs [B, T]: [B, layers, 1, T, S]."""
         embedded = self.positions.everywhere(self.embedding(inputs), False)
         x, alphas = self.enter(embedded), []
         for layer in range(len(self.blocks)):

@@ -1,10 +1,10 @@
-"""Dense decoders: token t of the target is read off state t of the source, all of them at once.
+"""Dense decoders, which predict token t of the target from state t of the source, all positions in parallel.
 
 Letters: B batch, S source positions, T target positions, N positions, M memory width, V vocabulary.
 
-No token waits for another: decoding takes as long as one position, and there is no language model of the output. That
-serves where source and target match in length. Beyond its end the source has one learned state, which all further
-positions share: a target may be longer by its <eos>, but all that follows is the same token.
+The output tokens do not depend on each other, so decoding takes the time of one position. This suits sources and
+targets of matched lengths. All positions after the end of the source share one learned state: a target can be longer by
+its <eos>, but all further tokens are equal.
 """
 
 from typing import ClassVar
@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, output_layer
 from s2sjax.parameters import param
 
 
 class WindowEncoder(nn.Module):
-    """h_t = relu(W [e_{t-r}; ...; e_{t+r}] + b), r to either side, then further dense layers: position by position."""
+    """Computes h_t = relu(W [e_{t-r}; ...; e_{t+r}] + b) for a window of radius r, then further dense layers."""
 
     config: config.DenseDense
     inputs: int
@@ -34,15 +34,20 @@ class WindowEncoder(nn.Module):
             self.inputs, c.width, kernels, "relu", False, c.dropout, self.dtype, self.remat_policy
         )
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         states = self.stack(layers.dropout(self, xs, self.config.dropout, train), mask, train)
-        return Memory(layers.dropout(self, states, self.config.dropout, train), mask, ())
+        return EncoderOutput(layers.dropout(self, states, self.config.dropout, train), mask, ())
 
 
 def matched(states: Array, mask: Array, beyond: Array, position: Array) -> Array:
-    """The state of each position: [B, S, M], [B, S], beyond [M], position [B, N] -> [B, N, M].
+    """Looks up the source state of each target position, or `beyond` after the end of the source: [B, N, M].
 
-    Of a source a b c, the positions 1, 2, 3, 9 have the states of b and c, and twice the state beyond the end.
+    For a source a b c, the positions 1, 2, 3, 9 have the states of b and c, and twice `beyond`.
+
+    states: [B, S, M] source states
+    mask: [B, S] mask of the source positions that are not padding
+    beyond: [M] state of all positions after the end
+    position: [B, N] target positions, from 0
     """
     inside = jnp.minimum(position, states.shape[1] - 1)[..., None]
     found = jnp.take_along_axis(states, inside, axis=1)
@@ -50,13 +55,13 @@ def matched(states: Array, mask: Array, beyond: Array, position: Array) -> Array
 
 
 class DenseDecoder(nn.Module):
-    """logits_t = W_o relu(W ... relu(W h_t + b) + b): the token before is not read. Attention is what t is read off."""
+    """Computes logits_t = W_o relu(W ... relu(W h_t + b) + b). The attention weights of step t are one-hot at t."""
 
     config: config.LSTMDense | config.DenseDense
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = True
+    parallel: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -64,21 +69,23 @@ class DenseDecoder(nn.Module):
         self.inner = [layers.Dense(c.width, c.width, self.dtype) for _ in range(c.decoder_layers)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> Memory:
-        return Memory(memory.states, memory.mask, ())
+    def prepare(self, memory: EncoderOutput) -> EncoderOutput:
+        return EncoderOutput(memory.states, memory.mask, ())
 
-    def start(self, memory: Memory, steps: int) -> Array:
-        """How many tokens are written: [B]."""
+    def start(self, memory: EncoderOutput, steps: int) -> Array:
+        """The number of tokens written so far: [B]."""
         return jnp.zeros(memory.mask.shape[0], jnp.int32)
 
-    def step(self, memory: Memory, position: Array, token: Array, train: bool = False):
+    def step(self, memory: EncoderOutput, position: Array, token: Array, train: bool = False):
         looked_at = jax.nn.one_hot(position, memory.mask.shape[1]) * memory.mask
         return position + 1, self.output.logits(self._read_off(memory, position[:, None], False)[:, 0]), looked_at
 
-    def hidden(self, memory: Memory, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
+    def hidden(
+        self, memory: EncoderOutput, inputs: Array, mask: Array, train: bool, segments: Segments = None
+    ) -> Array:
         return self._read_off(memory, jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape), train)
 
-    def _read_off(self, memory: Memory, position: Array, train: bool) -> Array:
+    def _read_off(self, memory: EncoderOutput, position: Array, train: bool) -> Array:
         x = matched(memory.states, memory.mask, self.beyond.astype(self.dtype), position)
         for inner in self.inner:
             x = layers.dropout(self, jax.nn.relu(inner(x)), self.config.dropout, train)

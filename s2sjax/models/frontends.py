@@ -1,9 +1,9 @@
-"""Front ends: what turns a column of the data into the vectors that an encoder reads.
+"""Front ends: modules that convert a column of the data to the vectors that an encoder reads.
 
-    frontend(column, ...) -> xs [B, S, E], mask [B, S]        E is `frontend.width`; the mask is True where xs is real
+    frontend(column, ...) -> xs [B, S, E], mask [B, S]        E is `frontend.width`; the mask is False at padding
 
-An encoder knows only `xs` and `mask`, so every encoder serves every front end. A new kind of input (pictures, several
-columns) is a new class here, and no encoder changes.
+Encoders read only `xs` and `mask`, so every encoder works with every front end. A new kind of input (pictures, several
+columns) requires only a new class here.
 
 Letters: B batch, S source positions, E width of the vectors, F features of a frame, C characters of a word.
 """
@@ -21,7 +21,7 @@ from s2sjax.parameters import param
 
 
 class Tokens(nn.Module):
-    """Ids [B, S] with <pad> at the end of each row: their embeddings."""
+    """Embeds ids [B, S] with <pad> at the end of each row."""
 
     embedding: nn.Module
     """`layers.Embedding`, `SpelledEmbedding` or `layers.OneHot`"""
@@ -35,10 +35,10 @@ class Tokens(nn.Module):
 
 
 class SegmentedTokens(nn.Module):
-    """Two texts in one row of ids [B, S], the first of them first [B] long: embeddings, and those of the second + b.
+    """Embeds two texts in one row of ids [B, S], the first of length `first` [B], and adds a vector to the second.
 
-    A vector for the first text (Devlin et al. 2019) would add nothing: it can be part of every embedding. Without it, a
-    model that reads one text reads it exactly as the first of two.
+    A second vector, for the first text (Devlin et al. 2019), is redundant: every embedding can contain it. Without it,
+    a single text is represented exactly as the first of two.
     """
 
     embedding: nn.Module
@@ -57,14 +57,11 @@ class SegmentedTokens(nn.Module):
 
 
 class Frames(nn.Module):
-    """Real-valued frames [B, S, F], the first lengths [B] of each row real: x W + b, or x itself.
-
-    Padding becomes zeros, whatever it was.
-    """
+    """Projects real-valued frames [B, S, F] of given lengths [B]: x W + b, or x itself. Padding becomes zeros."""
 
     features: int
     outputs: int = 0
-    """width of the vectors; 0 passes the frames on unchanged"""
+    """width of the vectors; 0 for the frames without projection"""
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
@@ -82,7 +79,7 @@ class Frames(nn.Module):
 
 
 class SpelledEmbedding(nn.Module):
-    """A vector for each id, made of the characters of its word: [...] -> [..., width]."""
+    """Embeds each id by the characters of its word: [...] -> [..., width]."""
 
     words: layers.Spelling
     width: int
@@ -102,23 +99,23 @@ class SpelledEmbedding(nn.Module):
 
 
 class SpelledWords(nn.Module):
-    """Words [B, S] with <pad> at the end of each row, and their characters [B, S, C]: [word embedding; characters].
+    """Embeds words [B, S], with <pad> at the end of each row, and their characters [B, S, C]: [word; characters].
 
-    A word that training has not seen still has its characters. Of the width, `options` give the last `spelt` numbers to
-    the characters; None: words alone. In training, each word is replaced by <unk> with probability `word_dropout`, so
-    that the model learns to read its characters.
+    So unknown words are represented by their characters. With `options`, the last `spelt` features of the `width` are
+    computed from characters; without, there are only word embeddings. Training replaces each word by <unk> with
+    probability `word_dropout`, so that the model learns to use the characters.
     """
 
     size: int
-    """of the vocabulary"""
+    """size of the vocabulary"""
     alphabet: int
-    """how many numbers of characters there are"""
+    """number of character ids"""
     width: int
     spelt: int
     options: config.Spelling | None
     word_dropout: float = 0.0
     initial: float = 1.0
-    """standard deviation of the word embedding before training"""
+    """initial standard deviation of the word embedding"""
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
@@ -136,7 +133,7 @@ class SpelledWords(nn.Module):
 
 
 def word_dropout(module: nn.Module, ids: Array, rate: float, train: bool) -> Array:
-    """Ids [...] of which training replaces a share by <unk>, special ones apart (Iyyer et al. 2015)."""
+    """Replaces a random fraction of the ids [...] by <unk> in training, except special ids (Iyyer et al. 2015)."""
     if not train or rate == 0:
         return ids
     keep = keep_mask(module.make_rng("dropout"), ids.shape, rate)
@@ -146,13 +143,13 @@ def word_dropout(module: nn.Module, ids: Array, rate: float, train: bool) -> Arr
 def token_embedding(
     size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0
 ) -> nn.Module:
-    """What `Tokens` reads ids with: a table, the characters of the words if there is a spelling, or one-hot for 0.
+    """Builds an embedding: a table, a character network if there is a spelling, or one-hot vectors for width 0.
 
-    initial: the standard deviation of what is read of a table before training.
+    `initial` is the initial standard deviation of the vectors read from a table.
     """
     if spelling is not None:
         return SpelledEmbedding(spelling, width, dtype)
     if width == 0:
         return layers.OneHot(size, dtype)
-    # A Transformer's tied embeddings are read times sqrt(width) (Vaswani et al. 2017, section 3.4).
+    # A Transformer multiplies tied embeddings by sqrt(width) (Vaswani et al. 2017, section 3.4).
     return layers.Embedding(size, width, dtype, scale=width**0.5, initial=initial)

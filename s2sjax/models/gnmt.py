@@ -12,14 +12,14 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, recurrence
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, output_layer
 from s2sjax.models.rnn import DecoderMemory, SearchState, SearchWeights, rnnsearch_step, run_layers, step_layers
 
 
 class GNMTEncoder(nn.Module):
-    """The lowest layer reads both ways, each with the full width; from the third on, a layer adds to what it read.
+    """A bidirectional lowest layer, each direction of full width, then layers that are residual from the third on.
 
-    The lowest decoder layer begins where the backward reading ends, each other where the layer at its height does.
+    The lowest decoder layer starts from the final backward state, each other one from the final state of its layer.
     """
 
     config: config.GNMT
@@ -33,29 +33,29 @@ class GNMTEncoder(nn.Module):
         self.lowest = stack(width=2 * c.width, layers=1, inputs=self.inputs, bidirectional=1)
         self.upper = stack(width=c.width, layers=c.layers - 1, inputs=2 * c.width, residual=True)
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         rate = self.config.dropout
         both_ways, (ends,) = self.lowest(layers.dropout(self, xs, rate, train), mask, train=train)
         states, final = self.upper(layers.dropout(self, both_ways, rate, train), mask, train=train)
         backward = tuple(part[:, self.config.width :] for part in ends)
-        return Memory(layers.dropout(self, states, rate, train), mask, (backward, *final))
+        return EncoderOutput(layers.dropout(self, states, rate, train), mask, (backward, *final))
 
 
 class GNMTDecoder(nn.Module):
-    """The lowest layer's previous state is the query; the context enters every layer.
+    """The query is the previous state of the lowest layer, and every layer reads the context.
 
     c_t = attend(s^1_{t-1});  s^1_t = cell(s^1_{t-1}, [y_{t-1}; c_t]);  x^1 = s^1
     s^i_t = cell(s^i_{t-1}, [x^{i-1}_t; c_t]);  x^2 = s^2;  x^i = s^i + x^{i-1} from i = 3 on;  logits = W_o x^L
 
-    Only the lowest layer waits for attention, so it is scanned by itself, and each upper layer then runs over all of
-    time with the contexts known.
+    Only the lowest layer depends on attention, so it is scanned separately, and each upper layer then runs over all
+    steps with known contexts.
     """
 
     config: config.GNMT
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -66,7 +66,7 @@ class GNMTDecoder(nn.Module):
         self.upper = [layers.cell_weights(c.cell, 2 * c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> DecoderMemory:
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
         keys = self.score.prepare(self.attention(), memory.states)
         return DecoderMemory(memory.states, keys, memory.mask, memory.final)
 

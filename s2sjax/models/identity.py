@@ -1,4 +1,4 @@
-"""No encoder: the decoder attends to what the front end returns, as in Show, Attend and Tell (Xu et al. 2015)."""
+"""The identity encoder: the decoder attends to the output of the front end (Show, Attend and Tell, Xu et al. 2015)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -6,24 +6,24 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.config import at_least, require
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import EncoderOutput
 
 
 class IdentityEncoder(nn.Module):
-    """h_s = x_s, dropped out."""
+    """Returns its input, h_s = x_s, after dropout."""
 
     config: "Identity"
     inputs: int
     dtype: jnp.dtype
     remat_policy: str = "none"
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
-        return Memory(layers.dropout(self, xs, self.config.dropout, train), mask, ())
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
+        return EncoderOutput(layers.dropout(self, xs, self.config.dropout, train), mask, ())
 
 
 @config.settings
 class Identity(config.ModelSettings):
-    """What the front end reads is the memory: the encoder of a `config.Pair`, without a decoder of its own."""
+    """An encoder for `config.Pair` whose memory is the output of the front end. It has no decoder."""
 
     encoder_type = IdentityEncoder
     scans_time = False

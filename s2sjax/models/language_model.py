@@ -1,15 +1,15 @@
-"""Language models: decoders without a memory, recurrent or a Transformer's.
+"""Language models: recurrent or Transformer decoders without an encoder.
 
     hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row; recurrent: anywhere
-    logits(states)                -> [..., V]     of the words that can follow: all ids but <pad> and <sos>
+    logits(states)                -> [..., V]     over the words that can follow: all ids except <pad> and <sos>
     __call__(inputs, carry)       -> logits [B, T, V], carry
-    begin(prefix)                 -> state        what was read, prefix [B, P], <pad> at the end of each row
+    begin(prefix)                 -> state        after reading prefix [B, P], <pad> at the end of each row
     advance(state, token)         -> state, logits [B, ids]    one more token [B], for a search
 
-The carry of a recurrent model is the state of each layer after a segment, where the next segment goes on. That of a
-Transformer is (), and segments are independent.
+The carry of a recurrent model is the state of each layer at the end of a segment, from which the next segment
+continues. The carry of a Transformer is (): its segments are independent.
 
-Letters: B batch, T positions, W model width, V words that can follow, L places of a Transformer's window.
+Letters: B batch, T positions, W model width, V words that can follow, L length of a Transformer's window.
 """
 
 from typing import Any, NamedTuple
@@ -30,18 +30,20 @@ from s2sjax.models.transformer import EncoderBlock, Positions, final_norm
 from s2sjax.parameters import param
 
 FIRST = EOS
-"""<pad> and <sos> have smaller ids: no text has them, so they take no part in the softmax"""
+"""first id of the softmax; <pad> and <sos>, which no text contains, have smaller ids"""
 Carry = tuple
 
 
 class Hidden(NamedTuple):
-    states: Array  # [B, T, W] what the output layer reads
-    plain: Array  # [B, T, W] the same before dropout
+    """Inputs of the output layer."""
+
+    states: Array  # [B, T, W] after dropout
+    plain: Array  # [B, T, W] before dropout
     carry: Carry
 
 
 def start(c: config.RecurrentLM | config.TransformerLM, rows: int, dtype) -> Carry:
-    """The carry before the first token: zeros. An LSTM's cell, which sums over time, is at least float32."""
+    """The initial carry: zeros. An LSTM's cell state, which sums over time, is at least float32."""
     if isinstance(c, config.TransformerLM):
         return ()
     kinds = (dtype, *(at_least_float32(dtype),) * (CELLS[c.cell].carries - 1))
@@ -49,7 +51,7 @@ def start(c: config.RecurrentLM | config.TransformerLM, rows: int, dtype) -> Car
 
 
 class Output(nn.Module):
-    """x E^T + b over the words that can follow. E is the table of the embedding, or one of its own."""
+    """Computes x E^T + b over the words that can follow. E is the embedding table if tied, otherwise separate."""
 
     size: int
     width: int
@@ -67,13 +69,13 @@ class Output(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """What both kinds share; a subclass defines `_layers`, which sets up what lies between, `hidden` and `begin`."""
+    """Base class. Subclasses define `hidden`, `begin`, `advance`, and `_layers`, which sets up the hidden layers."""
 
     config: Any
     size: int
-    """of the vocabulary"""
+    """size of the vocabulary"""
     steps: int
-    """of a segment"""
+    """length of a segment"""
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
 
@@ -97,13 +99,13 @@ class LanguageModel(nn.Module):
         return self.logits(found.states), found.carry
 
     def nats(self, inputs: Array, targets: Array, carry: Carry) -> tuple[Array, Carry]:
-        """-log p of each target, 0 where it is <pad>: [B, T], [B, T] -> [B, T], carry."""
+        """Computes -log p of each target, 0 at <pad>: [B, T], [B, T] -> [B, T], carry."""
         logits, carry = self(inputs, carry)
         of_target = jnp.take_along_axis(logits, labels(targets)[..., None], axis=-1)[..., 0]
         return jnp.where(targets != PAD, jax.nn.logsumexp(logits, axis=-1) - of_target, 0), carry
 
     def loss(self, inputs: Array, targets: Array, carry: Carry) -> tuple[dict[str, tuple[Array, Array]], Carry]:
-        """Of a training batch: the cross-entropy per token, and the penalties of a recurrent model in `loss`."""
+        """Computes the training loss: the cross-entropy per token, plus the penalties of a recurrent model."""
         found = self.hidden(inputs, carry, True)
         mask = targets != PAD
         total, tokens = losses.cross_entropy(self.logits(found.states), labels(targets), mask)
@@ -117,17 +119,17 @@ class LanguageModel(nn.Module):
 
 
 def labels(targets: Array) -> Array:
-    """Ids as places among the words that can follow; <pad> as any of them."""
+    """Converts ids to indices of the words that can follow; <pad> becomes an arbitrary one."""
     return jnp.maximum(targets - FIRST, 0)
 
 
 def all_ids(logits: Array) -> Array:
-    """[..., V] -> [..., ids], for a search: <pad> and <sos> are impossible."""
+    """Extends logits to all ids for a search, with <pad> and <sos> impossible: [..., V] -> [..., ids]."""
     return jnp.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(FIRST, 0)], constant_values=DEAD)
 
 
 class RecurrentModel(LanguageModel):
-    """A stack of recurrent layers (Mikolov et al. 2010), regularised as Merity et al. 2017 do."""
+    """A stack of recurrent layers (Mikolov et al. 2010), regularised as by Merity et al. 2017."""
 
     config: config.RecurrentLM
 
@@ -152,7 +154,7 @@ class RecurrentModel(LanguageModel):
         return Hidden(drop(xs, c.output_dropout), xs, tuple(after))
 
     def _penalty(self, found: Hidden, mask: Array) -> Array | None:
-        """alpha AR of the states after dropout, beta TAR of those before it."""
+        """alpha times AR of the states after dropout, plus beta times TAR of the states before it."""
         c = self.config
         if not (c.activation_penalty or c.temporal_penalty):
             return None
@@ -168,10 +170,10 @@ class RecurrentModel(LanguageModel):
 
 
 class Window(NamedTuple):
-    """The last tokens that a Transformer sees when it writes."""
+    """The last tokens, which a Transformer reads to predict the next."""
 
     tokens: Array  # [B, L]
-    length: Array  # [B] how many of them are real
+    length: Array  # [B] number of tokens that are not padding
 
 
 class TransformerModel(LanguageModel):
@@ -188,7 +190,7 @@ class TransformerModel(LanguageModel):
         return c.width, c.width**0.5, c.width
 
     def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
-        """Padding follows the text, so causality keeps it out of sight."""
+        """Needs no mask: padding follows the text, so the causal mask hides it."""
         rows, length = inputs.shape
         x = self.positions.everywhere(self._embedded(inputs, train), train)
         x = self.blocks(x, jnp.full(rows, length), train=train, bias=self.positions.bias(length))
@@ -196,7 +198,7 @@ class TransformerModel(LanguageModel):
         return Hidden(x, x, carry)
 
     def begin(self, prefix: Array) -> Window:
-        """The last tokens of each prefix, as many as leave room for one more."""
+        """The last tokens of each prefix, with room for one more."""
         most, count = self.steps - 1, jnp.sum(prefix != PAD, axis=1)
         kept = jnp.minimum(count, most)
         place = (count - kept)[:, None] + jnp.arange(self.steps)
@@ -204,7 +206,7 @@ class TransformerModel(LanguageModel):
         return Window(jnp.where(jnp.arange(self.steps) < kept[:, None], found, PAD), kept)
 
     def advance(self, state: Window, token: Array) -> tuple[Window, Array]:
-        """Reads the whole window again: it slides when it is full, and then every position changes."""
+        """Recomputes the whole window: once it is full it slides, which changes every position."""
         full = (state.length == self.steps)[:, None]
         tokens = jnp.where(full, jnp.roll(state.tokens, -1, axis=1), state.tokens)
         last = jnp.minimum(state.length, self.steps - 1)[:, None]  # [B, 1]
@@ -215,5 +217,6 @@ class TransformerModel(LanguageModel):
 
 
 def build(c: config.RecurrentLM | config.TransformerLM, size: int, steps: int, dtype, remat: str) -> LanguageModel:
+    """Builds the Flax module of a language model for a vocabulary of `size` and segments of `steps` tokens."""
     kind: Any = TransformerModel if isinstance(c, config.TransformerLM) else RecurrentModel
     return kind(c, size, steps, jnp.dtype(dtype), remat)

@@ -1,6 +1,6 @@
-"""A front end for frames that an attention decoder reads: several become one, as in Listen, Attend and Spell.
+"""A front end that reduces the number of frames for an attention decoder, as in Listen, Attend and Spell.
 
-Chan et al. 2016 halve the time between the layers of their encoder; here it is shortened once, below any encoder.
+Chan et al. 2016 halve the number of frames between encoder layers. Here it is reduced once, before any encoder.
 """
 
 import flax.linen as nn
@@ -13,14 +13,14 @@ from s2sjax.models.recognizer import plane_weights, reduce_frames, reduced_width
 
 
 class Listener(nn.Module):
-    """Frames [B, T, F], the first lengths [B] of each row real -> [B, ceil(T / n), E]: see `Recognizer` for the fields.
+    """Reduces frames [B, T, F] of given lengths [B] to [B, ceil(T / n), E]. n is `stack`, or 4 with `channels`.
 
-    n is `stack`, or 4 with `channels`.
+    See `Recognizer` for the fields.
     """
 
     features: int
     outputs: int = 0
-    """width that the frames are projected to; 0: they are not"""
+    """width that the frames are projected to; 0 for no projection"""
     stack: int = 1
     channels: int = 0
     normalize: bool = False

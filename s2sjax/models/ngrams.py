@@ -1,6 +1,6 @@
-"""Convolutions of several widths beside each other, as in Kim 2014: an encoder without a decoder.
+"""An encoder of parallel convolutions of several widths (Kim 2014). It has no decoder.
 
-Letters: B batch, S source positions, E width of the vectors that it reads, F filters of a width.
+Letters: B batch, S source positions, E input width, F filters per kernel width.
 """
 
 import flax.linen as nn
@@ -10,11 +10,11 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.config import at_least, require
-from s2sjax.models.contract import Memory
+from s2sjax.models.contract import EncoderOutput
 
 
 class NGramEncoder(nn.Module):
-    """h_s = [relu(W_k * x)_s for each width k]: the features of the k-gram around each position."""
+    """Computes h_s = [relu(W_k * x)_s for each width k], the features of the k-grams around each position."""
 
     config: "NGrams"
     inputs: int
@@ -25,15 +25,15 @@ class NGramEncoder(nn.Module):
         c = self.config
         self.convolution = [layers.Convolution(self.inputs, c.filters, kernel, self.dtype) for kernel in c.kernels]
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         xs = layers.dropout(self, xs, self.config.dropout, train)
         states = jnp.concatenate([jax.nn.relu(convolve(xs, mask)) for convolve in self.convolution], axis=-1)
-        return Memory(states, mask, ())
+        return EncoderOutput(states, mask, ())
 
 
 @config.settings
 class NGrams(config.ModelSettings):
-    """Kim 2014: convolutions of several widths, beside each other; his model pools their maxima over time."""
+    """Kim 2014: parallel convolutions of several widths. The paper pools them by the maximum over time."""
 
     encoder_type = NGramEncoder
     scans_time = False
@@ -43,13 +43,13 @@ class NGrams(config.ModelSettings):
     )
 
     embedding: int = 128
-    """width of the token embedding; 0: one-hot vectors"""
+    """width of the token embedding; 0 for one-hot vectors"""
     kernels: tuple[int, ...] = (3, 4, 5)
-    """widths of the convolutions, in positions"""
+    """kernel widths of the convolutions, in positions"""
     filters: int = 100
-    """features of each width"""
+    """number of features per kernel width"""
     dropout: float = 0.1
-    """dropout rate of what it reads"""
+    """dropout rate of the input"""
 
     @property
     def encoder_spec(self) -> config.EncoderSpec:

@@ -1,6 +1,6 @@
-"""What a model learns from: losses as (sum, weight) pairs, written once against the contract.
+"""Training losses of encoder-decoders, as (sum, weight) pairs.
 
-Each is loss(module, ..., params, batch, key, step): `key` for all that is random, `step` the number of the update.
+Each is called as loss(module, ..., params, batch, key, step), with a random `key` and the number `step` of the update.
 Letters: B batch, T target positions, W width before the output layer, N words of a part.
 """
 
@@ -17,7 +17,7 @@ from s2sjax.core import losses, sampled, scheduled
 from s2sjax.core.products import at_least_float32
 from s2sjax.core.remat import remat
 from s2sjax.core.tokens import PAD
-from s2sjax.models.contract import EncoderDecoder, shift_right
+from s2sjax.models.contract import EncoderDecoder, capability, shift_right
 
 WeightedSums = dict[str, losses.Total]
 
@@ -25,7 +25,7 @@ WeightedSums = dict[str, losses.Total]
 def choose(
     module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
 ) -> Callable[[Any, dict, Array, Array], WeightedSums]:
-    """The loss that `train` selects. `proposal` is what words are drawn from, `words` [P, N] those of each part."""
+    """The loss that `train` selects. `proposal` is the distribution of sampled words; `words` [P, N] are by part."""
     if train.softmax.subset:
         assert words is not None
         return partial(subset_loss, module, words)
@@ -42,7 +42,7 @@ def choose(
 def loss(
     module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """Teacher forcing: the cross-entropy of a batch with dropout on."""
+    """The cross-entropy of a batch under teacher forcing, with dropout."""
     inputs = batch["source"], batch["target"], True, _segments(batch)
     logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
@@ -51,27 +51,24 @@ def loss(
 def r_drop_loss(
     module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """Teacher forcing, twice with different dropout, and what the two predictions differ by (R-Drop, Wu et al. 2021):
+    """The cross-entropy of two passes with different dropout, plus their divergence (R-Drop, Wu et al. 2021):
 
         (CE(p_1) + CE(p_2)) / 2 + strength / 4 * (KL(p_1, p_2) + KL(p_2, p_1))
 
     This is half of the paper's loss, so that without dropout it is the cross-entropy.
     """
-    # Both copies of a row are neighbours, so that they stay on its device.
+    # Both copies of a row are adjacent, so that they stay on its device.
     twice = jax.tree.map(lambda column: jnp.repeat(column, 2, axis=0), batch)
     target, mask = twice["target"], twice["target"] != PAD
     inputs = twice["source"], target, True, _segments(twice)
     logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
     total, weight = losses.cross_entropy(logits, target, mask, smoothing)
     apart = losses.symmetric_divergence(logits[0::2], logits[1::2], mask[0::2])
-    return {
-        "loss": ((total + strength / 2 * apart) / 2, weight / 2),
-        "cross_entropy": (total / 2, weight / 2),
-    }
+    return {"loss": ((total + strength / 2 * apart) / 2, weight / 2), "cross_entropy": (total / 2, weight / 2)}
 
 
 def evaluation_loss(module: EncoderDecoder, params: Any, batch: dict) -> WeightedSums:
-    """Teacher forcing without dropout: the cross-entropy over all words, and the accuracy, in percent of the tokens."""
+    """The cross-entropy over all words and the token accuracy in percent, under teacher forcing without dropout."""
     target, mask = batch["target"], batch["target"] != PAD
     logits: Any = module.apply({"params": params}, batch["source"], target)
     loss = losses.cross_entropy(logits, target, mask)
@@ -83,15 +80,10 @@ def evaluation_loss(module: EncoderDecoder, params: Any, batch: dict) -> Weighte
 
 
 def scheduled_loss(
-    module: EncoderDecoder,
-    smoothing: float,
-    options: config.ScheduledSampling,
-    params: Any,
-    batch: dict,
-    key: Array,
-    step: Array,
-) -> WeightedSums:
-    """The decoder reads the truth with probability p(step), else its own output: see s2sjax/core/scheduled.py."""
+    module: EncoderDecoder, smoothing: float, options: config.ScheduledSampling, params: Any, batch: dict,
+    key: Array, step: Array,
+) -> WeightedSums:  # fmt: skip
+    """Reads the true token with probability p(step), otherwise a prediction: see s2sjax/core/scheduled.py."""
     assert options.schedule != "none"
     target = batch["target"]
     apply: Any = partial(module.apply, {"params": params})
@@ -102,8 +94,8 @@ def scheduled_loss(
     drawn = options.feed == "sample"
     dropout = {"dropout": key}
     memory = apply(batch["source"], True, rngs=dropout, method="encode")
-    if module.decoder_type.parallel:  # type: ignore[attr-defined]
-        # Both passes have the same dropout: they are one network.
+    if capability(module.decoder_type, "parallel"):
+        # Both passes use the same dropout masks, so they are the same network.
         write = lambda inputs: apply(apply(memory, inputs, mask, True, rngs=dropout, method="hidden"), method="logits")
         first = jax.lax.stop_gradient(write(inputs))
         logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
@@ -121,7 +113,7 @@ def scheduled_loss(
 def doubly_stochastic_loss(
     module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """Teacher forcing, and `strength` times the penalty of attention that is unevenly spread (core/losses.py)."""
+    """The cross-entropy, plus `strength` times a penalty of unequal total attention (core/losses.py)."""
     source, target = batch["source"], batch["target"]
     mask = target != PAD
     apply: Any = partial(module.apply, {"params": params}, rngs={"dropout": key})
@@ -137,15 +129,10 @@ def doubly_stochastic_loss(
 
 
 def sampled_loss(
-    module: EncoderDecoder,
-    proposal: sampled.Proposal,
-    samples: int,
-    params: Any,
-    batch: dict,
-    key: Array,
+    module: EncoderDecoder, proposal: sampled.Proposal, samples: int, params: Any, batch: dict, key: Array,
     step: Any = None,
-) -> WeightedSums:
-    """Sampled softmax: see s2sjax/core/sampled.py. One draw serves the whole batch, on all of its devices."""
+) -> WeightedSums:  # fmt: skip
+    """Sampled softmax: see s2sjax/core/sampled.py. The whole batch, on all devices, shares one sample."""
     target = batch["target"]
     hidden = _hidden(module, params, batch, key)
     words = sampled.draw(proposal, jax.random.split(key)[0], samples)
@@ -159,10 +146,10 @@ def sampled_loss(
 def subset_loss(
     module: EncoderDecoder, words: Array, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """The softmax over the words of the batch's part alone (Jean et al. 2015, section 3.2).
+    """The softmax over the words of the batch's part only (Jean et al. 2015, section 3.2).
 
-    A proposal that is uniform over a part's words has the same log q for all of them, which cancels. words [P, N] are
-    sorted in each part; batch["part"] [B] is one number for the whole batch.
+    A proposal that is uniform over the words of a part has the same log q for all of them, which cancels. words [P, N]
+    are sorted in each part; batch["part"] [B] is the same number in the whole batch.
     """
     target = batch["target"]
     chosen = words[batch["part"][0]]  # [N]
@@ -172,18 +159,18 @@ def subset_loss(
 
 
 def _hidden(module: EncoderDecoder, params: Any, batch: dict, key: Array) -> Array:
-    """Teacher forced, dropout on, up to the output layer: [B, T, W]."""
+    """The inputs of the output layer under teacher forcing, with dropout: [B, T, W]."""
     inputs: Any = batch["source"], batch["target"], True, _segments(batch)
     return module.apply({"params": params}, *inputs, rngs={"dropout": key}, method="forced")  # type: ignore[return-value]
 
 
 def _segments(batch: dict) -> tuple[Array, Array] | None:
-    """Of a packed batch, see s2sjax/data/packing.py."""
+    """The segments of a packed batch, or None: see s2sjax/data/packing.py."""
     return (batch["source_segments"], batch["target_segments"]) if "source_segments" in batch else None
 
 
 def _logits(hidden: Array, rows: Any, letters: str) -> Array:
-    """The logits of some words: their weights and biases with what the output layer sees, in float32."""
+    """The logits of some words in float32, from their rows of the output layer."""
     weights, biases = rows
     logits = jnp.einsum(letters, hidden, weights, preferred_element_type=at_least_float32(hidden.dtype))
     return logits if biases is None else logits + biases

@@ -1,6 +1,6 @@
-"""A front end for pictures: a small residual convolutional network, whose last grid of features becomes the memory.
+"""A front end for pictures: a small residual convolutional network, whose feature grid is the encoder's input.
 
-Letters: B batch, H height, W width, C channels, h and w of the grid, E width of the vectors.
+Letters: B batch, H height, W width, C channels, h and w height and width of the grid, E width of the vectors.
 """
 
 from functools import partial
@@ -18,14 +18,14 @@ from s2sjax.parameters import param
 
 @config.settings
 class Grid:
-    """The convolutional network: each of its stages halves height and width."""
+    """The convolutional network. Each stage halves height and width."""
 
     channels: tuple[int, ...] = (32, 64, 128, 256)
-    """of each stage; the first is a single convolution"""
+    """number of channels of each stage; the first stage is a single convolution"""
     blocks: int = 1
-    """residual blocks of each later stage"""
+    """number of residual blocks of each later stage"""
     groups: int = 8
-    """of channels that are normalised together (Wu and He 2018)"""
+    """number of groups of channels that are normalised together (Wu and He 2018)"""
 
     def __post_init__(self):
         at_least(1, self, "model.grid", "blocks", "groups")
@@ -37,12 +37,12 @@ class Grid:
             )
 
     def side(self, size: int) -> int:
-        """Places on a side of the grid for pictures of `size` pixels."""
+        """The side length of the grid for pictures with a side of `size` pixels."""
         return -(-size // 2 ** len(self.channels))
 
 
 class Convolution2D(nn.Module):
-    """A convolution over height and width, SAME padding: [B, H, W, inputs] -> [B, H/stride, W/stride, outputs]."""
+    """A 2D convolution with SAME padding: [B, H, W, inputs] -> [B, H/stride, W/stride, outputs]."""
 
     inputs: int
     outputs: int
@@ -62,6 +62,8 @@ class Convolution2D(nn.Module):
 
 
 class GroupNorm(nn.Module):
+    """Group norm with scale and bias: [B, H, W, channels]."""
+
     channels: int
     groups: int
 
@@ -74,7 +76,7 @@ class GroupNorm(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + W_2 * relu(norm(W_1 * relu(norm(x)))) (He et al. 2016); where the shape changes, x is W * relu(norm(x))."""
+    """Computes s + W_2 * relu(norm(W_1 * relu(norm(x)))) (He et al. 2016), with s = x, or W * relu(norm(x))."""
 
     inputs: int
     outputs: int
@@ -98,11 +100,11 @@ class ResidualBlock(nn.Module):
 
 
 class PictureGrid(nn.Module):
-    """Pictures [B, size, size, 3], values from 0 to 255: one vector a place of the grid, from the top left, by rows."""
+    """Converts pictures [B, size, size, 3], values from 0 to 255, to one vector per cell of the grid, row by row."""
 
     options: Grid
     size: int
-    """pixels on a side of a picture"""
+    """side length of a picture in pixels"""
     width: int
     dropout: float = 0.0
     """dropout rate of the vectors"""
@@ -124,7 +126,7 @@ class PictureGrid(nn.Module):
 
     @nn.nowrap
     def mask(self, pictures: Array) -> Array:
-        """Every place is real: [B, h * w]."""
+        """All ones [B, h * w]: there is no padding."""
         return jnp.ones((len(pictures), self.options.side(self.size) ** 2), bool)
 
     def __call__(self, pictures: Array, train: bool = False) -> tuple[Array, Array]:

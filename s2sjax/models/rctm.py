@@ -1,4 +1,4 @@
-"""The recurrent continuous translation model I (Kalchbrenner and Blunsom 2013): convolutions read, a cell writes.
+"""The recurrent continuous translation model I (Kalchbrenner and Blunsom 2013): convolutional encoder, RNN decoder.
 
 Letters: B batch, S source positions, T target positions, E embedding, H width of the convolutions and of the state.
 """
@@ -13,16 +13,16 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells, recurrence
-from s2sjax.models.contract import Memory, Segments, masked_mean, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, masked_mean, output_layer
 
 
 def masked_max(states: Array, mask: Array) -> Array:
-    """The largest of the real positions, number by number: [B, S, M], [B, S] -> [B, M]; of an empty row, zeros.
+    """The elementwise maximum over the positions that are not padding: [B, S, M], [B, S] -> [B, M]; zeros if all are.
 
-    The gradient goes to the first of equals.
+    If several positions have the maximum, the gradient goes to the first.
     """
-    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: where XLA computes them
-    # again with other rounding, that number can be 0.
+    # Not jnp.max, whose gradient divides by the number of positions that equal the maximum: if XLA recomputes them
+    # with different rounding, that number can be 0.
     masked = jnp.where(mask[..., None], states, jnp.finfo(states.dtype).min)
     first = jnp.argmax(jax.lax.stop_gradient(masked), axis=1, keepdims=True)
     largest = jnp.take_along_axis(states, first, axis=1)[:, 0]
@@ -33,7 +33,7 @@ POOLS = {"mean": masked_mean, "max": masked_max}
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Convolutions over the source; the pooled positions are its last carry."""
+    """Convolutions over the source. The final carry is the pooled states."""
 
     config: config.RCTM
     inputs: int
@@ -46,20 +46,20 @@ class ConvolutionalEncoder(nn.Module):
             self.inputs, c.width, c.kernels, c.activation, c.residual, c.dropout, self.dtype, self.remat_policy
         )
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         xs = layers.dropout(self, xs, self.config.dropout, train)
         states = layers.dropout(self, self.stack(xs, mask, train), self.config.dropout, train)
-        return Memory(states, mask, ((POOLS[self.config.pool](states, mask),),))
+        return EncoderOutput(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 
 class RCTMDecoder(nn.Module):
-    """h_t = cell(h_{t-1}, [y_{t-1}; c]), c the vector of the sentence; logits = W_o h_t; h_0 is zero."""
+    """Computes h_t = cell(h_{t-1}, [y_{t-1}; c]) and logits = W_o h_t, with the sentence vector c and h_0 = 0."""
 
     config: config.RCTM
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -68,15 +68,15 @@ class RCTMDecoder(nn.Module):
         self.cell = layers.cell_weights(c.cell, self.embedding.width, c.width, self.dtype, context=(c.width, gates))
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> Array:
-        """c [B, H]: all that the decoder knows of the source."""
+    def prepare(self, memory: EncoderOutput) -> Array:
+        """The sentence vector c [B, H]."""
         return memory.final[-1][0]
 
     def start(self, sentence: Array, steps: int) -> cells.Carry:
         return cells.start(self.kind, self.config.width, sentence.shape[:1], self.dtype)
 
     def _project(self, sentence: Array, embedded: Array) -> Array:
-        """[..., B, E] -> [..., B, G*H]."""
+        """Projects inputs and sentence vector to the gates: [..., B, E] -> [..., B, G*H]."""
         weights = self.cell()
         return cells.project(weights, embedded) + sentence @ weights["context"]
 

@@ -1,4 +1,4 @@
-"""Frames to labels by CTC: any encoder, and a dense layer that scores every symbol at every frame."""
+"""CTC recognition: an encoder of any family, and a dense layer that scores every symbol at every frame."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,22 +15,22 @@ from s2sjax.models.encoders import FrameEncoder
 
 
 class Recognizer(nn.Module):
-    """logits = W h + b, h the states of an encoder; symbol 0 is the blank.
+    """Computes logits = W h + b from the states h of an encoder. Symbol 0 is the blank.
 
-    The encoder reads each `stack` frames as one, or, with `channels`, what two convolutions over time and features make
-    of them, each with stride 2 (after Amodei et al. 2016): four frames become one, and a voice that is a little higher
-    looks nearly the same.
+    The encoder reads every `stack` frames as one. With `channels`, it reads the output of two convolutions over time
+    and features instead, each with stride 2 (after Amodei et al. 2016): four frames become one, and a slightly higher
+    voice has nearly the same features.
     """
 
     family: config.Family
     features: int
-    """numbers in a frame"""
+    """number of features of a frame"""
     symbols: int
-    """labels and the blank"""
+    """number of labels, plus 1 for the blank"""
     stack: int = 1
     channels: int = 0
     normalize: bool = False
-    """scale the features of each example to mean 0 and deviation 1"""
+    """whether to scale the features of each example to mean 0 and standard deviation 1"""
     dropout: float = 0.0
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
@@ -42,7 +42,7 @@ class Recognizer(nn.Module):
         self.output = layers.Dense(self.family.encoder_spec.states, self.symbols, self.dtype)
 
     def __call__(self, frames: Array, lengths: Array, train: bool = False) -> tuple[Array, Array]:
-        """frames [B, T, F], lengths [B] -> logits [B, ceil(T / n), V] float32, and the lengths of these.
+        """Maps frames [B, T, F], lengths [B] to float32 logits [B, ceil(T / n), V] and their lengths [B].
 
         n is `stack`, or 4 with `channels`.
         """
@@ -53,12 +53,12 @@ class Recognizer(nn.Module):
 
 
 def reduced_width(features: int, stack: int, channels: int) -> int:
-    """Of what `reduce_frames` returns."""
+    """The width of the frames that `reduce_frames` returns."""
     return -(-features // 4) * channels if channels else stack * features
 
 
 def plane_weights(channels: int, dtype: Any) -> list[layers.Weights]:
-    """Of two convolutions, for `reduce_frames`; none without channels."""
+    """The weights of two convolutions for `reduce_frames`; none without channels."""
     inputs = (1, channels) if channels else ()
     return [layers.Weights({"kernel": (3, 3, below, channels), "bias": (channels,)}, dtype) for below in inputs]
 
@@ -66,7 +66,7 @@ def plane_weights(channels: int, dtype: Any) -> list[layers.Weights]:
 def reduce_frames(
     frames: Array, lengths: Array, normalize: bool, convolutions: Sequence[Weights], stack: int, dtype: Any
 ) -> tuple[Array, Array]:
-    """Several frames become one, by convolutions or else by stacking: [B, T, F], [B] -> [B, ceil(T / n), E], [B]."""
+    """Merges n frames into one, by convolutions or by stacking: [B, T, F], [B] -> [B, ceil(T / n), E], [B]."""
     frames = normalize_example(frames, lengths) if normalize else frames
     if not convolutions:
         return stack_frames(frames, lengths, stack)

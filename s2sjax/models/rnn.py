@@ -1,4 +1,4 @@
-"""The recurrent encoder and what recurrent decoders share; RNNsearch (Bahdanau et al. 2014) and Luong et al. 2015.
+"""The recurrent encoder, parts shared by recurrent decoders, RNNsearch (Bahdanau et al. 2014) and Luong et al. 2015.
 
 Letters: B batch, S source positions, T target positions, E embedding, H state width, M memory width, V vocabulary.
 """
@@ -15,14 +15,14 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, cells, local, recurrence
 from s2sjax.core.products import product
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, output_layer
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of cells over the source, which it may read from the end; see `layers.Recurrent`."""
+    """A stack of recurrent layers over the source, or over the reversed source: see `layers.Recurrent`."""
 
     config: Any
-    """with a `recurrent_encoder`: see s2sjax/config/specs.py"""
+    """settings with a `recurrent_encoder`: see `config.RecurrentSpec`"""
     inputs: int
     dtype: jnp.dtype
     remat_policy: str = "none"
@@ -34,19 +34,19 @@ class RecurrentEncoder(nn.Module):
             **c.recurrent_encoder._asdict(),
         )  # fmt: skip
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         c = self.config
         drop = lambda xs: layers.dropout(self, xs, c.dropout, train, c.variational)
         in_order = recurrence.reverse_sequences if c.reverse else lambda xs, mask: xs
         states, final = self.stack(in_order(drop(xs), mask), mask, train=train)
-        # In the order of the source again, so that attention points at its words.
-        return Memory(drop(in_order(states, mask)), mask, final)
+        # Restores the order of the source, so that attention refers to its positions.
+        return EncoderOutput(drop(in_order(states, mask)), mask, final)
 
 
 class BidirectionalEncoder(RecurrentEncoder):
-    """The same both ways; the decoder begins where the backward direction of the top layer ends."""
+    """A bidirectional stack. The decoder starts from the final backward state of the top layer."""
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         memory = super().__call__(xs, mask, train)
         backward = tuple(part[:, self.config.width :] for part in memory.final[-1])
         return memory._replace(final=(backward,))
@@ -56,20 +56,20 @@ class DecoderMemory(NamedTuple):
     """A memory prepared for a recurrent decoder."""
 
     states: Array  # [B, S, M]
-    keys: Array  # [B, S, ...] what the score compares queries with
+    keys: Array  # [B, S, ...] keys of the score
     mask: Array  # [B, S]
-    carry: tuple[cells.Carry, ...]  # where the decoder starts, one a layer
+    carry: tuple[cells.Carry, ...]  # initial carry of each decoder layer
 
 
 def draw_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bool) -> cells.Noise:
-    """The noise of one of the decoder's layers, as its configuration says, [T, B, H]: see `layers.draw_noise`."""
+    """Draws the noise of a decoder layer, [T, B, H], with the rates of its configuration: see `layers.draw_noise`."""
     c: Any = module.config  # type: ignore[attr-defined]
     rate = c.dropout if c.variational else 0.0
     return layers.draw_noise(module, cell, shape, rate, c.zoneout, module.dtype, train)  # type: ignore[attr-defined]
 
 
 def draw_step_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, int], train: bool) -> cells.Noise:
-    """The same for one step, [B, H]."""
+    """Draws the noise of a decoder layer for one step, [B, H]."""
     return jax.tree.map(lambda leaf: leaf[0], draw_noise(module, cell, (1, *shape), train))
 
 
@@ -77,9 +77,10 @@ def run_layers(
     module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], xs: Array,
     train: bool, residual: bool = False, context: Array | None = None,
 ) -> Array:  # fmt: skip
-    """A decoder's layers, each over all of time before the next: xs [B, T, D] -> [B, T, H].
+    """Runs the layers of a decoder, each over all time steps before the next: xs [B, T, D] -> [B, T, H].
 
-    context [B, T, M] enters every layer beside what is below; with `residual`, layers above the first add to that.
+    Every layer reads the output of the layer below and, if given, context [B, T, M]. With `residual`, layers above the
+    first add their input to their output.
     """
     everywhere = jnp.ones(xs.shape[:2], bool)
     c: Any = module.config  # type: ignore[attr-defined]
@@ -97,7 +98,7 @@ def step_layers(
     module: nn.Module, kind: cells.Cell, weights: Sequence[cells.Weights], carries: Sequence[cells.Carry], x: Array,
     train: bool, residual: bool = False, context: Array | None = None,
 ) -> tuple[tuple[cells.Carry, ...], Array]:  # fmt: skip
-    """The same for one step: x [B, D], context [B, M] -> carries, [B, H]."""
+    """Runs the layers of a decoder for one step: x [B, D], context [B, M] -> carries, [B, H]."""
     new = []
     for layer, (cell, carry) in enumerate(zip(weights, carries)):
         inputs = x if context is None else jnp.concatenate([x, context], axis=-1)
@@ -109,7 +110,7 @@ def step_layers(
 
 
 def read_out(kind: str, hidden: Array) -> Array:
-    """The curve of a hidden layer before the output: tanh, or the larger of each pair (Goodfellow et al. 2013)."""
+    """Applies the nonlinearity before the output layer: tanh, or maxout over pairs (Goodfellow et al. 2013)."""
     return jnp.maximum(*jnp.split(hidden, 2, axis=-1)) if kind == "maxout" else jnp.tanh(hidden)
 
 
@@ -117,19 +118,28 @@ def read_out(kind: str, hidden: Array) -> Array:
 
 
 class SearchWeights(NamedTuple):
-    cell: cells.Weights  # and "context" [M, G*H]
+    """Weights of one step of RNNsearch."""
+
+    cell: cells.Weights  # including "context" [M, G*H]
     attention: cells.Weights
 
 
 class SearchState(NamedTuple):
+    """State of RNNsearch between steps."""
+
     carry: cells.Carry
-    coverage: Array | None  # [B, S] the sum of all alpha so far, where the score sees it
+    coverage: Array | None  # [B, S] sum of all alpha so far, if the score uses it
 
 
 def rnnsearch_step(
-    cell: cells.Cell, score: attention.Score, weights: SearchWeights, memory: DecoderMemory, before: SearchState, inputs
+    cell: cells.Cell,
+    score: attention.AttentionScore,
+    weights: SearchWeights,
+    memory: DecoderMemory,
+    before: SearchState,
+    inputs,
 ):
-    """One step: projected [B, G*H] and noise -> new SearchState; state [B, H], context [B, M], alpha [B, S]."""
+    """Computes one step: projected [B, G*H] and noise -> SearchState; state [B, H], context [B, M], alpha [B, S]."""
     (carry, coverage), (projected, noise) = before, inputs
     keys = memory.keys if coverage is None else attention.add_coverage(weights.attention, memory.keys, coverage)
     context, alpha = attention.attend_batch(score, weights.attention, carry[0], keys, memory.states, memory.mask)
@@ -138,9 +148,9 @@ def rnnsearch_step(
 
 
 class RNNsearchDecoder(nn.Module):
-    """The previous state is the query; the context enters the cell and the readout.
+    """The query is the previous state; the cell and the readout read the context.
 
-    s_0 = tanh(W b_1), b_1 the last state of the backward reading
+    s_0 = tanh(W b_1), b_1 the final backward state of the encoder
     c_t = attend(s_{t-1});  s_t = cell(s_{t-1}, [y_{t-1}; c_t]);  t_t = readout(s_t, y_{t-1}, c_t);  logits = W_o t_t
     """
 
@@ -148,7 +158,7 @@ class RNNsearchDecoder(nn.Module):
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -164,7 +174,7 @@ class RNNsearchDecoder(nn.Module):
         self.readout = layers.Dense(c.width + tokens + memory, halves * hidden, self.dtype)
         self.output = output_layer(c, self.embedding, hidden, self.dtype)
 
-    def prepare(self, memory: Memory) -> DecoderMemory:
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
         carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, memory.final[-1]))
         return DecoderMemory(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
 
@@ -216,7 +226,7 @@ class RNNsearchDecoder(nn.Module):
 
 
 class LuongWeights(NamedTuple):
-    """All that a step of the decoder needs, read before the scan begins."""
+    """Weights of one step of the decoder, read before the scan."""
 
     cells: list[cells.Weights]
     attention: cells.Weights
@@ -224,24 +234,21 @@ class LuongWeights(NamedTuple):
 
 
 class LuongState(NamedTuple):
-    carry: tuple[cells.Carry, ...]  # one a layer
-    fed: Array  # [B, H] the attentional vector of the step before; zeros at first
-    position: Array  # [B] how many tokens are written: the centre of a monotonic window
+    """State of the decoder between steps."""
+
+    carry: tuple[cells.Carry, ...]  # one per layer
+    fed: Array  # [B, H] attentional vector of the previous step; initially zeros
+    position: Array  # [B] number of tokens written so far: the centre of a monotonic window
 
 
 def luong_step(
-    kind: cells.Cell,
-    attend: Callable,
-    residual: bool,
-    weights: LuongWeights,
-    memory: DecoderMemory,
-    state: LuongState,
-    inputs,
-):
-    """One step of the recurrence: projected [B, G*H] -> state; attentional vector [B, H], alpha [B, S].
+    kind: cells.Cell, attend: Callable, residual: bool, weights: LuongWeights, memory: DecoderMemory,
+    state: LuongState, inputs,
+):  # fmt: skip
+    """Computes one step: projected [B, G*H] -> LuongState; attentional vector [B, H], alpha [B, S].
 
-    inputs: projected; dropout's masks [B, H] of each layer's output, already divided by 1 - rate, or None; and
-    the noise of each layer. attend: see `luong_attention`.
+    attend: see `luong_attention`
+    inputs: projected, dropout masks [B, H] of each layer's output divided by 1 - rate, or None, and each layer's noise
     """
     projected, keep, noise = inputs
     if "fed" in weights.cells[0]:
@@ -259,18 +266,12 @@ def luong_step(
 
 
 def luong_attention(
-    score: attention.Score,
-    window: local.Window | None,
-    radius: int,
-    attend: Callable,
-    weights: LuongWeights,
-    memory: DecoderMemory,
-    states: Array,
-    t: Array,
-):
-    """a = tanh(W_c [c; h]) of one state a sentence, with attend_batch, or of all, with attend_all.
+    score: attention.AttentionScore, window: local.Window | None, radius: int, attend: Callable, weights: LuongWeights,
+    memory: DecoderMemory, states: Array, t: Array,
+):  # fmt: skip
+    """Computes a = tanh(W_c [c; h]) for one state per sentence with attend_batch, or for all states with attend_all.
 
-    states [B, ..., H], their times t [B, ...] -> [B, ..., H], alpha [B, ..., S].
+    states [B, ..., H] at time steps t [B, ...] -> [B, ..., H], alpha [B, ..., S].
     """
     near = local.window_weights(window, radius, weights.attention, states, t, memory.mask) if window else None
     context, alpha = attend(score, weights.attention, states, memory.keys, memory.states, memory.mask, window=near)
@@ -278,16 +279,16 @@ def luong_attention(
 
 
 class LuongDecoder(nn.Module):
-    """The current state is the query: a_t = tanh(W_c [c_t; h_t]); with input feeding, a_{t-1} enters the first cell.
+    """The query is the current state: a_t = tanh(W_c [c_t; h_t]). With input feeding, the first cell reads a_{t-1}.
 
-    It attends to all of the memory, or through a local window: see s2sjax/core/local.py.
+    Attends to the whole memory, or to a local window: see s2sjax/core/local.py.
     """
 
     config: config.Luong
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -306,7 +307,7 @@ class LuongDecoder(nn.Module):
         self.combine = layers.Weights({"kernel": (2 * c.width, c.width)}, self.dtype)
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> DecoderMemory:
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
         keys = self.score.prepare(self.attention(), memory.states)
         return DecoderMemory(memory.states, keys, memory.mask, memory.final)
 
@@ -351,7 +352,7 @@ class LuongDecoder(nn.Module):
         return layers.dropout(self, attentional, c.dropout, train, c.variational), alpha
 
     def _fed(self, memory: DecoderMemory, embedded: Array, train: bool) -> tuple[Array, Array]:
-        """Each step waits for the attention of the one before: one scan over everything."""
+        """With input feeding, each step depends on the previous attention: one scan over all."""
         weights = self._weights()
         projected = cells.project(weights.cells[0], embedded.swapaxes(0, 1))  # [T, B, G*H]
         shapes = [(*projected.shape[:2], width) for width in self.widths]
@@ -366,14 +367,14 @@ class LuongDecoder(nn.Module):
         return attentional.swapaxes(0, 1), alphas.swapaxes(0, 1)
 
     def _unfed(self, memory: DecoderMemory, embedded: Array, train: bool) -> tuple[Array, Array]:
-        """No step waits for attention: the cells run first, then all of them attend at once."""
+        """Without input feeding, the cells run first, then all steps attend in parallel."""
         weights = self._weights()
         xs = run_layers(self, self.kind, weights.cells, memory.carry, embedded, train, self.config.residual)
         t = jnp.broadcast_to(jnp.arange(xs.shape[1]), xs.shape[:2])
         return self._attend()(attention.attend_all, weights, memory, xs, t)
 
     def _keep_masks(self, shapes: list[tuple[int, ...]], train: bool) -> tuple[Array, ...] | None:
-        """Dropout of ones: what multiplies the outputs of each layer, [T, B, H]."""
+        """Draws the dropout multipliers of each layer's outputs, [T, B, H], or None."""
         c = self.config
         if not train or c.dropout == 0:
             return None

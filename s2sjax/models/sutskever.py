@@ -1,4 +1,4 @@
-"""Sequence to sequence learning of Sutskever, Vinyals and Le 2014: the last states of the reading begin the writing."""
+"""Sequence to sequence learning (Sutskever, Vinyals and Le 2014): the decoder starts from the final encoder states."""
 
 from typing import ClassVar
 
@@ -8,25 +8,25 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import cells
-from s2sjax.models.contract import Memory, Segments, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, output_layer
 from s2sjax.models.rnn import RecurrentEncoder, run_layers, step_layers
 
 Carries = tuple[cells.Carry, ...]
 
 
 class SutskeverDecoder(nn.Module):
-    """A stack of cells that begins where the encoder's stack ends: h_t = stack(h_{t-1}, y_{t-1}); logits = W_o h_t.
+    """Computes h_t = stack(h_{t-1}, y_{t-1}) and logits = W_o h_t, starting from the final states of the encoder.
 
-    With `share` it is the encoder's own stack: one network encodes a sentence and decodes its translation.
+    With `share`, the decoder uses the stack of the encoder: one network encodes a sentence and decodes its translation.
     """
 
     config: config.Sutskever
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = False
+    parallel: ClassVar[bool] = False
     encoder: RecurrentEncoder | None = None
-    """given where its stack writes too"""
+    """encoder whose stack the decoder shares, or None"""
 
     def setup(self):
         c = self.config
@@ -40,7 +40,7 @@ class SutskeverDecoder(nn.Module):
         stack = self.layer if self.encoder is None else self.encoder.stack.forward
         return [weights() for weights in stack]
 
-    def prepare(self, memory: Memory) -> Carries:
+    def prepare(self, memory: EncoderOutput) -> Carries:
         return memory.final
 
     def start(self, memory: Carries, steps: int) -> Carries:

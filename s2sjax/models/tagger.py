@@ -1,4 +1,4 @@
-"""A tagger: words and their characters through the encoder of any family, then a dense layer for each position.
+"""A tagger: an encoder of any family over words and characters, and a dense layer at each position.
 
 Letters: B batch, S words, C characters of a word, K tags, I intents.
 """
@@ -18,22 +18,24 @@ from s2sjax.parameters import param
 
 
 class Scores(NamedTuple):
+    """Scores of tags and intents."""
+
     tags: Array  # [B, S, K] float32
     intents: Array | None  # [B, I] float32
-    mask: Array  # [B, S] where there is a word
+    mask: Array  # [B, S] mask of the words that are not padding
     transitions: crf.Weights | None = None
 
 
 class Tagger(nn.Module):
-    """scores_t = W h_t + b, h the states of the encoder; of the sentence, U mean_t(h_t) + c."""
+    """Computes tag scores W h_t + b from the encoder states h_t, and intent scores U mean_t(h_t) + c."""
 
     family: config.Family
     frontend: SpelledWords
     tags: int
     intents: int = 0
-    """0: the sentence has no label"""
+    """number of intents of a sentence; 0 for none"""
     dropout: float = 0.0
-    """of the states that the dense layers read"""
+    """dropout rate of the states that the dense layers read"""
     use_crf: bool = False
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
@@ -50,7 +52,7 @@ class Tagger(nn.Module):
             self.transitions = {name: param(self, f"crf_{name}", zeros, shape) for name, shape in shapes.items()}
 
     def __call__(self, words: Array, characters: Array, train: bool = False) -> Scores:
-        """words [B, S], <pad> at the end of each row, characters [B, S, C]."""
+        """Scores words [B, S], with <pad> at the end of each row, and characters [B, S, C]."""
         memory = self.encoder(*self.frontend(words, characters, train), train)
         states = layers.dropout(self, memory.states, self.dropout, train)
         intents = None if self.intent is None else self.intent.logits(masked_mean(states, memory.mask))
@@ -58,7 +60,7 @@ class Tagger(nn.Module):
 
 
 def tag_loss(scores: Scores, tags: Array, smoothing: float = 0.0) -> losses.Total:
-    """-log p(tags) of all sentences, and the number of words. tags [B, S], anything in padding."""
+    """Computes the sum of -log p(tags) over sentences, and the number of words. tags [B, S], arbitrary at padding."""
     if scores.transitions is None:
         return losses.cross_entropy(scores.tags, tags, scores.mask, smoothing)
     log_p = jax.vmap(crf.log_likelihood, in_axes=(None, 0, 0, 0))(scores.transitions, scores.tags, tags, scores.mask)
@@ -66,7 +68,7 @@ def tag_loss(scores: Scores, tags: Array, smoothing: float = 0.0) -> losses.Tota
 
 
 def best_tags(scores: Scores) -> Array:
-    """The most probable tags [B, S]: of each word by itself, or of the sentence as a whole."""
+    """The most probable tags [B, S]: of each word independently, or of the whole sentence with a CRF."""
     if scores.transitions is None:
         return jnp.argmax(scores.tags, axis=-1)
     return jax.vmap(crf.viterbi, in_axes=(None, 0, 0))(scores.transitions, scores.tags, scores.mask)[0]

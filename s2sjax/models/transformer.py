@@ -2,9 +2,9 @@
 
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
 
-Positions enter where they act: sinusoidal and learned ones in `Positions`; rotary ones in the self-attentions, which
-rotate their queries and keys; relative ones as a `bias` of the self-attentions, made once a stack and shared by its
-blocks. A `window` restricts the self-attentions. Cross attention knows of none of them.
+Sinusoidal and learned positions are applied in `Positions`. Rotary positions rotate the queries and keys of
+self-attention. Relative positions are a `bias` of self-attention, computed once per stack and shared by its blocks. A
+`window` restricts self-attention. Cross-attention uses neither positions nor windows.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from jax import Array
 from s2sjax import config, layers
 from s2sjax.core import attention, kv_cache, positions
 from s2sjax.core.windowed import offsets, windowed_multi_head
-from s2sjax.models.contract import Memory, Segments, check_positions, output_layer
+from s2sjax.models.contract import EncoderOutput, Segments, check_positions, output_layer
 from s2sjax.parameters import param
 
 
 class Attention(nn.Module):
-    """Multi-head attention: softmax a head, concatenated, projected by W_O."""
+    """Multi-head attention: one softmax per head; the heads are concatenated and projected by W_O."""
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -38,45 +38,62 @@ class Attention(nn.Module):
         return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
 
     def _rotate(self, x: Array, position: Array | None) -> Array:
-        """Queries or keys [..., N, D] at their positions [...]."""
+        """Rotates queries or keys [..., N, D] at positions [...], if positions are rotary."""
         if position is None or self.config.positions != "rotary":
             return x
         return positions.rotate(x, position[..., None])
 
     def keys_values(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
-        """Keys and values of [..., W]: two of [..., N, D]. position [...]: of self-attention's keys."""
+        """Keys and values [..., N, D] of memory [..., W]. position [...] is given for the keys of self-attention."""
         keys, values = self.key_value.in_parts(memory, 2)
         return self._rotate(self._heads(keys), position), self._heads(values)
 
-    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array) -> Array:
-        """All positions: x [B, T, W], keys and values [B, S, N, D], lengths [B] of them real, or a mask [B, T, S]."""
-        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths)
+    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array | None, mask: Array | None = None) -> Array:
+        """Attends from all positions, with either `lengths` or `mask`.
+
+        x: [B, T, W] queries
+        keys, values: [B, S, N, D]
+        lengths: [B] number of keys that are not padding
+        mask: [B, T, S] True where a query sees a key
+        """
+        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths, mask=mask)
         return self.output(attended.reshape(x.shape))
 
-    def self_attention(self, x: Array, lengths: Array, causal: bool = False, bias: Array | None = None) -> Array:
-        """All positions of x [B, T, W], lengths [B] of them real, attend to each other. bias: of `Positions.bias`.
+    def self_attention(
+        self,
+        x: Array,
+        lengths: Array | None,
+        causal: bool = False,
+        bias: Array | None = None,
+        mask: Array | None = None,
+    ) -> Array:
+        """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`.
 
-        Of rows that hold several sequences, `lengths` is a mask [B, T, T]. Only the distance of two positions counts
-        here, so they need not start again with each sequence.
+        For rows that hold several sequences, mask [B, T, T] replaces the lengths. Positions need not restart with each
+        sequence, because only the distance between two positions matters here.
         """
         position = jnp.arange(x.shape[1])
         heads = self._rotate(self._heads(self.query(x)), position), *self.keys_values(x, position)
         if radius := reach(self.config, x.shape[1]):
+            if lengths is None:
+                raise ValueError("a window does not keep the sequences of a row apart: set model.window to 0")
             attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
         else:
-            attended = attention.fused_multi_head(*heads, lengths, causal, bias)
+            attended = attention.fused_multi_head(*heads, lengths, mask=mask, causal=causal, bias=bias)
         return self.output(attended.reshape(x.shape))
 
     def attend_step(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """One position of K prefixes: x [B, K, W], keys and values [B, N, S, D], mask [B, K, S].
+        """Attends from one position of K prefixes; returns [B, K, W] and the mean weights of all heads [B, K, S].
 
-        Returns [B, K, W] and the weights, of all heads in the mean [B, K, S].
+        x: [B, K, W] queries
+        keys, values: [B, N, S, D]
+        mask: [B, K, S] mask of the keys that are not padding
         """
         attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
         return self.output(attended.reshape(x.shape)), alpha.mean(1)
 
     def weights(self, x: Array, memory: Array, mask: Array) -> Array:
-        """Of each head, at all positions of x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
+        """The weights of each head for x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
         keys, values = (part.swapaxes(1, 2) for part in self.keys_values(memory))
         seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
         return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
@@ -84,7 +101,7 @@ class Attention(nn.Module):
     def self_attention_step(
         self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
     ) -> tuple[Array, kv_cache.Cache]:
-        """The same with a cache, see s2sjax/core/kv_cache.py. joined: of `join_query_key_value`."""
+        """Attends from one position with a cache (core/kv_cache.py). `joined` is from `join_query_key_value`."""
         width = self.config.width
         qkv: Any = layers.Dense(width, 3 * width, self.dtype, parent=None).apply({"params": joined}, x)
         qkv = qkv.reshape(*x.shape[:2], 3, self.config.heads, -1)
@@ -96,17 +113,17 @@ class Attention(nn.Module):
 
 
 def join_query_key_value(attention: dict) -> dict:
-    """The parameters of one product that gives queries, keys and values: kernel [W, 3W], bias [3W]."""
+    """Joins the parameters for queries, keys and values into one product: kernel [W, 3W], bias [3W]."""
     return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), attention["query"], attention["key_value"])
 
 
 def reach(c: config.Transformer, length: int) -> int:
-    """How far each of `length` positions sees to either side; 0: everywhere, as where the window holds all of them."""
+    """The radius of self-attention for `length` positions; 0 if it is unlimited or the window covers all positions."""
     return c.window if length > c.window + 1 else 0
 
 
 class FeedForward(nn.Module):
-    """W_2 relu(W_1 x)."""
+    """Computes W_2 relu(W_1 x)."""
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -120,7 +137,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What surrounds each part of a block: post-LN norm(x + part(x)), pre-LN x + part(norm(x))."""
+    """A residual connection with layer norm around a sub-layer f: post-LN norm(x + f(x)), pre-LN x + f(norm(x))."""
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -137,7 +154,7 @@ class Residual(nn.Module):
 
 
 class Positions(nn.Module):
-    """The positions of a stack: vectors with their positions, dropped out; the bias that relative positions are."""
+    """Position encodings of a stack: adds positions to vectors, with dropout, or computes the relative bias."""
 
     config: config.Transformer
     dtype: jnp.dtype
@@ -154,7 +171,7 @@ class Positions(nn.Module):
             self.join = layers.Dense(2 * c.width, c.width, self.dtype)
 
     def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
-        """embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
+        """Encodes embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
         match self.config.positions:
             case "sinusoidal":
                 embedded = self._joined(embedded, positions.sinusoidal(position, self.config.width))
@@ -169,7 +186,7 @@ class Positions(nn.Module):
         return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
 
     def everywhere(self, embedded: Array, train: bool, segments: Array | None = None) -> Array:
-        """All positions: embedded [B, T, W]; of rows that hold several sequences, segments [B, T], each from 0."""
+        """Encodes all positions of embedded [B, T, W]. Positions restart at each of segments [B, T], if given."""
         self.check_length(embedded.shape[1])
         position = jnp.arange(embedded.shape[1]) if segments is None else positions.within(segments)
         return self(embedded, position, train)
@@ -179,7 +196,7 @@ class Positions(nn.Module):
             check_positions(self.config.max_length, length)
 
     def bias(self, length: int) -> Array | None:
-        """What relative positions add to the scores of all positions: [1, N, T, T], of windows [1, N, r, K]."""
+        """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
         if self.config.positions != "relative":
             return None
         place, radius = jnp.arange(length), reach(self.config, length)
@@ -187,7 +204,7 @@ class Positions(nn.Module):
         return positions.relative_bias(self.relative, between, self.causal)[None]
 
     def bias_of_one(self, position: Array, length: int) -> Array | None:
-        """The same for one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
+        """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
         if self.config.positions != "relative":
             return None
         ago = (position[:, None] - jnp.arange(length)) % length
@@ -195,7 +212,7 @@ class Positions(nn.Module):
 
 
 def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
-    """What follows the last block: the norm of a pre-LN stack."""
+    """The layer norm after the last block of a pre-LN stack; the identity for post-LN."""
     return layers.LayerNorm(c.width, dtype) if c.norm == "pre" else lambda x: x
 
 
@@ -203,10 +220,12 @@ def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
 
 
 class EncoderBlock(nn.Module):
+    """Self-attention and a feed-forward network."""
+
     config: config.Transformer
     dtype: jnp.dtype
     causal: bool = False
-    """each position sees those up to itself: a decoder without a memory"""
+    """whether each position attends only up to itself, as in a decoder without an encoder"""
 
     def setup(self):
         self.attention = Attention(self.config, self.dtype)
@@ -214,15 +233,17 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(self, x: Array, lengths: Array, train: bool, bias: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, lengths: Array | None, train: bool, bias: Array | None = None, mask: Array | None = None
+    ) -> Array:
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, self.causal, bias), train)
+        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, self.causal, bias, mask), train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
 
 class TransformerEncoder(nn.Module):
-    """Blocks over xs [B, S, W], with positions."""
+    """Position encoding and encoder blocks over xs [B, S, W]."""
 
     config: config.Transformer
     inputs: int
@@ -236,12 +257,13 @@ class TransformerEncoder(nn.Module):
         self.blocks = layers.Stacked(block, c.encoder_layers, (c.width,), self.dtype, self.remat_policy)
         self.final_norm = final_norm(c, self.dtype)
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> Memory:
-        """segments [B, S]: of rows that hold several sources."""
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
+        """Encodes xs. segments [B, S] are given for rows that hold several sources."""
         x = self.positions.everywhere(xs, train, segments)
-        seen = mask.sum(1) if segments is None else attention.same_segment(segments, segments)
-        x = self.blocks(x, seen, train=train, bias=self.positions.bias(xs.shape[1]))
-        return Memory(self.final_norm(x), mask, ())
+        lengths = mask.sum(1) if segments is None else None
+        own = None if segments is None else attention.same_segment(segments, segments)
+        x = self.blocks(x, lengths, train=train, bias=self.positions.bias(xs.shape[1]), mask=own)
+        return EncoderOutput(self.final_norm(x), mask, ())
 
 
 # ------------------------------------------------------------------------------------ decoder
@@ -250,23 +272,25 @@ class TransformerEncoder(nn.Module):
 class DecoderMemory(NamedTuple):
     """A memory prepared for the decoder."""
 
-    states: Array  # [B, S, W], for all positions at once
+    states: Array  # [B, S, W] for all positions in parallel
     mask: Array  # [B, S]
-    layers: tuple[tuple[Array, Array], ...]  # for one position: keys and values [B, N, S, D] of each layer
+    layers: tuple[tuple[Array, Array], ...]  # for single steps: keys and values [B, N, S, D] of each layer
 
 
 class State(NamedTuple):
-    """Of one prefix a sentence; of K, `beam_index` is [B, K, L] and a cache [B, N, L, K, D]: see core/kv_cache.py.
+    """The decoder state of one prefix per sentence. With a window, L = window + 1.
 
-    With a window, L = window + 1.
+    With K prefixes, `beam_index` is [B, K, L] and each cache array [B, N, L, K, D]: see core/kv_cache.py.
     """
 
-    position: Array  # [B] how many tokens are written
-    beam_index: Array  # [B, L] the row of the cache that holds each place
-    layers: tuple[tuple[Array, Array], ...]  # the cache: keys and values [B, N, L, D] of the tokens so far
+    position: Array  # [B] number of tokens written so far
+    beam_index: Array  # [B, L] row of the cache that holds each position
+    layers: tuple[tuple[Array, Array], ...]  # cache: keys and values [B, N, L, D] of the tokens so far
 
 
 class DecoderBlock(nn.Module):
+    """Causal self-attention, cross-attention and a feed-forward network."""
+
     config: config.Transformer
     dtype: jnp.dtype
 
@@ -282,25 +306,28 @@ class DecoderBlock(nn.Module):
         self,
         x: Array,
         states: Array,
-        source_lengths: Array,
+        source_lengths: Array | None,
         train: bool,
         bias: Array | None = None,
         own: Array | None = None,
+        source_mask: Array | None = None,
     ) -> Array:
-        """All positions, x [B, T, W]. What follows a padded target position is padding too, so causality suffices.
+        """Computes all positions, x [B, T, W]. The causal mask suffices, because padding is at the end of the target.
 
-        Of rows that hold several targets, `own` [B, T, T] is what each position may see of its own row.
+        For rows that hold several pairs, `own` [B, T, T] is the mask of self-attention, and `source_mask` [B, T, S],
+        instead of `source_lengths` [B], that of cross-attention.
         """
-        everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else own
+        everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else None
         h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), train)
+        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias, own), train)
         h = self.around_cross.before(x)
-        x = self.around_cross.after(x, self.cross(h, *self.cross.keys_values(states), source_lengths), train)
+        attended = self.cross(h, *self.cross.keys_values(states), source_lengths, source_mask)
+        x = self.around_cross.after(x, attended, train)
         h = self.around_feedforward.before(x)
         return self.around_feedforward.after(x, self.feedforward(h, train), train)
 
     def source_keys_values(self, states: Array) -> tuple[Array, Array]:
-        """For one position at a time: keys and values [B, N, S, D]."""
+        """Keys and values of cross-attention for single steps: [B, N, S, D] each."""
         keys, values = self.cross.keys_values(states)
         return keys.swapaxes(1, 2), values.swapaxes(1, 2)
 
@@ -308,9 +335,14 @@ class DecoderBlock(nn.Module):
         self, x: Array, joined: dict, source: tuple[Array, Array], mask: Array,
         cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None,
     ):  # fmt: skip
-        """One position of K prefixes, x [B, K, W]: the same with a cache -> x, cache, alpha over the source [B, K, S].
+        """Computes one position of K prefixes with a cache; returns x, cache, and alpha over the source [B, K, S].
 
-        beam_index [B, K, L]: the row of the cache that holds each place of a prefix; position [B]; bias [B, N, 1, L].
+        x: [B, K, W] target vectors
+        source: keys and values of the memory, [B, N, S, D] each
+        mask: [B, K, S] mask of the memory
+        beam_index: [B, K, L] row of the cache that holds each position of a prefix
+        position: [B] number of tokens written so far
+        bias: [B, N, 1, L] relative bias, or None
         """
         h = self.around_attention.before(x)
         attended, cache = self.attention.self_attention_step(h, joined, cache, beam_index, position, bias)
@@ -321,18 +353,22 @@ class DecoderBlock(nn.Module):
         return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
 
     def cross_weights(self, x: Array, states: Array, mask: Array, bias: Array | None) -> Array:
-        """The weights over the source [B, N, T, S] that `__call__` uses."""
+        """The weights of cross-attention [B, N, T, S] that `__call__` uses."""
         h, everything = self.around_attention.before(x), jnp.full(x.shape[:1], x.shape[1])
         x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), False)
         return self.cross.weights(self.around_cross.before(x), states, mask)
 
 
 class TransformerDecoder(nn.Module):
+    """Position encoding and decoder blocks, with a key-value cache for single steps."""
+
     config: config.Transformer
     embedding: layers.Embedding
     dtype: jnp.dtype
     remat_policy: str = "none"
-    parallel: ClassVar = True
+    parallel: ClassVar[bool] = True
+    has_beam_step: ClassVar[bool] = True
+    has_attention_heads: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -342,7 +378,7 @@ class TransformerDecoder(nn.Module):
         self.final_norm = final_norm(c, self.dtype)
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
-    def prepare(self, memory: Memory) -> DecoderMemory:
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
         blocks = [self.blocks.bind_block(params) for params in self.blocks.unstacked()]
         layers = tuple(block.source_keys_values(memory.states) for block in blocks)
         return DecoderMemory(memory.states, memory.mask, layers)
@@ -363,22 +399,22 @@ class TransformerDecoder(nn.Module):
 
     @staticmethod
     def tile(state: State, width: int) -> State:
-        """K equal prefixes."""
+        """Repeats one prefix per sentence to K equal prefixes."""
         caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, :, None], width, axis=3), state.layers)
         return State(state.position, jnp.repeat(state.beam_index[:, None], width, axis=1), caches)
 
     @staticmethod
     def reorder(state: State, origin: Array) -> State:
-        """Prefix k continues what was prefix origin[k]. The cache stays where it is."""
+        """Makes prefix k a copy of prefix origin[k], without moving the cache."""
         return state._replace(beam_index=jax.vmap(lambda index, at: index[at])(state.beam_index, origin))
 
     def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
-        """What every step needs of the parameters: of each block all, and those of `join_query_key_value`."""
+        """Prepares the parameters of each block for single steps: all, and those of `join_query_key_value`."""
         blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
         return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
 
     def step_beams(self, memory: DecoderMemory, blocks: tuple[tuple[dict, dict], ...], state: State, token: Array):
-        """One token of K prefixes, all of one length: token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
+        """Advances K prefixes of equal length by token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
         now = state.position[:, None]
         x = self.positions(self.embedding(token), now)
         prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.beam_index.shape[2])
@@ -398,18 +434,20 @@ class TransformerDecoder(nn.Module):
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
     ) -> Array:
-        """segments [B, S] and [B, T]: of rows that hold several pairs."""
-        seen, own = memory.mask.sum(1), None
+        """Computes all positions. segments [B, S] and [B, T] are given for rows that hold several pairs."""
+        masks: dict[str, Array] = {}
         if segments is not None:
             source, target = segments
-            seen, own = attention.same_segment(target, source), attention.same_segment(target, target)
+            same = attention.same_segment
+            masks = {"own": same(target, target), "source_mask": same(target, source)}
         x = self.positions.everywhere(self.embedding(inputs), train, segments and segments[1])
         bias = self.positions.bias(inputs.shape[1])
-        x = self.blocks(x, memory.states, seen, train=train, bias=bias, own=own)
+        lengths = None if masks else memory.mask.sum(1)
+        x = self.blocks(x, memory.states, lengths, train=train, bias=bias, **masks)
         return self.final_norm(x)
 
     def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
-        """Over the source, of each layer and head, at all positions of inputs [B, T]: [B, layers, N, T, S]."""
+        """The weights of cross-attention of each layer and head for inputs [B, T]: [B, layers, N, T, S]."""
         x = self.positions.everywhere(self.embedding(inputs), False)
         bias, alphas = self.positions.bias(inputs.shape[1]), []
         for params in self.blocks.unstacked():

@@ -1,4 +1,4 @@
-"""Plan a training run: its cost on devices that you do not have here. Nothing is executed.
+"""Plans a training run: predicts its cost on devices that are not available here. Nothing is executed.
 
 chips.py      figures from data sheets
 work.py       the operations of a training step, counted in its jaxpr
@@ -9,7 +9,7 @@ With the TPU compiler, which needs no TPU:
 
 topologies.py         slices of TPU pods
 compiled.py           the programs of an experiment, compiled for a slice
-hlo.py                what a compiled program says of itself: collectives, padding
-compiled_report.py    all of it, next to the prediction
-records.py            how far predictions were off; compiled.jsonl is the table of docs/pod.md
+hlo.py                collectives and padding of a compiled program, read from its HLO
+compiled_report.py    the report on the compiled programs, next to the prediction
+records.py            errors of past predictions; compiled.jsonl is the table of docs/pod.md
 """

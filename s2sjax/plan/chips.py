@@ -1,4 +1,4 @@
-"""Chips by their data sheets, and the bandwidth of a mesh axis on them."""
+"""Data sheets of chips, and the bandwidth of a mesh axis on them."""
 
 from typing import NamedTuple
 
@@ -14,31 +14,32 @@ class Chip(NamedTuple):
     float32: float
     """peak FLOP/s of float32 products with the default precision of JAX: TF32 on a GPU, bf16 passes on a TPU"""
     memory: float
-    """bytes"""
+    """memory in bytes"""
     bandwidth: float
-    """of the memory, bytes/s"""
+    """memory bandwidth in bytes/s"""
     link: float
-    """to its neighbours along one axis, bytes/s in one direction"""
+    """bandwidth to the neighbours along one axis, in bytes/s in one direction"""
     domain: int
-    """chips connected by such links: a node of GPUs, a pod of TPUs"""
+    """number of chips connected by such links: a node of GPUs, a pod of TPUs"""
     network: float
-    """beyond the domain, bytes/s per chip"""
+    """bandwidth beyond the domain, in bytes/s per chip"""
 
     def axis(self, stride: int, size: int) -> float:
-        """Bytes/s of a collective over `size` chips that are `stride` apart.
+        """The bandwidth in bytes/s of a collective over `size` chips that are `stride` apart.
 
-        Beyond a domain all its members on the axis send their part through their own network link.
+        Beyond a domain, each of its chips on the axis sends its part through its own network link.
         """
         if stride * size <= self.domain:
             return self.link
         return min(self.link, self.network * max(1, self.domain // stride))
 
 
-# NVIDIA: data sheets of H200, H100 and A100, all SXM, without sparsity. NVLink is given for both directions together
-# (900 and 600 GB/s). Network: DGX H200 and H100 have 400 Gb/s a GPU, DGX A100 200 Gb/s.
-# TPU: cloud.google.com/tpu/docs/v4, v5e, v5p, v6e. Interconnect is given for both directions and all axes of the torus
-# together (v5e 400, v5p 1200, v6e 800 GB/s); v4 has six links of 50 GB/s (Jouppi et al. 2023, arXiv:2304.01433).
-# Data center network a chip: v5e 6.4 Tb/s of 256, v5p 50 Gb/s, v6e 25.6 Tb/s of 256; of v4 none is given: as v5e.
+# NVIDIA: data sheets of H200, H100 and A100, all SXM, without sparsity. They give the sum of both directions of NVLink
+# (900 and 600 GB/s). Network: DGX H200 and H100 have 400 Gb/s per GPU, DGX A100 200 Gb/s.
+# TPU: cloud.google.com/tpu/docs/v4, v5e, v5p, v6e. They give the sum of both directions and all axes of the torus
+# (v5e 400, v5p 1200, v6e 800 GB/s); v4 has six links of 50 GB/s (Jouppi et al. 2023, arXiv:2304.01433).
+# Data center network: v5e 6.4 Tb/s per 256 chips, v5p 50 Gb/s per chip, v6e 25.6 Tb/s per 256 chips; v4 is not
+# documented and assumed to equal v5e.
 CHIPS = {
     "H200": Chip(989 * TERA, 494 * TERA, 141 * GB, 4800 * GB, 450 * GB, 8, 50 * GB),
     "H100": Chip(989 * TERA, 494 * TERA, 80 * GB, 3350 * GB, 450 * GB, 8, 50 * GB),

@@ -1,8 +1,8 @@
-"""The programs of an experiment, compiled by the TPU compiler for a slice of a pod that is not here. Nothing is run.
+"""Compiles the programs of an experiment for a slice of a TPU pod that is not available here. Nothing is run.
 
-The train step of every bucket and the programs that predict are those of a run on that slice: the same functions, mesh,
-shardings and donated buffers, traced for the platform that is compiled for (core/device.py). Memory, FLOPs and
-collectives are the compiler's own, read from the compiled program.
+The train step of every bucket and the prediction programs are those of a run on that slice: the same functions, mesh,
+shardings and donated buffers, traced for the target platform (core/device.py). Memory, FLOPs and collectives are read
+from the compiled program.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from s2sjax.config import replace
 from s2sjax.core import device
 from s2sjax.data import batches
 from s2sjax.plan import hlo, topologies
-from s2sjax.run import beginning
 from s2sjax.tasks.task import Task
+from s2sjax.train_run import make_init_fn
 from s2sjax.training import mesh as meshes
 from s2sjax.training.memory import shard_bytes
 from s2sjax.training.programs import Programs
@@ -31,34 +31,34 @@ from s2sjax.training.state import make_train_step
 
 GIB = 2**30
 PADDED = 1.25
-"""times its size that an array takes with its padding, from which on it is worth a line"""
+"""report arrays whose padded size exceeds this multiple of their size"""
 Note = Callable[[str], None]
 
 
 class Built(NamedTuple):
-    """A compiled program. Bytes are those of one chip."""
+    """A compiled program. Sizes are bytes on one chip."""
 
     name: str
     bucket: tuple[int, ...]
-    """of a train step; () of another program"""
+    """bucket of a train step; () for other programs"""
     rows: int
-    """of the global batch; 0 of another program"""
+    """rows of the global batch; 0 for other programs"""
     seconds: float
-    """to compile"""
+    """compilation time"""
     arguments: int
-    """bytes of its arguments as the chip stores them: of a train step the state and the batch"""
+    """size of the arguments with padding: for a train step, the state and the batch"""
     held: int
-    """of these the state, or the parameters, without the padding of the chip"""
+    """size of the state, or of the parameters, without padding"""
     aliased: int
-    """of its results, that use the memory of an argument"""
+    """size of the results that reuse the memory of an argument"""
     temporary: int
-    """everything else that it needs while it runs, its code included"""
+    """size of everything else that the program needs while it runs, including its code"""
     code: int
     flops: float
-    """as the compiler counts them: the body of a loop once"""
+    """FLOPs as the compiler counts them: the body of a loop counts once"""
     collectives: Sequence[hlo.Collective]
     padded: Sequence[tuple[str, float]]
-    """the arrays with the most padding: (array, times its size)"""
+    """arrays with the most padding: (array, padded size divided by its size)"""
     problems: Sequence[str]
 
     @property
@@ -73,12 +73,12 @@ class Lowered(NamedTuple):
     bucket: tuple[int, ...]
     rows: int
     held: Any
-    """the shapes of the arguments that stay on the chip"""
+    """shapes of the arguments that stay on the chip"""
     program: Any
 
 
 class DoesNotFit(Exception):
-    """The compiler refuses a program that needs more memory than the chip has."""
+    """Raised when a program needs more memory than the chip has."""
 
     def __init__(self, name: str, used: float, limit: float):
         super().__init__(f"{name} needs {used / GIB:.2f} GiB of {limit / GIB:.2f}")
@@ -86,7 +86,7 @@ class DoesNotFit(Exception):
 
 
 class Target:
-    """An experiment on a slice: everything that is compiled for it."""
+    """An experiment on a slice, with the mesh and the batch sizes for which it is compiled."""
 
     def __init__(self, task: Task, of: topologies.Slice, note: Note = print):
         e = self.experiment = task.experiment
@@ -101,11 +101,11 @@ class Target:
         self.rows = dict(zip(self.buckets, plan.rows))
 
     def train_steps(self, buckets: Sequence[tuple[int, ...]] | None = None) -> list[Built]:
-        """Of all buckets, or of these; the largest first. Raises DoesNotFit."""
+        """Compiles the train steps of all buckets, or of the given ones, largest first. Raises DoesNotFit."""
         e, buckets = self.experiment, self.buckets if buckets is None else buckets
         with device.compile_for(self.devices[0]):
             step = make_train_step(self.task.loss(), optimizer(e.train), e.train, e.seed)
-            init = beginning(self.task, self.rows[buckets[0]])
+            init = make_init_fn(self.task, self.rows[buckets[0]])
             state = meshes.abstract_state(init, self.mesh, self.rules, jax.random.key(0))
             programs = Programs(step, state, self.mesh)
             batch = lambda bucket: self.task.abstract_batch(bucket, self.rows[bucket])
@@ -115,7 +115,7 @@ class Target:
             )
 
     def predictions(self) -> list[Built]:
-        """The programs that predict, for the tasks that have some of their own."""
+        """Compiles the prediction programs of the tasks that define some."""
         with device.compile_for(self.devices[0]):
             params = meshes.abstract_state(self.task.init, self.mesh, self.rules, jax.random.key(0))
             found = self.task.lower_predictor(self.mesh, params)
@@ -125,7 +125,7 @@ class Target:
         return f"train step, {self.rows[bucket]:,} rows of {' + '.join(map(str, bucket))}"
 
     def _compiled(self, lowered: Iterable[Lowered]) -> list[Built]:
-        """Traces one after the other, and compiles several at once."""
+        """Traces the programs one by one, and compiles several at once."""
         options = device.compiler_options()
 
         def build(one: Lowered) -> Built:
@@ -161,7 +161,7 @@ def _measured(one: Lowered, program: Any, seconds: float, mesh: dict[str, int]) 
 
 
 def _most_padded(module: hlo.Module, count: int = 3) -> list[tuple[str, float]]:
-    """Of the arrays that are larger than a hundredth of the largest."""
+    """The arrays that waste the most memory, among those larger than a hundredth of the largest."""
     found = {str(each): each for each in module.written() if each.bytes}
     largest = max((each.padded for each in found.values()), default=0)
     waste = [each for each in found.values() if each.padded > PADDED * each.bytes and each.padded > largest / 100]
@@ -169,7 +169,7 @@ def _most_padded(module: hlo.Module, count: int = 3) -> list[tuple[str, float]]:
     return [(str(each), each.padded / each.bytes) for each in waste[:count]]
 
 
-# -------------------------------------------------------------------------- if it does not fit
+# -------------------------------------------------------------------- programs that do not fit
 
 _USED = re.compile(
     r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm|\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
@@ -178,7 +178,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _explained(name: str, error: Exception) -> Exception:
-    """DoesNotFit, if that is what the compiler says; else the error itself."""
+    """DoesNotFit if the compiler reports too little memory, otherwise the error itself."""
     found = _USED.search(str(error))
     if not found:
         return error
@@ -188,15 +188,15 @@ def _explained(name: str, error: Exception) -> Exception:
 
 class Change(NamedTuple):
     flags: str
-    """for the command line"""
+    """command-line options that make the change"""
     experiment: config.Experiment
 
 
 def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iterator[Change]:
-    """What may make a program fit that does not, the smallest first: micro-batches, recomputation, then fsdp.
+    """Yields changes that may make a program fit, the smallest first: micro-batches, recomputation, then fsdp.
 
-    held, params: bytes of the state and of the parameters on a chip. With m micro-batches a program needs
-    about 1/m of the activations, and the sum of their gradients; where that cannot be enough, it is not tried.
+    held, params: bytes of the state and of the parameters on a chip. With m micro-batches a program needs about 1/m of
+    the activations, plus the sum of the gradients; a change that cannot save enough is not tried.
     """
     e, mesh = target.experiment, target.mesh.shape
     activations, limit = failure.used - held, failure.limit

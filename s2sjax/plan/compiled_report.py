@@ -1,4 +1,4 @@
-"""What the TPU compiler says of an experiment on a slice of a pod, line by line, next to the prediction."""
+"""Report on an experiment compiled for a slice of a TPU pod, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from s2sjax.training import mesh as meshes
 from s2sjax.training.memory import readable
 
 LANES, SUBLANES = 128, 8
-"""the tile of a TPU: arrays are stored in multiples of these in their last two dimensions"""
+"""tile of a TPU: the last two dimensions of an array are padded to multiples of these"""
 
 
 def plan(
@@ -36,7 +36,7 @@ def plan(
     start_jax: Callable[[], Path],
     note: Note = print,
 ) -> Iterator[str]:
-    """The lines of the report, each as soon as it is known.
+    """Yields the lines of the report, each as soon as it is known.
 
     `start_jax` returns the compilation cache directory; `note` is called whenever a program is compiled.
     """
@@ -61,21 +61,21 @@ def plan(
     except DoesNotFit as failure:
         raise UserError("\n".join(_remedy(target, held.state, held.params, failure))) from failure
     most = record(target, program, steps[0])
-    with contextlib.suppress(OSError):  # a folder that cannot be written costs the record and nothing else
+    with contextlib.suppress(OSError):  # the report does not need the record
         records.keep(cache / records.FILE, [most])
     yield from ("", *_table([*steps, *others], chips.CHIPS[of.chip]), "")
     yield from _collectives(steps[0], shape)
     yield from _warnings(steps, others)
     yield (
-        f"the prediction for {steps[0].name}: {readable(most.predicted)} a chip, {most.error:+.0%} of what the "
-        f"compiler needs; {_flops(most.products)} of its products on a chip, each as often as it is executed"
+        f"the prediction for {steps[0].name}: {readable(most.predicted)} per chip, {most.error:+.0%} compared with the "
+        f"compiler; its products take {_flops(most.products)} per chip, with every iteration of a loop counted"
     )
     yield f"the compiled programs are in {cache}: docs/pod.md says when a pod can use them"
     yield f"{command} {_flags(shape)}"
 
 
 def parse_mesh(text: str) -> config.Mesh:
-    """4x2x1 -> data 4, fsdp 2, tensor 1"""
+    """Parses --mesh: 4x2x1 -> data 4, fsdp 2, tensor 1."""
     if not re.fullmatch(r"\d+x\d+x\d+", text):
         raise UserError(f"--mesh is {text!r}: write data x fsdp x tensor, such as 4x2x1")
     return config.Mesh(*map(int, text.split("x")))
@@ -86,7 +86,7 @@ def versions() -> str:
 
 
 def record(target: Target, program: Program, step: Built) -> records.Record:
-    """Of the largest bucket, which is what the cost model predicts."""
+    """The record of the train step of the largest bucket, which the cost model predicts."""
     shape = Mesh(*target.mesh.shape.values())
     own = step.rows // meshes.data_parallel_size(target.mesh)
     exchanged: dict[str, float] = defaultdict(float)
@@ -113,7 +113,7 @@ def record(target: Target, program: Program, step: Built) -> records.Record:
     )
 
 
-# ----------------------------------------------------------------------------------- in words
+# ------------------------------------------------------------------------------ the report
 
 
 def _head(target: Target) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _head(target: Target) -> Iterator[str]:
 
 
 def _advice(target: Target) -> Iterator[str]:
-    """Sizes that the chip pads: one line for the rows, one for the parameters."""
+    """Yields a line on rows and a line on parameter widths that the chip pads."""
     parts = meshes.data_parallel_size(target.mesh) * target.experiment.train.micro_batches
     odd = {rows // parts for rows in target.rows.values() if rows // parts % SUBLANES}
     if odd:
@@ -139,7 +139,7 @@ def _advice(target: Target) -> Iterator[str]:
     widths = sorted(_odd_widths(target.task))
     if widths:
         shown = ", ".join(f"{width} ({path})" for width, path in widths[:3])
-        yield f"widths that are no multiple of {LANES} are padded to one: {shown}"
+        yield f"widths that are not a multiple of {LANES} are padded to one: {shown}"
 
 
 def _odd_widths(task: Task) -> set[tuple[int, str]]:
@@ -163,7 +163,7 @@ def _table(built: Sequence[Built], chip: chips.Chip) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines)]
     first, *rest = widths
     return ["  ".join([one[0].ljust(first), *(c.rjust(w) for c, w in zip(one[1:], rest))]) for one in lines] + [
-        "FLOPs of a chip as the compiler counts them: the body of a loop once"
+        "FLOPs are per chip, as the compiler counts them: the body of a loop counts once"
     ]
 
 
@@ -194,12 +194,12 @@ def _warnings(steps: Sequence[Built], others: Sequence[Built]) -> Iterator[str]:
 
 
 def _remedy(target: Target, held: int, params: int, failure: DoesNotFit) -> Iterator[str]:
-    """What is too large, by how much, and the smallest change that was compiled and fits."""
+    """Yields what is too large, by how much, and the smallest change with which the program compiled and fits."""
     over = (failure.used - failure.limit) / GIB
     first = (
         f"{failure.name} does not fit on {target.slice.name} with the mesh "
         f"{' x '.join(map(str, target.mesh.shape.values()))}: it needs {failure.used / GIB:.2f} GiB of the "
-        f"{failure.limit / GIB:.2f} that the compiler has for it, {over:.2f} too many"
+        f"{failure.limit / GIB:.2f} GiB available, {over:.2f} GiB too much"
     )
     for change in changes(target, held, params, failure):
         try:

@@ -1,4 +1,4 @@
-"""What a compiled program says of itself: its collectives, and the padding of its arrays. Read from its HLO text.
+"""Reads the collectives of a compiled program, and the padding of its arrays, from its HLO text.
 
     %all-gather.1 = bf16[512,512]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=5, replica_groups=[2,4]<=[8], ...
 
@@ -32,11 +32,11 @@ _WHILE = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
 class Collective(NamedTuple):
     kind: str
     axes: tuple[str, ...]
-    """of the mesh, that it communicates over; () if this is not known"""
+    """mesh axes over which it communicates; () if unknown"""
     bytes: int
-    """of its whole array on a device: the result of an all-gather, the input of a reduce-scatter"""
+    """size of the whole array on a device: the result of an all-gather, the input of a reduce-scatter"""
     times: int
-    """a step"""
+    """number of executions per step"""
     shapes: tuple[tuple[int, ...], ...]
 
     @property
@@ -48,7 +48,7 @@ class Array(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     layout: tuple[int, ...]
-    """dimensions from the one whose neighbours lie next to each other"""
+    """dimensions from minor to major: consecutive elements of the first are adjacent in memory"""
     tiles: str
 
     @property
@@ -72,13 +72,13 @@ class Array(NamedTuple):
 
 
 def arrays(text: str) -> list[Array]:
-    """The arrays that a type names: "(bf16[8,64]{1,0:T(8,128)}, f32[])" has two."""
+    """The arrays of an HLO type: "(bf16[8,64]{1,0:T(8,128)}, f32[])" has two."""
     numbers = lambda listed: tuple(int(n) for n in (listed or "").split(",") if n)
     return [Array(d, numbers(shape), numbers(layout), tiles or "") for d, shape, layout, tiles in _ARRAY.findall(text)]
 
 
 class Module:
-    """A compiled program, by computation."""
+    """A compiled program, split into its computations."""
 
     def __init__(self, text: str):
         self.computations: dict[str, list[str]] = {}
@@ -110,23 +110,23 @@ class Module:
                 yield name.strip().removeprefix("%"), 1
 
     def trips(self, condition: str) -> int:
-        """How often a loop runs whose condition is `i < constant`, from 0; 1 if it is another."""
+        """The trip count of a loop from 0 with the condition `i < constant`; 1 for any other loop."""
         body = self.computations.get(condition, [])
         compared = any("direction=LT" in line and "compare(" in line for line in body)
         found = [int(n) for line in body for n in re.findall(r"s32\[\][^ ]* constant\((\d+)\)", line)]
         return max(found, default=1) if compared else 1
 
     def _times(self, computation: str) -> int:
-        """How often a computation is executed a step."""
+        """The number of executions of a computation per step."""
         if computation == self.entry:
             return 1
         return sum(self.times(caller) * often for caller, often in self._callers[computation])
 
     def collectives(self, mesh: Mapping[str, int]) -> list[Collective]:
-        """`mesh`: the sizes of its axes, by name, in order. An asynchronous one, written in parts, counts once.
+        """The collectives of the program. `mesh` maps the names of the axes to their sizes, in order.
 
-        The parts of a chain progress beside other work, also in loops that begin and end meanwhile: the part that is
-        executed least often tells how often there is a chain.
+        An asynchronous collective, written in several parts, counts once. The parts of a chain overlap with other work,
+        including loops that start and end meanwhile, so the least executed part gives the number of chains.
         """
         found: dict[str, Collective] = {}
         for name, body in self.computations.items():
@@ -137,7 +137,7 @@ class Module:
                 channel = re.search(r"channel_id=(\d+)", line)
                 key = channel[1] if channel else f"{name} {number}"
                 given, kind, start = match[1], match[2], bool(match[3])
-                # The compiler writes a reduce-scatter as an all-reduce of which each device keeps a part.
+                # The compiler writes a reduce-scatter as an all-reduce after which each device keeps a part.
                 kind = "reduce-scatter" if kind == "all-reduce" and name.startswith("all-reduce-scatter") else kind
                 moved = _moved(arrays(given), kind, start)
                 times = max(1, self.times(name))
@@ -149,7 +149,7 @@ class Module:
         return list(found.values())
 
     def written(self) -> Iterator[Array]:
-        """Arrays that loops and the program itself write to the chip's memory, not those inside of a fusion."""
+        """Yields the arrays that the program and its loops write to the chip's memory, not those inside fusions."""
         loops = {name for body in self.computations.values() for line in body for name in _bodies(line)}
         for name in (self.entry, *loops):
             for line in self.computations.get(name, []):
@@ -164,7 +164,7 @@ def _bodies(line: str) -> list[str]:
 
 
 def _moved(given: list[Array], kind: str, start: bool) -> list[Array]:
-    """Of what the instruction returns, the arrays that are communicated: the start of one returns its inputs too."""
+    """The communicated arrays among the results of an instruction: a `-start` instruction also returns its inputs."""
     if kind == "collective-permute":
         return given[:1]
     return given[len(given) // 2 :] if start and kind == "all-gather" and len(given) > 1 else given
@@ -174,7 +174,7 @@ def _moved(given: list[Array], kind: str, start: bool) -> list[Array]:
 
 
 def axes_of(line: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes along which the first group of devices of a collective differ."""
+    """The mesh axes along which the first device group of a collective extends."""
     group = _first_group(line)
     shape = tuple(mesh.values())
     if group is None or max(group) >= math.prod(shape):
@@ -184,7 +184,7 @@ def axes_of(line: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _first_group(line: str) -> list[int] | None:
-    """Device numbers, from any of the ways in which XLA writes groups.
+    """The device ids of the first group, in any of XLA's notations.
 
     {{0,1},{2,3}}        [2,2]<=[4]        [2,2]<=[2,2]T(1,0)        mesh['data'=2,'fsdp'=2] {'fsdp'}
     """
@@ -206,7 +206,7 @@ def _first_group(line: str) -> list[int] | None:
 
 
 def _iota(sizes: str, order: str | None) -> np.ndarray:
-    """[2,4]T(1,0) -> 0 4 1 5 2 6 3 7"""
+    """Expands an iota: [2,4]T(1,0) -> 0 4 1 5 2 6 3 7."""
     dimensions = [int(n) for n in sizes.split(",")]
     numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
     return (numbers.transpose([int(n) for n in order.split(",")]) if order else numbers).ravel()
@@ -216,7 +216,7 @@ def _iota(sizes: str, order: str | None) -> np.ndarray:
 
 
 def problems(text: str) -> list[str]:
-    """What must not be in a program for TPUs."""
+    """Finds what a program for TPUs must not contain: float64 and host callbacks."""
     found = []
     if re.search(r"\bf64\[", text):
         found.append("float64")

@@ -1,4 +1,4 @@
-"""Memory, time and MFU of the training step of an experiment on a mesh of devices that are not here.
+"""Predicts memory, time and MFU of a train step on a mesh of devices that are not available here.
 
 The memory that a device holds between steps is exact: it follows from the shapes of the state and their shardings.
 The temporary memory of a step comes from the compiler: the step is compiled (not run) for one local device, with few
@@ -7,22 +7,22 @@ and with many rows, and interpolated linearly: a fixed part + a part per row. On
     temporary = fixed * (held / whole) + gathered + row * rows * (1 - s + s / tensor)
 
 because the gradients and updates of the fixed part are sharded like the parameters; with fsdp the parameters of a layer
-are gathered while they are used; and a part s = 1/2 of the activations of a row, without its logits, is split over
+are gathered while they are used; and a fraction s = 1/2 of the activations of a row, without its logits, is split over
 `tensor` (the residual stream is not). A test compares this with programs compiled for eight simulated devices. The CPU
-compiler stores bfloat16 in four bytes nearly everywhere, so on a CPU a bfloat16 row is predicted like a float32 row.
+compiler stores bfloat16 in four bytes almost everywhere, so on a CPU a bfloat16 row is predicted like a float32 row.
 
-Time is a roofline model, operation by operation (work.py says why XLA's cost analysis is not used):
+Time is a roofline model of each operation (work.py explains why XLA's cost analysis is not used):
 
     product      max(FLOPs / (ATTAINABLE * peak), bytes / bandwidth, LAUNCH)
-    all else     MOVED * bytes written / bandwidth
-    the update   (twice the state + three times the gradient) / bandwidth
+    other        MOVED * bytes written / bandwidth
+    update       (twice the state + three times the gradient) / bandwidth
 
 plus the communication of each axis, over its slowest link:
 
-    data      a ring's all-reduce of the gradients held       2 (n - 1) / n bytes
+    data      ring all-reduce of the gradients held       2 (n - 1) / n bytes
     fsdp      parameters gathered for forward and backward, gradients scattered       3 (n - 1) / n bytes
-    tensor    activations all-reduced, Megatron's two a block forward and two backward (Shoeybi et al. 2019): half of
-              the products with a matrix that is split
+    tensor    activations all-reduced, twice per block forward and twice backward as in Megatron (Shoeybi et al. 2019):
+              half of the products with a matrix that is split
 
 Assumptions: a fraction OVERLAP of the communication of data and fsdp overlaps with computation; that of `tensor` does
 not, because the next product waits for it; every micro-batch communicates again.
@@ -43,8 +43,8 @@ from s2sjax.core.device import compile_with, compiler_options
 from s2sjax.data import batches
 from s2sjax.plan.chips import Chip
 from s2sjax.plan.work import Kind, Work, count
-from s2sjax.run import beginning
 from s2sjax.tasks.task import Task
+from s2sjax.train_run import make_init_fn
 from s2sjax.training import mesh as meshes
 from s2sjax.training import settings
 from s2sjax.training.memory import shard_bytes
@@ -52,20 +52,20 @@ from s2sjax.training.schedules import optimizer
 from s2sjax.training.state import make_train_step
 
 ATTAINABLE = 0.8
-"""of the peak: a bare bf16 product reaches 797 of 989 TFLOP/s on an H200 (measured)"""
+"""fraction of the peak that products attain: a bare bf16 product has 797 of 989 TFLOP/s on an H200 (measured)"""
 MOVED = 0.85
-"""bytes moved to or from memory per byte that an operation writes: reads add to it, fusion reduces it.
+"""bytes moved to or from memory per byte that an operation writes: reads increase it, fusion reduces it.
 
-The only calibrated figure: Transformer-base and -big on one H200, 27.4 and 48.3 ms (measured).
+The only calibrated constant: Transformer-base and -big on one H200, 27.4 and 48.3 ms (measured).
 """
 LAUNCH = 5e-6
-"""minimum seconds of a product: a step of an LSTM, 512 wide and 16 rows, takes 4.3 us (measured on an H200)"""
+"""minimum time of a product in seconds: a step of an LSTM, 512 wide and 16 rows, takes 4.3 us (measured on an H200)"""
 HOP = 5e-6
 """latency of a collective in seconds, for each doubling of its members"""
 OVERLAP = 0.5
 ACTIVATIONS_SPLIT = 0.5
 USABLE = 0.75
-"""fraction of the memory of a chip: what JAX reserves on a GPU by default, and a margin for errors of the prediction"""
+"""usable fraction of a chip's memory: JAX reserves this much of a GPU by default; the rest is a margin for errors"""
 
 State = Any
 
@@ -77,7 +77,7 @@ class Mesh(NamedTuple):
 
     @property
     def data_parallel_size(self) -> int:
-        """how many parts the rows are split into"""
+        """The number of parts into which the rows are split."""
         return self.data * self.fsdp
 
     @property
@@ -92,31 +92,31 @@ class Held(NamedTuple):
     """Bytes on a device."""
 
     state: int
-    """between steps: parameters, optimizer, average"""
+    """state between steps: parameters, optimizer, average"""
     params: int
-    """of these the parameters"""
+    """parameters"""
     gathered: float
-    """of parameters on other devices of the `fsdp` axis, which are gathered in a step"""
+    """parameters gathered in a step from other devices of the `fsdp` axis"""
     at_once: float
-    """the part of these that is present at one time: one layer of a stack, and everything else"""
+    """gathered parameters that are present at the same time: one layer of a stack, and all parameters outside stacks"""
 
 
 class Prediction(NamedTuple):
     mesh: Mesh
     rows: int
-    """of the global batch"""
+    """rows of the global batch"""
     held: int
     """bytes on a device between steps: parameters, optimizer, average"""
     memory: int
     """total bytes on a device in a step"""
     computing: float
-    """seconds of a step"""
+    """seconds of computation in a step"""
     exchanging: float
     """seconds of communication in a step that do not overlap with computation"""
     tokens: float
-    """a second"""
+    """tokens per second"""
     mfu: float
-    """FLOPs of the products of the model, divided by the peak of the devices"""
+    """model FLOPs utilization: FLOP/s of the products of the model, divided by the peak of the devices"""
 
     @property
     def seconds(self) -> float:
@@ -124,7 +124,7 @@ class Prediction(NamedTuple):
 
 
 class Program:
-    """The training step of an experiment, without any arrays."""
+    """The train step of an experiment, with abstract arrays only."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -132,7 +132,7 @@ class Program:
         self.rules = task.rules
         self.bucket = max(e.data.buckets, key=sum)
         self.step = make_train_step(task.loss(), optimizer(e.train), e.train, e.seed)
-        self.state: State = jax.eval_shape(beginning(task), jax.random.key(0))
+        self.state: State = jax.eval_shape(make_init_fn(task), jax.random.key(0))
         self.logits = task.output_bytes(self.bucket)
         self._held: dict[Mesh, Held] = {}
         self._temporary: dict[int, int] = {}
@@ -144,11 +144,11 @@ class Program:
 
     @property
     def pairs(self) -> int:
-        """Pairs in a batch of the largest bucket, as in training."""
+        """The number of pairs in a batch of the largest bucket, as in training."""
         return batches.Plan(np.array([self.bucket]), [self.bucket], self.experiment.data.tokens, 0).rows[0]
 
     def rows(self, data_parallel_size: int) -> int:
-        """The same, padded to a multiple of devices x micro-batches."""
+        """The number of pairs in a batch, padded to a multiple of devices x micro-batches."""
         parts = data_parallel_size * self.experiment.train.micro_batches
         return -(-self.pairs // parts) * parts
 
@@ -159,7 +159,7 @@ class Program:
     # ----------------------------------------------------------------------------------- memory
 
     def held(self, mesh: Mesh) -> Held:
-        """Raises UserError if the mesh does not divide a dimension that a rule splits."""
+        """The bytes held on a device. Raises UserError if the mesh does not divide a dimension that a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
             state = meshes.with_shardings(self.state, mesh.abstract(), rules)
@@ -175,11 +175,11 @@ class Program:
         return self._held[mesh]
 
     def compile(self, most: int) -> None:
-        """Compiles a step of few rows and one of `most` rows, for their temporary memory on one device."""
+        """Compiles a step of few rows and one of `most` rows, to measure their temporary memory on one device."""
         few = self.experiment.train.micro_batches
         wanted = [rows for rows in (few, max(most, 2 * few)) if rows not in self._temporary]
         step = jax.jit(self.step, donate_argnums=0)
-        # The program is never run: skip the optimisation of machine code, which takes most of the time.
+        # The program is never run: skip the optimization of machine code, which takes most of the time.
         quick = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
         options = compiler_options()
         options = options and options | quick
@@ -193,7 +193,7 @@ class Program:
             self._temporary |= zip(wanted, pool.map(settings.inherit(temporary), wanted))
 
     def memory(self, mesh: Mesh, rows: int) -> int:
-        """Bytes on a device in a step with `rows` rows per device: see above."""
+        """The bytes on a device in a step with `rows` rows per device: see the formula above."""
         points = sorted(self._temporary)
         row = (self._temporary[points[-1]] - self._temporary[points[0]]) / (points[-1] - points[0])
         fixed = max(0.0, self._temporary[points[0]] - row * points[0])
@@ -206,7 +206,7 @@ class Program:
     # ------------------------------------------------------------------------------------- time
 
     def work(self, rows: float) -> Work:
-        """The operations of a step of `rows` rows on one device: traced at two sizes and interpolated linearly."""
+        """The operations of a step of `rows` rows on one device, traced at two sizes and interpolated linearly."""
         if not self._work:
             few = self.experiment.train.micro_batches
             self._work = [(rows, self._traced(rows)) for rows in (2 * few, 3 * few)]
@@ -227,7 +227,7 @@ class Program:
         return count(jax.make_jaxpr(self.step)(self.state, self.batch(rows)), flat)
 
     def computing(self, mesh: Mesh, chip: Chip, rows: float) -> float:
-        """Seconds, with `rows` rows per device."""
+        """Seconds of computation in a step with `rows` rows per device."""
         work, fixed = self.work(rows), self.work(0)
         products = work.kind != Kind.OTHER
         amount = lambda kind: (work.flops * work.times)[work.kind == kind].sum()
@@ -267,7 +267,7 @@ class Program:
         reduced = (work.narrow * work.times)[splits].sum() / 2
         return seconds, over(tensor, 1, 2 * (tensor - 1) / tensor * reduced, work.times[splits].sum() / 2)
 
-    # -------------------------------------------------------------------------------- together
+    # ------------------------------------------------------------------------------ prediction
 
     def predict(self, mesh: Mesh, chip: Chip) -> Prediction:
         rows = self.rows(mesh.data_parallel_size)

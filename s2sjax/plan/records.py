@@ -1,7 +1,7 @@
-"""How far the cost model was off for programs that the TPU compiler has compiled.
+"""Errors of the cost model on programs that the TPU compiler has compiled.
 
-Each compiled train step is a line of a file: of this machine in the folder of the compilation cache, and those of the
-table of docs/pod.md beside this file.
+Each compiled train step is one line of a JSON Lines file: those of this machine are in the compilation cache, those of
+the table in docs/pod.md are next to this module.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class Record(NamedTuple):
     """data, fsdp, tensor"""
     bucket: tuple[int, ...]
     rows: int
-    """of the global batch"""
+    """rows of the global batch"""
     seconds: float
-    """to compile"""
+    """compilation time"""
     held: int
     """bytes of the state on a chip"""
     memory: int
-    """bytes on a chip in a step, by the compiler"""
+    """bytes on a chip in a step, according to the compiler"""
     predicted: int
-    """the same by plan/predict.py"""
+    """bytes on a chip in a step, according to plan/predict.py"""
     flops: float
-    """a chip, by the compiler: the body of a loop once"""
+    """FLOPs per chip, according to the compiler: the body of a loop counts once"""
     products: float
-    """FLOPs of the products of a step on a chip, by plan/work.py: the body of a loop as often as it runs"""
+    """FLOPs of the products of a step on a chip, according to plan/work.py: every iteration of a loop counts"""
     collectives: dict[str, float]
-    """bytes a step on a chip, by kind and axes: {"all-reduce data": 1e6}"""
+    """bytes communicated per step and chip, by kind and axes: {"all-reduce data": 1e6}"""
     versions: str
 
     @property
     def error(self) -> float:
-        """+0.1: the prediction was 10 % above what the compiler needs."""
+        """The relative error of the predicted memory: +0.1 is 10 % above the compiler's figure."""
         return self.predicted / self.memory - 1
 
 
 def keep(path: Path, records: Sequence[Record]) -> None:
-    """Adds to a file. What was compiled before for the same place is replaced."""
+    """Adds records to a file, replacing earlier ones of the same train step."""
     place = lambda each: (each.experiment, each.topology, each.mesh, each.bucket, each.weights, each.dtype)
     kept = {place(each): each for each in (*read(path), *records)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,12 +61,12 @@ def keep(path: Path, records: Sequence[Record]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Lines that another version has written differently are left out: they are a record, and no more."""
+    """Reads the records of a file, except those that another version has written with other fields."""
     found = []
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         try:
             fields: Any = json.loads(line)
-        except ValueError:  # cut short by a kill
+        except ValueError:  # the process that wrote it was killed
             continue
         if isinstance(fields, dict) and fields.keys() == set(Record._fields):
             fields |= {"mesh": tuple(fields["mesh"]), "bucket": tuple(fields["bucket"])}
@@ -75,7 +75,7 @@ def read(path: Path) -> list[Record]:
 
 
 def describe(own: Sequence[Record], table: Sequence[Record], experiment: str) -> list[str]:
-    """How far the predicted memory was off: of this experiment, one line a program; of all others together."""
+    """Lines on the errors of the predicted memory: one per program of this experiment, and one for all others."""
     mine = [each for each in own if each.experiment == experiment]
     others = [each for each in (*own, *table) if each not in mine]
     lines = [

@@ -1,4 +1,4 @@
-"""All meshes of N devices side by side, and the recommended one."""
+"""Compares all meshes of N devices, and recommends one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from s2sjax.tasks.task import Task, task_of
 LINES = 8
 """number of meshes shown"""
 WIDEST = 16
-"""the largest tensor axis: beyond a few chips its communication costs more than it saves"""
+"""largest size of the tensor axis: on more chips, communication costs more than it saves"""
 TIE = 0.95
-"""fraction of the fastest: smaller differences are within the error of a prediction"""
+"""fraction of the highest throughput above which meshes count as equally fast: the error of a prediction is larger"""
 GIB = 2**30
 
 
@@ -29,9 +29,10 @@ def plan(
     command: str = "s2sjax train FILE",
     cache: Path | None = None,
 ) -> str:
-    """The report. With `sizes`, those of the vocabularies, no data is read.
+    """The text of the report.
 
-    cache: the folder with the record of what was compiled on this machine.
+    sizes: sizes of the source and target vocabularies; if given, no data is read.
+    cache: folder with the records of the programs compiled on this machine.
     """
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
@@ -62,7 +63,7 @@ def plan(
 
 
 def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | None) -> Task:
-    """With its assets: learned from the data, or assumed from the sizes of the vocabularies."""
+    """The task with its assets: learned from the data, or assumed from the sizes of the vocabularies."""
     task = task_of(experiment)
     if sizes is not None:
         return task.replace(assets=task.assumed_assets(sizes))
@@ -111,7 +112,7 @@ def fits(prediction: Prediction, chip: chips.Chip) -> bool:
     return prediction.memory <= USABLE * chip.memory
 
 
-# ----------------------------------------------------------------------------------- in words
+# ------------------------------------------------------------------------------ the report
 
 
 def _shape(mesh: Mesh) -> str:

@@ -1,7 +1,7 @@
-"""Slices of TPU pods: their names, their shapes, and their devices, which can be compiled for without being there.
+"""Slices of TPU pods: their names, shapes, and devices, for which programs can be compiled without having them.
 
-A slice is a torus of chips. Google Cloud names it by its chip and a number: v6e-16 has 16 chips, v4-16 has 8 chips with
-two cores each, which JAX uses as one device. The compiler names it by its chip and its shape: v6e:4x4.
+A slice is a torus of chips. Google Cloud names it by its chip and a number: v6e-16 has 16 chips; v4-16 has 8 chips of
+two cores each, and each chip is one JAX device. The compiler names it by its chip and its shape: v6e:4x4.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", 
 # cloud.google.com/tpu/docs/v4, v5e, v5p, v6e
 SHAPES = {"v4": DEEP, "v5e": FLAT, "v5p": DEEP, "v6e": FLAT}
 TYPES = {"v4": ("v4", 2), "v5e": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
-"""the first part of a name of Google Cloud, and what a chip counts in the second"""
+"""first part of the name at Google Cloud, and the factor from chips to the number in it"""
 
 
 class Slice(NamedTuple):
@@ -39,12 +39,12 @@ class Slice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """chips, which are devices of JAX"""
+        """The number of chips, each of which is a JAX device."""
         return math.prod(map(int, self.shape.split("x")))
 
     @property
     def type(self) -> str:
-        """the name at Google Cloud: v5e:4x4 is v5litepod-16"""
+        """The name at Google Cloud: v5e:4x4 is v5litepod-16."""
         first, counted = TYPES[self.chip]
         return f"{first}-{self.size * counted}"
 
@@ -53,7 +53,7 @@ SLICES = [Slice(chip, shape) for chip, shapes in SHAPES.items() for shape in sha
 
 
 def find(name: str) -> Slice:
-    """v6e:4x4 and v6e-16 are the same slice."""
+    """Finds a slice by either name: v6e:4x4 and v6e-16 are the same slice."""
     known = {key.lower(): each for each in SLICES for key in (each.name, each.type)}
     if name.lower() not in known:
         meant = known[nearest(name.lower(), list(known))]
@@ -63,22 +63,20 @@ def find(name: str) -> Slice:
 
 
 def missing() -> str:
-    """Why nothing can be compiled for TPUs here, and the remedy; "" if it can."""
+    """Why programs cannot be compiled for TPUs here, and the remedy; "" if they can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         here = f"{platform.system()} on {platform.machine()}"
-        return (
-            f"the TPU compiler, libtpu, runs on x86-64 Linux and not here ({here}): use such a machine, without a TPU"
-        )
+        return f"the TPU compiler, libtpu, runs on x86-64 Linux, not on {here}: use such a machine; it needs no TPU"
     if importlib.util.find_spec("libtpu") is None:
         return 'the TPU compiler, libtpu, is not installed: pip install -e ".[tpu]", which needs no TPU'
     return ""
 
 
 def devices(of: Slice) -> list[jax.Device]:
-    """The devices of a slice, to compile for. Raises UserError where there is no compiler for them."""
+    """The devices of a slice, as compilation targets. Raises UserError if the TPU compiler is not available."""
     if why := missing():
         raise UserError(why)
-    # libtpu asks Google Cloud which TPU this is, unless it is told; several processes may use it, as there is none.
+    # Otherwise libtpu asks Google Cloud which TPU this is. Several processes may load it because there is no TPU.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", of.type)
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

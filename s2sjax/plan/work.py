@@ -1,8 +1,8 @@
-"""The operations of a program, counted in its jaxpr: FLOPs and bytes, each as often as it is executed.
+"""Counts the FLOPs and bytes of a program in its jaxpr, including every iteration of its loops.
 
-XLA's cost analysis counts the body of a loop once, whatever its length; here a Transformer is a scan over layers and a
-recurrent model a scan over time. The jaxpr knows the lengths. For a program without loops both count the same FLOPs
-(a test).
+XLA's cost analysis counts the body of a loop once, whatever its length. But a Transformer is a scan over layers, and a
+recurrent model a scan over time, whose lengths the jaxpr contains. For a program without loops both count the same
+FLOPs (tested).
 
     x [4, 8] @ w [8, 2] in a scan of 3    ->  3 times 2 * 4 * 8 * 2 FLOPs
 """
@@ -21,13 +21,13 @@ from jax.interpreters import partial_eval
 
 class Kind(enum.IntEnum):
     OTHER = 0
-    """anything but a product: limited by memory bandwidth"""
+    """operation other than a product: limited by memory bandwidth"""
     WHOLE = 1
-    """a product with a matrix that no rule splits: every device of the `tensor` axis computes all of it"""
+    """product with a matrix that no rule splits: every device of the `tensor` axis computes all of it"""
     SPLIT = 2
-    """a product with a matrix that a rule splits"""
+    """product with a matrix that a rule splits"""
     HEADS = 3
-    """a product of two activations per head: split with the heads"""
+    """product of two activations per head: split with the heads"""
     GRADIENT = 4
     """any other product of two activations, usually the gradient of a matrix: split like the matrices"""
 
@@ -37,18 +37,19 @@ class Work(NamedTuple):
 
     kind: np.ndarray
     times: np.ndarray
+    """number of executions"""
     flops: np.ndarray
-    """of products, per execution"""
+    """FLOPs per execution; 0 for operations other than products"""
     bytes: np.ndarray
-    """read and written by products; written by other operations"""
+    """bytes read and written by a product, or written by another operation"""
     narrow: np.ndarray
-    """of products: bytes of the smaller activation, input or output"""
+    """bytes of the smaller activation, input or output, of a product"""
     float32: np.ndarray
-    """whether a product multiplies in 4 bytes"""
+    """whether a product has inputs of at least 4 bytes"""
 
     @property
     def products(self) -> float:
-        """Total FLOPs of the products."""
+        """The total FLOPs of the products."""
         return float((self.flops * self.times).sum())
 
 
@@ -60,7 +61,7 @@ VIEWS = {
 
 
 def count(program: Any, split: Sequence[bool | None]) -> Work:
-    """Of a closed jaxpr. `split` per input: True for a matrix that a rule splits, False for another, else None."""
+    """Counts a closed jaxpr. `split`, per input: True for a matrix that a rule splits, False for another, else None."""
     # Remove dead code, as XLA does.
     needed, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
     kind, times, flops, size, narrow, float32 = map(np.array, zip(*_walk(needed, split, 1, [])))
@@ -68,9 +69,9 @@ def count(program: Any, split: Sequence[bool | None]) -> Work:
 
 
 def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> Iterator[tuple]:
-    """Yields the operations, and appends to `out` for each output what `split` is for the inputs."""
+    """Yields the operations, and appends to `out` one value for each output, with the meaning of `split`."""
     known = {var: owner for var, owner in zip(jaxpr.invars, split) if owner is not None}
-    owner = lambda atom: None if hasattr(atom, "val") else known.get(atom)  # a literal has a value and is not a matrix
+    owner = lambda atom: None if hasattr(atom, "val") else known.get(atom)  # only literals have a value
     for equation in jaxpr.eqns:
         name, owners = equation.primitive.name, [owner(atom) for atom in equation.invars]
         inner = _inner(equation)
@@ -85,7 +86,7 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
             found = []
         elif name in VIEWS:
             found = owners[:1]
-        else:  # computed from parameters only, such as a normalised matrix: a parameter too
+        else:  # computed only from parameters, such as a normalized matrix: counts as a parameter
             given = [owner(atom) for atom in equation.invars if not hasattr(atom, "val")]
             made = bool(given) and all(one is not None for one in given)
             found = [any(given)] * len(equation.outvars) if made else []
@@ -96,7 +97,7 @@ def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> It
 
 
 def _inner(equation: Any) -> Any:
-    """The jaxpr of a loop, a call or the larger branch of a condition; None for a plain operation."""
+    """The jaxpr of a loop, a call or the largest branch of a `cond`; None for any other operation."""
     if equation.primitive.name == "cond":
         return max((branch.jaxpr for branch in equation.params["branches"]), key=lambda jaxpr: len(jaxpr.eqns))
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "body_jaxpr"):
@@ -123,7 +124,7 @@ def _product(equation: Any, owners: Sequence[bool | None], times: int) -> tuple:
 
 
 def _is_index(atom: Any) -> bool:
-    """Indices, masks and the random bits of dropout are computed where they are used: nothing is written."""
+    """Whether an array holds indices, masks or random bits, which are computed where they are used, not written."""
     return not jnp.issubdtype(getattr(atom.aval, "dtype", jnp.float32), jnp.inexact)
 
 

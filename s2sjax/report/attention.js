@@ -1,9 +1,9 @@
-// Attention: point at a word, or move to it with the arrow keys, to see its weights.
+// Attention: shows the weights of the word under the pointer or with the focus. Arrow keys move the focus.
 // view: { source, target, layers, heads, weights }, weights [layers, heads, target, source] as bytes in base64.
 
 const MOST_CELLS = 6000;
 
-// The weights [target][source] of a layer and a head, from 0 to 1; "mean" is the mean of all.
+// The weights [target][source] of a layer and a head, from 0 to 1. "mean" averages over all layers or heads.
 function weightsOf(view, layer, head) {
   const bytes = Uint8Array.from(atob(view.weights), (letter) => letter.charCodeAt(0));
   const [T, S] = [view.target.length, view.source.length];

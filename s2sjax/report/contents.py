@@ -1,4 +1,4 @@
-"""What the report says, as plain values. Where something does not apply, a line says why."""
+"""The contents of the report, as plain values. If a part does not apply, a line says why."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from s2sjax.tasks.task import source_vocabulary
 from s2sjax.training.progress import METRICS
 
 MOST_POINTS = 600
-"""of a curve"""
+"""maximal number of points of a curve"""
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 class Limits(NamedTuple):
-    """How much of the report needs the model, and how many examples get it."""
+    """Limits on the parts of the report that are costly to compute."""
 
     attention: int = 10_000
+    """maximal number of examples with attention"""
     heads: int = 50
-    """examples with the attention of each layer and head"""
+    """maximal number of examples with the attention of each layer and head"""
     trees: int = 12
+    """maximal number of examples with a search tree"""
     resamples: int = 1000
+    """number of bootstrap resamples of a comparison"""
 
 
 def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
-    """Everything that the page shows."""
+    """Collects the values that the page shows."""
     base = next((subject for subject in subjects if subject.evaluation), subjects[0])
     compared = {number: _compared(base, subject, limits.resamples) for number, subject in enumerate(subjects)}
     numbers = [number for number, found in compared.items() if "why" not in found]
@@ -51,7 +54,7 @@ def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
         "comparisons": {str(number): found for number, found in compared.items() if subjects[number] is not base},
         "shown": numbers,
         "examples": None,
-        "lengths": {"why": "there is no evaluation to take the outputs from"},
+        "lengths": {"why": "there are no outputs: no run has been evaluated"},
     }
     if shown:
         values |= {"examples": _examples(shown), "lengths": _lengths(shown)}
@@ -94,7 +97,7 @@ def _formatted(result: dict[str, Any]) -> str:
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:
-    """Each has a panel, whether it is of dev, and its points [step, value]; none before the first line is logged."""
+    """The learning curves, each with its panel, whether it is of dev, and points [step, value]; [] without a log."""
     if not (run.folder / METRICS).is_file():
         return []
     found = []
@@ -106,13 +109,13 @@ def _curves(run: Run) -> list[dict[str, Any]]:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> list[list[float]]:
-    """At most MOST_POINTS of them, evenly spread, with the first and the last."""
+    """At most MOST_POINTS evenly spaced points, including the first and the last."""
     places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int).tolist()))
     return [[points[place][0], float(f"{points[place][1]:.6g}")] for place in places]
 
 
 def speed(log: Path) -> list[list[str]]:
-    """[what, how much] of time and memory, from metrics.jsonl."""
+    """Time and memory, from metrics.jsonl, as [name, value] pairs."""
     if not log.is_file():
         return []
     logged = {name: [value for _, value in points] for name, points in curves.read(log).items()}
@@ -133,7 +136,7 @@ def speed(log: Path) -> list[list[str]]:
 
 
 def duration(seconds: float) -> str:
-    """5.2 s, 3 min 20 s, 2 h 5 min"""
+    """Formats a duration: 5.2 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60) if seconds >= 3600 else int(seconds // 60)
@@ -141,12 +144,12 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """2.5 MB"""
+    """Formats a number of bytes: 2.5 MB."""
     return next((f"{count / unit:.3g} {name}" for unit, name in UNITS if count >= unit), f"{count:.0f} B")
 
 
 def fields(subjects: Sequence[Subject]) -> list[list[Any]]:
-    """[name, value of each run] of every field of the experiments; None where a run has no such field."""
+    """[name, value in each run] for every field of the experiments; None if a run has no such field."""
     pages = [folder.flat(config.to_json(subject.run.trained)) for subject in subjects]
     names = list(dict.fromkeys(name for page in pages for name in page))
     shown = lambda page, name: json.dumps(page[name], ensure_ascii=False) if name in page else None
@@ -157,7 +160,7 @@ def fields(subjects: Sequence[Subject]) -> list[list[Any]]:
 
 
 def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]:
-    """How a run compares with another one; {"why": ...} if its outputs cannot stand beside those of the other."""
+    """Compares a run with the base run; {"why": ...} if they cannot be compared."""
     if base.evaluation is None or subject.evaluation is None:
         return {"why": f"{subject.label}: {subject.missing}"}
     if subject is base:
@@ -168,7 +171,7 @@ def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]
         return {"why": str(error)}
     count = len(base.evaluation.outputs)
     notes = [f"{comparison.DIFFERENT}: {found.differing}"] if found.differing else []
-    notes += [f"{found.first[name].label} is not tested: it is no sum over examples" for name in found.untested]
+    notes += [f"{found.first[name].label} is not tested: it is not a sum over examples" for name in found.untested]
     if count < comparison.FEW:
         notes.append(f"p is not reliable on {count} examples: evaluate more")
     return {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
@@ -179,7 +182,7 @@ def _evaluations(shown: Sequence[Subject]) -> list[Evaluation]:
 
 
 def _examples(shown: Sequence[Subject]) -> dict[str, Any]:
-    """The outputs of evaluations of the same examples, one list entry for each example."""
+    """The outputs of evaluations of the same examples, as lists with an entry for each example."""
     every = _evaluations(shown)
     metric = examples.metric_of(every[0])
     aligned = [examples.alignments(one.outputs) for one in every]
@@ -196,7 +199,7 @@ def _examples(shown: Sequence[Subject]) -> dict[str, Any]:
         "scores": [examples.scores(one, metric) for one in every],
         "words": examples.unit_of(texts).by_words,
         "edits": aligned,
-        "unaligned": "" if aligned[0] else "no edit alignments: an output is a single label or number here",
+        "unaligned": "" if aligned[0] else "no edit alignments: each output is a single label or number",
     }
 
 
@@ -208,7 +211,7 @@ def _lengths(shown: Sequence[Subject]) -> dict[str, Any]:
             "why": f"quality by source length: the sources of {type(shown[0].run.experiment).__name__} are not text"
         }
     if metric is None:
-        return {"why": "quality by source length: no metric here has a score for each example"}
+        return {"why": "quality by source length: no metric has a score for each example"}
     unit, buckets = examples.by_length(every, metric)
     result = every[0][metric]
     return {
@@ -221,7 +224,7 @@ def _lengths(shown: Sequence[Subject]) -> dict[str, Any]:
 
 
 def chosen(scores: Sequence[float | None], higher: bool, count: int) -> list[int]:
-    """The numbers of `count` examples: a quarter the worst, a quarter the best, the others spread evenly."""
+    """Chooses `count` examples: a quarter are the worst, a quarter the best, the others evenly spaced."""
     total = len(scores)
     if count >= total:
         return list(range(total))
@@ -234,7 +237,7 @@ def chosen(scores: Sequence[float | None], higher: bool, count: int) -> list[int
 
 
 def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limits: Limits) -> dict[str, Any]:
-    """{"attention": {row: view}, "trees": {row: view}, "why": [lines on what is left out]}"""
+    """{"attention": {row: view}, "trees": {row: view}, "why": [reasons for what is left out]}."""
     found: dict[str, Any] = {"attention": {}, "trees": {}, "why": []}
     one, task = subject.evaluation, subject.run.task
     assert one is not None
@@ -253,10 +256,11 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
         others = sorted({*chosen(scores, higher, limits.attention)} - {*detailed})
         for rows, heads in ((detailed, True), (others, False)):
             ids = [translator.target.encode(texts[row]) for row in rows]
-            maps = views.attention(translator, params, [sources[row] for row in rows], ids, heads) if rows else []
+            lines = [sources[row] for row in rows]
+            maps = views.attention(translator, params, lines, ids, heads=heads) if rows else []
             found["attention"] |= {str(row): view for row, view in zip(rows, maps) if view}
     if not views.has_trees(translator):
-        found["why"].append("no search trees: only beam search with search.beam above 1 has one")
+        found["why"].append("no search trees: they require beam search, search.beam > 1")
     else:
         for row in chosen(scores, higher, limits.trees):
             if view := views.tree(translator, params, sources[row]):
@@ -265,22 +269,22 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
 
 
 def _no_model(subject: Subject) -> str:
-    """Why the model that made the outputs cannot be asked again; "" if it can."""
+    """The reason why the model that made the outputs cannot be used; "" if it can."""
     one, run = subject.evaluation, subject.run
     assert one is not None
     if not run.task.generates_text:
         return f"{type(run.experiment).__name__} does not translate text"
     if one.page["ensemble"]:
-        return "the outputs are those of an ensemble"
+        return "the outputs were made by an ensemble"
     if not folder.has_checkpoint(run.folder):
         return "the run has no checkpoint"
     if "search" not in one.page:
-        return f"{one.path} does not say how they were searched"
+        return f"{one.path} does not record its search settings"
     try:
         config.from_json(one.page["search"])
         step = run.params(one.page["average"], run.mesh())[1]
     except (UserError, TypeError) as error:
         return str(error)
     if step != one.page["step"]:
-        return f"the outputs are those of step {one.page['step']}, and the best checkpoint is now that of step {step}"
+        return f"the outputs were made at step {one.page['step']}, but the best checkpoint is now that of step {step}"
     return ""

@@ -1,8 +1,8 @@
-// Learning curves: one chart for each metric. The arrow keys, or a pointer, move a cursor over the steps.
+// Learning curves: a chart for each metric. The arrow keys or the pointer move a cursor over the steps.
 
 const CHART = { width: 460, height: 210, left: 54, right: 14, top: 12, bottom: 28 };
 
-// Round numbers from low to high, about `count` of them.
+// About `count` round numbers from low to high.
 function ticks(low, high, count) {
   const rough = (high - low || Math.abs(high) || 1) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -74,11 +74,11 @@ function learningCurves(runs) {
     if (!panels.has(curve.panel)) panels.set(curve.panel, []);
     panels.get(curve.panel).push({ label, run: number, dev: curve.dev, points });
   }));
-  if (!panels.size) return [note("nothing is logged yet: no learning curves")];
+  if (!panels.size) return [note("no learning curves: nothing has been logged yet")];
   const several = runs.length > 1;
   const names = [...panels.keys()].sort((a, b) => b.includes("loss") - a.includes("loss"));
   const key = several
-    ? [...runs.map((run, number) => [`run${number % 6}`, run.label]), ["dev", "dev is dashed"]]
+    ? [...runs.map((run, number) => [`run${number % 6}`, run.label]), ["dev", "dev (dashed)"]]
     : [["run0", "training"], ["run1", "dev"]];
   return [
     element("ul", { class: "key" }, key.map(([kind, text]) => element("li", { class: kind }, data(text)))),

@@ -1,4 +1,4 @@
-// Elements from plain values. Text is only ever added as text nodes, so markup in data stays text.
+// Builds elements from plain values. Text is added only as text nodes, so markup in data is never interpreted.
 
 function element(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
@@ -8,7 +8,7 @@ function drawn(name, attributes, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-// on...: a listener; css: properties of its style; true: an attribute without a value; false or null: none.
+// Keys: on... is a listener, css an object of style properties. Values: true is an empty attribute, false or null none.
 function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
@@ -21,7 +21,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-// Text from data: its direction is its own.
+// Text from data, with its own writing direction.
 function data(text, attributes) {
   return element("bdi", attributes, text);
 }
@@ -34,7 +34,7 @@ function note(text) {
   return element("p", { class: "note" }, text);
 }
 
-// A wide table scrolls by itself, with the keyboard too.
+// A table that scrolls if it is wide, also with the keyboard.
 function table(label, head, rows) {
   const cells = (name, row) => row.map((cell) => (cell instanceof Node && cell.matches("td, th") ? cell : element(name, {}, cell)));
   return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
@@ -49,7 +49,7 @@ function select(label, options, onchange) {
   return element("label", {}, `${label} `, menu);
 }
 
-// One stop of the tab key for a row of items; the arrow keys move within it. step(item, key) -> the next item.
+// Makes a row of items one tab stop, in which arrow keys move the focus. step(index, key) -> the next index.
 function arrowKeys(container, items, step) {
   items.forEach((item, place) => item.setAttribute("tabindex", place ? -1 : 0));
   container.addEventListener("keydown", (event) => {

@@ -17,13 +17,13 @@ from s2sjax.evaluate.metrics import Result
 from s2sjax.evaluations import Evaluation
 
 LONGEST = 40_000
-"""cells of an edit distance: longer pairs are not aligned"""
+"""maximal number of cells of an edit distance: longer pairs are not aligned"""
 BUCKETS = 6
 MARKS = {"match": "m", "substitute": "s", "insert": "i", "delete": "d"}
 
 
 class Unit(NamedTuple):
-    """What texts are made of here: words, or characters where no text has a blank."""
+    """The unit into which texts are split: words, or characters if no text contains a space."""
 
     name: str
     by_words: bool
@@ -33,23 +33,24 @@ class Unit(NamedTuple):
 
 
 def unit_of(texts: Sequence[str]) -> Unit:
+    """Chooses the unit of texts."""
     by_words = any(len(text.split()) > 1 for text in texts)
     return Unit("words" if by_words else "characters", by_words)
 
 
 def clean(text: str) -> str:
-    """As error rates compare it: an accent may be written as one code point or as two."""
+    """Normalizes a text as error rates do: an accent may be written as one code point or as two."""
     return normalized(str(text), "nfc")
 
 
 def metric_of(evaluation: Evaluation) -> str | None:
-    """The first metric that has a score for each example."""
+    """The first metric that has a score for each example, or None."""
     names = (name for name in evaluation.results if comparison.has_example_scores(evaluation, name))
     return next(names, None)
 
 
 def scores(evaluation: Evaluation, metric: str | None) -> list[float | None]:
-    """Of each example alone, by the metric; None where it is not a number."""
+    """The score of each example by the metric; None if it is not finite."""
     if metric is None:
         return [None] * len(evaluation.outputs)
     found = comparison.example_scores(evaluation, metric)
@@ -57,10 +58,10 @@ def scores(evaluation: Evaluation, metric: str | None) -> list[float | None]:
 
 
 def alignments(outputs: Sequence[dict[str, Any]]) -> list[tuple[int, str] | None] | None:
-    """(which reference, its edits) of each output: the closest reference, the edits that turn it into the output.
+    """Aligns each output with its closest reference: (index of the reference, edits that turn it into the output).
 
     Edits are letters: m match, s substitute, i insert, d delete. None for an example that has no reference or is too
-    long; None for all if every text is a single word, such as a label.
+    long; None instead of a list if every text is a label or a number.
     """
     texts = [clean(text) for row in outputs for text in (row["hypothesis"], *row["references"])]
     references = [clean(text) for row in outputs for text in row["references"]]
@@ -71,7 +72,7 @@ def alignments(outputs: Sequence[dict[str, Any]]) -> list[tuple[int, str] | None
 
 
 def _are_strings(texts: Sequence[str]) -> bool:
-    """Whether texts without blanks are strings of characters, rather than numbers or one of a few labels."""
+    """Whether texts without spaces are strings of characters, rather than numbers or a few labels."""
     return len(set(texts)) > len(texts) // 10 and not all(_is_number(text) for text in texts)
 
 
@@ -97,17 +98,19 @@ def _align(unit: Unit, row: dict[str, Any]) -> tuple[int, str] | None:
 
 
 class Bucket(NamedTuple):
+    """The examples whose source length is from `low` to `high`."""
+
     low: int
     high: int
     examples: int
     values: list[float | None]
-    """of each evaluation"""
+    """score of each evaluation"""
 
 
 def by_length(evaluations: Sequence[Evaluation], metric: str) -> tuple[str, list[Bucket]]:
-    """(the unit of lengths, the metric of the examples whose source length is from low to high)
+    """Scores evaluations of the same examples by source length. Returns (unit of the lengths, buckets).
 
-    The evaluations are of the same examples. A bucket is scored as a corpus of its own.
+    Each bucket is scored as a separate corpus.
     """
     sources = [clean(row["source"]) for row in evaluations[0].outputs]
     unit = unit_of(sources)
@@ -123,12 +126,12 @@ def by_length(evaluations: Sequence[Evaluation], metric: str) -> tuple[str, list
 
 
 def _bounds(lengths: Sequence[int]) -> list[int]:
-    """Upper bounds of at most BUCKETS buckets with about equally many examples."""
+    """Upper bounds of at most BUCKETS buckets with about the same number of examples."""
     return sorted({int(bound) for bound in np.quantile(lengths, np.arange(1, BUCKETS + 1) / BUCKETS, method="higher")})
 
 
 def _scored(evaluation: Evaluation, metric: str, lengths: Sequence[int], bounds: Sequence[int]) -> dict[int, float]:
-    """The metric of each bucket, by its upper bound."""
+    """The score of each bucket, by its upper bound."""
     rows = evaluation.outputs
     if all(metric in row["terms"] for row in rows):
         terms = np.array([row["terms"][metric] for row in rows], np.float64)  # [N, 2]

@@ -1,4 +1,4 @@
-// Live input: the output, the n-best list, the attention and the search tree follow what is typed.
+// Live input: updates the output, the n-best list, the attention and the search tree as the user types.
 
 function showLive() {
   const about = values();
@@ -61,7 +61,7 @@ async function post(path, request, signal, wait) {
 }
 
 function base64(file, most) {
-  if (file.size > most) throw new Error(`the file has ${file.size} bytes: at most ${most}`);
+  if (file.size > most) throw new Error(`the file has ${file.size} bytes: choose one of at most ${most} bytes`);
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));

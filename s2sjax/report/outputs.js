@@ -1,14 +1,14 @@
-// The outputs, a page at a time: sorted by quality, searched, each with its edits, attention and search tree.
+// The outputs, in pages that can be sorted and searched; each with its edits, attention and search tree.
 
 const PAGE = 25;
-// What separates words for Python's str.split.
+// The separators of Python's str.split.
 const BLANKS = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/;
 
 function tokens(text, byWords) {
   return byWords ? text.split(BLANKS).filter((word) => word) : [...text];
 }
 
-// The output with its edits: what is missing is struck out, what is new is underlined.
+// The output with its edits: deletions are struck out, insertions underlined.
 function edited(reference, output, marks, byWords) {
   const [left, right] = [tokens(reference, byWords), tokens(output, byWords)];
   const gap = byWords ? " " : "";
@@ -67,7 +67,7 @@ function outputsView(examples) {
   if (several && examples.metric) by.push(["gain", `most improved by ${examples.labels[1]}`], ["loss", `most worsened by ${examples.labels[1]}`]);
   let typed;
   const menus = element("div", { class: "controls" },
-    select("order", [...by, ["corpus", "as in the corpus"], ["long", "longest source first"], ["short", "shortest source first"]],
+    select("order", [...by, ["corpus", "corpus order"], ["long", "longest source first"], ["short", "shortest source first"]],
       (value) => { state.sort = value; search(); }),
     select("show", shows, (value) => { state.show = value; search(); }),
     element("label", {}, "find ", element("input", { type: "search", oninput: (event) => {
@@ -95,7 +95,7 @@ function exampleItem(examples, row) {
     examples.views.map((views, run) => exampleViews(examples, views, run, row)));
 }
 
-// Drawn when opened: a page of them costs nothing before.
+// Drawn only when opened, to keep pages fast.
 function exampleViews(examples, views, run, row) {
   const of = () => (examples.labels.length > 1 ? [" of ", data(examples.labels[run])] : []);
   const kinds = [["attention", "attention", attentionView], ["trees", "search tree", treeView]];

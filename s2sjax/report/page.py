@@ -1,8 +1,8 @@
-"""One HTML file: the values, and the program that shows them.
+"""The HTML file: the values and the program that shows them.
 
-Values are JSON inside a script element that no browser runs. `<`, `>` and `&` are written as escapes, so nothing in
-them can end the element, and the program shows text as text only. A content security policy names the program by its
-hash: the browser runs nothing else, and the page connects to nothing but, for live input, its own server.
+Values are JSON in a script element that browsers do not execute. `<`, `>` and `&` are escaped, so values cannot end the
+element, and the program inserts text only as text. A content security policy with the hash of the program prevents the
+browser from executing anything else. The page makes no requests, except for live input to its own server.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def escaped_json(value: Any) -> str:
-    """JSON that can stand in a script element. Lone surrogates, which UTF-8 cannot write, are escaped too."""
+    """JSON that is safe in a script element. Lone surrogates, which UTF-8 cannot encode, are escaped too."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _ESCAPED.sub(lambda found: _UNSAFE.get(found[0], f"\\u{ord(found[0]):04x}"), text)
 
 
 def render(title: str, values: Any, scripts: tuple[str, ...]) -> str:
-    """The page."""
+    """The HTML of the page."""
     style, script = _file(STYLE), program(scripts)
     return f"""<!doctype html>
 <html lang="en">
@@ -43,7 +43,7 @@ def render(title: str, values: Any, scripts: tuple[str, ...]) -> str:
 <style>{style}</style>
 </head>
 <body>
-<noscript>This page is drawn by a program in it: allow JavaScript to see it.</noscript>
+<noscript>This page requires JavaScript.</noscript>
 <main id="page"></main>
 <script type="application/json" id="values">{escaped_json(values)}</script>
 <script>{script}</script>
@@ -53,11 +53,12 @@ def render(title: str, values: Any, scripts: tuple[str, ...]) -> str:
 
 
 def program(scripts: tuple[str, ...]) -> str:
+    """The scripts as one program."""
     return '"use strict";\n' + "\n".join(map(_file, scripts))
 
 
 def policy(scripts: tuple[str, ...]) -> str:
-    """What the browser may do: this style, this program, and for live input requests to the page's own server."""
+    """The content security policy: allows this style, this program, and for live input requests to its own server."""
     live = " connect-src 'self';" if scripts == LIVE else ""
     return (
         f"default-src 'none'; style-src {_hash(_file(STYLE))}; script-src {_hash(program(scripts))}; img-src data:;"

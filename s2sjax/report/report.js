@@ -1,4 +1,4 @@
-// The report: its sections, from the values in the page.
+// The report: builds its sections from the values in the page.
 
 function scoresTable(runs) {
   const signed = runs.some((run) => run.scores.some((score) => score.signature));
@@ -22,7 +22,7 @@ function comparisons(report) {
       metric, ...[a, b, difference, p].map((cell) => element("td", { class: "number" }, cell)),
       verdict.replace(/^A is/, `${base.label} is`).replace(/^B is/, `${run.label} is`)]);
     return [title, table("significance", ["metric", data(base.label), data(run.label), "difference", "p", "at p < 0.05"], rows),
-      note(`paired bootstrap resampling, ${short(found.resamples)} resamples; ± is half of the interval that contains 95% of them`),
+      note(`paired bootstrap resampling, ${short(found.resamples)} resamples; ± is half the width of the 95% confidence interval`),
       ...found.notes.map(note)];
   }).flat();
 }
@@ -38,7 +38,7 @@ function lengthTable(lengths, shown) {
     ...bucket.values.map(bar)]);
   const head = [`source length (${lengths.unit})`, "examples", ...lengths.labels.map((label) => (
     lengths.labels.length > 1 ? data(`${lengths.metric} of ${label}`) : lengths.metric))];
-  return [table("quality by source length", head, rows), note(`${lengths.higher ? "higher" : "lower"} is better; each row is scored as a corpus of its own`)];
+  return [table("quality by source length", head, rows), note(`${lengths.higher ? "higher" : "lower"} is better; each row is scored as a separate corpus`)];
 }
 
 function configuration(report) {
@@ -63,17 +63,17 @@ function configuration(report) {
 
 function speedTable(runs) {
   const names = [...new Set(runs.flatMap((run) => run.speed.map((row) => row[0])))];
-  if (!names.length) return [note("nothing is logged yet")];
+  if (!names.length) return [note("nothing has been logged yet")];
   const value = (run, name) => (run.speed.find((row) => row[0] === name) || ["", "–"])[1];
-  const memory = names.some((name) => name.startsWith("memory")) ? null : note("memory is not logged: the backend does not report it, or the run is older than this report");
+  const memory = names.some((name) => name.startsWith("memory")) ? null : note("memory was not logged: the backend does not report it, or an older version of s2sjax trained the run");
   return [table("speed and memory", ["", ...runs.map((run) => data(run.label))],
     names.map((name) => [name, ...runs.map((run) => element("td", { class: "number" }, value(run, name)))])), memory];
 }
 
 function outputsSection(examples, shown) {
-  if (!examples) return [note("there is no evaluation to take the outputs from")];
+  if (!examples) return [note("there are no outputs: no run has been evaluated")];
   const left = examples.views.flatMap((views, run) => views.why.map((why) => `${examples.labels.length > 1 ? `${examples.labels[run]}: ` : ""}${why}`));
-  const legend = element("p", { class: "note" }, element("del", {}, "struck out"), " is in the reference only, ", element("ins", {}, "underlined"), " in the output only");
+  const legend = element("p", { class: "note" }, element("del", {}, "struck out"), ": in the reference only; ", element("ins", {}, "underlined"), ": in the output only");
   return [examples.unaligned ? note(examples.unaligned) : legend, ...left.map(note), ...outputsView({ ...examples, shown })];
 }
 

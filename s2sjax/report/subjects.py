@@ -1,4 +1,4 @@
-"""Which evaluation of each run is reported: one that exists. A report evaluates nothing."""
+"""The runs of a report, with an existing evaluation of each. A report does not evaluate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from s2sjax.run import Run
 
 
 class Subject(NamedTuple):
+    """A run in a report."""
+
     label: str
-    """a name that no other subject of the report has"""
+    """unique name in the report"""
     run: Run
     evaluation: Evaluation | None
     missing: str
-    """why there is no evaluation"""
+    """reason why there is no evaluation, or empty"""
 
 
 def open_all(paths: Sequence[str | Path], split: str | None) -> list[Subject]:
-    """paths: run folders, or their evaluations, RUN/evaluations/NAME. split: by default one that was evaluated."""
+    """Opens runs, or evaluations RUN/evaluations/NAME. split: by default the one that most runs have evaluated."""
     folders = [config.local_path(path) for path in paths]
     stored = [evaluations.read(path) if (path / evaluations.RESULTS).is_file() else None for path in folders]
     splits = {one.split for one in stored if one} | ({split} if split else set())
     if len(splits) > 1:
-        raise UserError(f"a report is about one split, and these are {' and '.join(sorted(splits))}: choose one")
+        raise UserError(f"a report shows one split, but {' and '.join(sorted(splits))} were given: choose one split")
     split = next(iter(splits), None)
     load = cache(run.load)  # two evaluations of one run share its parameters and programs
     opened = [load(one.run if one else path) for path, one in zip(folders, stored)]
@@ -41,13 +43,13 @@ def open_all(paths: Sequence[str | Path], split: str | None) -> list[Subject]:
 
 
 def _common(opened: Sequence[Run]) -> str | None:
-    """The split of which the most runs have an evaluation: of several, test before dev before train."""
+    """The split on which most runs have an evaluation; of several, test before dev before train."""
     counts = Counter(split for each in opened for split in {one.split for one in each.evaluations()})
     return max(reversed(evaluations.SPLITS), key=lambda split: counts[split]) if counts else None
 
 
 def newest(opened: Run, split: str | None) -> tuple[Evaluation | None, str]:
-    """(the newest evaluation of a split, "") or (None, why there is none, and what makes one)."""
+    """(the newest evaluation of a split, "") or (None, the reason why there is none and the remedy)."""
     if split is None:
         return None, "there are neither test nor dev examples"
     found = [one for one in opened.evaluations() if one.split == split]
@@ -57,11 +59,11 @@ def newest(opened: Run, split: str | None) -> tuple[Evaluation | None, str]:
         return None, f"there are no {split} examples"
     if not folder.has_checkpoint(opened.folder):
         return None, "there is no checkpoint yet"
-    return None, f"it is not evaluated on {split} yet: s2sjax evaluate {opened.folder} --split {split}"
+    return None, f"it has not been evaluated on {split}: run s2sjax evaluate {opened.folder} --split {split}"
 
 
 def labels(paths: Sequence[str | Path]) -> list[str]:
-    """The last parts of each path, as few as make them different. ["a/runs/x", "b/runs/x"] -> ["a/runs/x", ...]"""
+    """The shortest suffixes of the paths that are unique: ["a/runs/x", "b/runs/x"] -> ["a/runs/x", "b/runs/x"]."""
     parts = [[part for part in Path(path).absolute().parts if part != evaluations.FOLDER] for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         found = ["/".join(each[-length:]) for each in parts]

@@ -1,4 +1,4 @@
-// A beam search as a tree. The arrow keys move from node to node: left to the parent, right to the best continuation.
+// A beam search as a tree. Arrow keys move between nodes: left to the parent, right to the best continuation.
 // view: { nodes }, a node [parent, piece, log-probability, row, marks, rank]: see views.py.
 
 const FINISHED = 1, KEPT = 2, BEST = 4;
@@ -14,10 +14,10 @@ function treeView(view) {
   const few = every.length <= MANY || !every.some((node) => node.marks & KEPT);
   const all = element("input", { type: "checkbox", checked: few, onchange: () => draw(all.checked) });
   draw(few);
-  return element("div", { class: "tree" }, element("p", { class: "controls" }, element("label", {}, all, " pruned branches too")), place);
+  return element("div", { class: "tree" }, element("p", { class: "controls" }, element("label", {}, all, " show pruned branches")), place);
 }
 
-// The shown nodes with their rows: leaves from top to bottom, a parent in the middle of its children.
+// Assigns rows to the shown nodes: leaves from top to bottom, parents at the middle of their children.
 function arranged(shown) {
   const nodes = new Map(shown.map((node) => [node.number, { ...node, children: [] }]));
   for (const node of nodes.values()) if (nodes.has(node.parent)) nodes.get(node.parent).children.push(node);
@@ -49,7 +49,7 @@ function treePicture(shown) {
   return [element("div", { class: "scroll" }, picture), status];
 }
 
-// Where the branches of each step begin: room for the longest piece of the step.
+// The x coordinate at which the branches of each step begin, with room for the longest piece of the step.
 function columns(nodes) {
   const begins = [52];
   for (let step = 0; step <= Math.max(...nodes.map((node) => node.step)); step += 1) {

@@ -18,15 +18,16 @@ from s2sjax.evaluate.search_nodes import arrange
 
 View = dict[str, Any]
 MOST_NODES = 3000
-"""of a tree: a larger one could not be read"""
+"""maximal number of nodes of a tree: larger ones are unreadable"""
 
 
 def attention(
-    translator: Translator, params: Any, sources: Sequence[str], targets: Sequence[Sequence[int]], heads: bool
+    translator: Translator, params: Any, sources: Sequence[str], targets: Sequence[Sequence[int]], *, heads: bool
 ) -> list[View | None]:
-    """The attention of each pair of a source and the ids of its output, without <eos>; None for an empty source.
+    """The attention of each source and its output; None for an empty source.
 
-    heads: of each layer and head, if the model has several; else their mean, which takes less memory.
+    targets: ids of the outputs, without <eos>. heads: whether to return the weights of each layer and head, if the
+    model has several, instead of their mean, which takes less memory.
     """
     ids = [translator.source.encode(source) for source in sources]
     several = heads and translator.has_heads
@@ -37,7 +38,7 @@ def attention(
 
 
 def _map(translator: Translator, source: Sequence[int], target: Sequence[int], weights: np.ndarray) -> View:
-    """Weights as bytes in base64, 255 for 1: [L, N, T, S]. What the model cut off has none."""
+    """The view of weights [L, N, T, S] or [T, S], as bytes in base64, 255 for 1. Truncated pieces are left out."""
     *_, T, S = weights.shape
     source, target = [*source[: S - 1], EOS], [*target[: T - 1], EOS]
     layers, heads = weights.shape[:2] if weights.ndim == 4 else (1, 1)
@@ -52,15 +53,15 @@ def _map(translator: Translator, source: Sequence[int], target: Sequence[int], w
 
 
 def has_trees(translator: Translator) -> bool:
-    """Only beam search has a tree."""
+    """Whether the search has a tree, which only beam search has."""
     return translator.options.beam > 1 and not translator.options.sampling.count
 
 
 def tree(translator: Translator, params: Any, line: str) -> View | None:
-    """The beam search of a line; None if it is blank or has too many nodes to look at.
+    """The beam search of a line; None if the line is blank or the tree has too many nodes.
 
-    A node is [parent, piece, log-probability, row, marks, rank]; the parent of the first ones is -1. marks: 1 for a
-    finished output, 2 if a finished output follows, 4 on the path of the best output. rank: of an output, or 0.
+    A node is [parent, piece, log-probability, row, marks, rank]; the parent of the first nodes is -1. marks: 1 for a
+    finished output, 2 if a finished output follows, 4 on the path of the best output. rank: rank of an output, or 0.
     """
     if not line.strip():
         return None

@@ -1,4 +1,4 @@
-"""Writes the report of runs."""
+"""Writes the report of one or several runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def write(
     out: str | Path | None = None,
     split: str | None = None,
     limits: Limits | None = None,
+    *,
     say: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """One HTML file on the runs, or evaluations, at `paths`. Returns where: RUN/report.html of the first, or `out`."""
+    """Writes a report of the runs or evaluations at `paths` to `out`, by default RUN/report.html of the first run."""
     limits = limits or Limits()
     if not paths:
         raise UserError("there is nothing to report: name a run")
@@ -44,6 +45,7 @@ def write(
 
 
 def check_out(out: str | Path) -> Path:
+    """The path of the report. Raises if it is not an HTML file."""
     path = config.local_path(out)
     if path.suffix not in (".html", ".htm"):
         raise UserError(f"--out {path} is not an HTML file: name one that ends in .html")

@@ -1,9 +1,9 @@
-"""What a request may ask, and what it gets: plain values in, plain values out.
+"""Requests and answers of the JSON API, as plain values.
 
-POST /decode    {"lines": [...], "nbest": 1, "alignment": false} -> {"outputs": [...]}: one for each line
+POST /decode    {"lines": [...], "nbest": 1, "alignment": false} -> {"outputs": [...]}, one per line
                 {"files": [base64, ...]} for a run that reads recordings or pictures
-POST /explain   {"line": "..."} -> {"outputs": n-best, "attention": one map for each, "tree": ...}
-GET  /health    -> {"status": "ok", ...}; "warming" while programs are compiled
+POST /explain   {"line": "..."} -> {"outputs": n-best, "attention": one map per output, "tree": ...}
+GET  /health    -> {"status": "ok", ...}, or "warming" while programs are being compiled
 """
 
 from __future__ import annotations
@@ -32,39 +32,40 @@ from s2sjax.serve.files import Files, sent
 from s2sjax.training.heartbeat import working
 
 MOST_BYTES = 1_000_000
-"""largest number of bytes of a body, without files"""
+"""maximum bytes of a request body, without files"""
 MOST_LINES = 1000
-"""of a request"""
+"""maximum lines in a request"""
 MOST_CHARACTERS = 20_000
-"""of a line"""
+"""maximum characters in a line"""
 WAITING = 4000
-"""lines that may wait"""
+"""maximum number of waiting lines"""
 MOST_HELD = 100_000_000
-"""bytes of files that wait"""
+"""maximum bytes of waiting files"""
 TRIALS = 10
-"""times that a search is measured; the fastest counts"""
+"""number of measurements of a search; the fastest counts"""
 CPU_ROWS = 16
-"""lines of a batch on a CPU, which computes more of them no faster"""
+"""lines in a batch on a CPU, where larger batches are not faster per line"""
 
 
 class Warming(Exception):
-    """Programs are still being compiled."""
+    """Raised for requests that arrive while programs are being compiled."""
 
 
 class Asked(NamedTuple):
     """One line of a request."""
 
     line: Any
-    """a string; the bytes of a file; an example of a task that reads lines but does not translate them"""
+    """string, bytes of a file, or example of a task that reads lines but does not translate them"""
     where: str
+    """name of the line in errors"""
     number: int
-    """place of the line in its request: random samples depend on it"""
+    """index of the line in its request: random samples depend on it"""
     nbest: int
     alignment: bool
 
 
 class Service:
-    """A run that answers requests. files: the folder whose files requests may name, for a run that reads files."""
+    """Answers requests with a run. files: for a run that reads files, the folder whose files requests may name."""
 
     def __init__(self, run: Run, average: int = 0, files: str | Path | None = None):
         self.run = run = with_nbest(run)
@@ -73,7 +74,7 @@ class Service:
         self.translates = run.task.generates_text
         self.kinds = "" if self.translates else run.task.file_kinds
         if files is not None and not self.kinds:
-            raise UserError(f"{run.folder} reads lines, no files: leave out --files")
+            raise UserError(f"{run.folder} reads lines, not files: leave out --files")
         self.files = None if files is None else Files(files)
         self.most_bytes = MOST_BYTES + (0 if not self.kinds else MOST_FILE_BYTES // 3 * 4)
         sizes = [getattr(run.experiment.evaluate, "rows", MOST_LINES)]
@@ -90,7 +91,7 @@ class Service:
 
     def _left_out(self) -> list[str]:
         if not self.translates:
-            return [f"{type(self.run.experiment).__name__} does not translate text: the page shows the output alone"]
+            return [f"{type(self.run.experiment).__name__} does not translate text: the page shows only the output"]
         found = [] if self.translator.attends else [f"no attention: {self.run.task.model_name} has none"]
         if not views.has_trees(self.translator):
             found.append("no search tree: only beam search with search.beam above 1 has one")
@@ -111,12 +112,12 @@ class Service:
                 "most_bytes": MOST_FILE_BYTES}  # fmt: skip
 
     def decode(self, request: Any) -> Future[dict[str, Any]]:
-        """The outputs, which come later; a mistake in the request is raised at once."""
+        """A future of the outputs. Raises UserError at once if the request is invalid."""
         known = {"lines": list, "files": list, "nbest": int, "alignment": bool}
         found = fields(request, known if self.kinds else {name: known[name] for name in known if name != "files"})
         nbest, alignment = found.get("nbest", 1), found.get("alignment", False)
         if not 1 <= nbest <= self.nbest:
-            raise UserError(f"nbest is {nbest}: this server gives 1 to {self.nbest}")
+            raise UserError(f"nbest is {nbest}: it must be from 1 to {self.nbest} on this server")
         if alignment and not (self.translates and self.translator.attends):
             raise UserError("alignment requires a model with attention that translates text: leave it out")
         self._check_warm()
@@ -125,7 +126,7 @@ class Service:
         return self._hold(asked, sum(len(each.line) for each in asked) if self.kinds else 0)
 
     def _hold(self, asked: Sequence[Asked], size: int) -> Future[dict[str, Any]]:
-        """Submits what is asked, and counts its bytes until it is answered."""
+        """Submits the lines of a request, and counts their bytes until they are answered."""
         with self._counting:
             if self._held + size > MOST_HELD:
                 raise Busy
@@ -143,7 +144,7 @@ class Service:
             self._held -= size
 
     def explain(self, request: Any) -> Future[dict[str, Any]]:
-        """The n-best outputs of one line, the attention of each, and the search tree."""
+        """A future of the n-best outputs of one line, the attention of each, and the search tree."""
         line = fields(request, {"line": str}, "line")["line"]
         if not self.translates:
             raise UserError("explain applies only to runs that translate text: use /decode")
@@ -157,7 +158,7 @@ class Service:
             raise Warming(f"the server is compiling its programs, {ready}: try again later")
 
     def _items(self, found: Mapping[str, Any]) -> list[tuple[Any, str]]:
-        """What is to be decoded, and what each is called in an error."""
+        """The items to decode, each with its name in errors."""
         names = [name for name in ("lines", "files") if name in found]
         if len(names) != 1:
             raise UserError("lines is missing" if not names else "send lines or files, not both")
@@ -174,11 +175,11 @@ class Service:
         return [(item, f"{name}[{n}]") for n, item in enumerate(items)]
 
     def _contents(self, name: str, items: Sequence[Any]) -> list[bytes]:
-        """The bytes of the files that a request names or holds, with a limit for all of them together."""
+        """The contents of the files that a request names or holds, up to a total size."""
         if name == "lines" and self.files is None:
             raise UserError(
                 f"this run reads files ({self.kinds}): send them in base64 as files, or start the server with --files "
-                "FOLDER and send their names below it as lines"
+                "FOLDER and send their paths in it as lines"
             )
         left, contents = MOST_FILE_BYTES, []
         for number, item in enumerate(items):
@@ -196,7 +197,7 @@ class Service:
     # ------------------------------------------------------------------------------------- warming up
 
     def start(self, report: Callable[[str], None]) -> None:
-        """Starts the engine, which first compiles all programs that a request may need: none is compiled for one."""
+        """Starts the engine, which first compiles all programs that requests may need."""
         self.warming = True
         self.engine.start()
         self.engine.call(lambda: self.warm_up(report), counts=False)
@@ -206,9 +207,9 @@ class Service:
         try:
             programs = self._programs()
             self.programs = len(programs)
-            # Compiling leaves Python alone: programs of two threads compile at the same time.
+            # XLA releases the GIL while it compiles, so threads compile in parallel.
             if programs:
-                report("compiling its programs: requests are answered when they are ready")
+                report("compiling the programs: requests are answered when they are ready")
             with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, working("compiling") as work:
                 for done in as_completed([pool.submit(program) for program in programs]):
                     done.result()
@@ -228,7 +229,7 @@ class Service:
         return [] if example is None else [lambda: self._predict([example], all=True)]
 
     def _turn(self) -> int:
-        """The most lines of which a search takes at most twice as long as of one: see engine.py."""
+        """The largest batch that takes at most twice as long to search as the smallest: see engine.py."""
         seconds: dict[int, float] = {}
         for rows in self.translator.sizes():
             for _ in range(TRIALS):
@@ -268,7 +269,7 @@ class Service:
     def _links(
         self, asked: Sequence[Asked], found: Sequence[Sequence[Output]]
     ) -> dict[tuple[int, int], list[list[int]]]:
-        """The (source piece, output piece) links of the outputs that are asked for, by (line, rank)."""
+        """The (source piece, output piece) links of the requested outputs, by (line, rank)."""
         wanted = [
             (number, n, each.line, output)
             for number, (each, outputs) in enumerate(zip(asked, found), start=1)
@@ -291,7 +292,7 @@ class Service:
 
 
 def checked_line(line: Any, where: str) -> str:
-    """A line that can be decoded; where: its name in an error."""
+    """Checks that a line can be decoded, and returns it. where: its name in errors."""
     if not isinstance(line, str):
         raise UserError(f"{where} is not a string")
     if len(line) > MOST_CHARACTERS:
@@ -304,7 +305,7 @@ def checked_line(line: Any, where: str) -> str:
 
 
 def with_nbest(run: Run) -> Run:
-    """The run with as many outputs as its beam is wide: the page shows them all."""
+    """The run with search.nbest set to the beam size, so that the page shows all outputs."""
     if not run.task.generates_text:
         return run
     search = run.experiment.search
@@ -320,7 +321,7 @@ def _plain(output: Output, links: list[list[int]] | None = None) -> dict[str, An
 
 
 def fields(request: Any, known: Mapping[str, type], *required: str) -> dict[str, Any]:
-    """The fields of a request, checked."""
+    """Checks the fields of a request, and returns them."""
     if not isinstance(request, dict):
         raise UserError("the body is not a JSON object")
     for name, value in request.items():

@@ -1,9 +1,9 @@
-"""One thread that decodes. Requests take turns: a large one is decoded in slices, and small ones come in between.
+"""The decoding thread. It decodes a large request in slices, with batches of small requests in between.
 
-A batch has lines of all requests that have waited for one before, or of all new requests; these two alternate. While
-others come, the slice of a large request is a `turn`: few enough lines that a small request waits for it about as long
-as it takes itself. Where many requests wait, the device computes the next batch while the answers of the last are made.
-JAX runs in this thread only.
+Batches alternate between lines of all waiting requests and lines of new requests only. While other requests arrive, a
+slice of a large request has `turn` lines: few enough that a small request waits for it about as long as it takes
+itself. When many requests wait, the device computes the next batch while the answers of the last one are prepared.
+JAX runs only in this thread.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from s2sjax.errors import UserError
 from s2sjax.training import settings
 
 QUIET = 1.0
-"""seconds without a second request, after which a large one gets whole programs instead of turns"""
+"""seconds without a second request after which a large request gets full batches instead of turns"""
 WINDOW = 0.004
-"""most seconds that a batch waits for clients that were answered with the last one, and may ask again"""
+"""maximum seconds that a batch waits for new requests of the clients that were answered with the last batch"""
 
 
 class Busy(Exception):
-    """Too much is waiting."""
+    """Raised when too many items are waiting."""
 
 
 class Stopped(Exception):
-    """The engine no longer answers."""
+    """Raised when the engine has been closed."""
 
 
 class Job:
-    """A request: its items, the answers so far, and a future of what `wrap` makes of them all."""
+    """A request: its items, the answers so far, and a future of `wrap(answers)`."""
 
     def __init__(self, items: Sequence[Any], wrap: Callable[[list[Any]], Any]):
         self.items, self.answers, self._wrap = list(items), [None] * len(items), wrap
@@ -58,29 +58,29 @@ class Job:
 
 
 Picked = tuple[Job, int]
-"""an item of a batch: its request, and its index there"""
+"""item of a batch: its request, and its index in the request"""
 Begun = tuple[list[Picked], Callable[[], list[Any]]]
-"""a batch that is being computed, and what waits for its answers"""
+"""batch that is being computed, and the function that waits for its answers"""
 
 
 class Engine:
-    """Answers lists of items by `begin(items)()`, which gets the items of several requests at once.
+    """Answers requests in batches: the answers to the items of several requests are `begin(items)()`.
 
-    begin: dispatches the computation; what it returns waits for the answers, one for each item. sizes: rows of the
-    compiled programs, ascending; a batch has at most the last. waiting: items that may wait; `submit` refuses more.
-    `call` runs anything else in the same thread, between two batches.
+    begin: dispatches the computation, and returns a function that waits for the answers, one per item.
+    sizes: batch sizes of the compiled programs, ascending.
+    waiting: maximum number of waiting items; `submit` refuses more.
     """
 
     def __init__(self, begin: Callable[[list[Any]], Callable[[], list[Any]]], sizes: Sequence[int], waiting: int):
         self._begin, self._sizes, self._limit = begin, tuple(sizes), waiting
         self.turn = self._sizes[-1]
-        """items of a large request in one batch, while others come"""
+        """items of a large request in one batch while other requests arrive"""
         self._jobs: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._waiting = self._answered = 0
         self._shared, self._new = -math.inf, False
-        """when a second request came last; whether the last batch had only new requests, while others waited"""
+        """last time that a request arrived while another waited; whether the last batch had only new requests"""
         self._stopped = False
         self.requests = self.items = self.batches = 0
         self._thread = threading.Thread(target=settings.inherit(self._work), name="engine", daemon=True)
@@ -102,7 +102,7 @@ class Engine:
         return job.future
 
     def call(self, function: Callable[[], Any], counts: bool = True) -> Future[Any]:
-        """A future of function(), which runs between two batches. counts: as a request."""
+        """A future of function(), which runs in the engine's thread between two batches. counts: as a request."""
         future: Future[Any] = Future()
         with self._changed:
             self._check(len(self._calls) + 1)
@@ -118,7 +118,7 @@ class Engine:
             raise Busy
 
     def close(self, patience: float = 5.0) -> None:
-        """What waits gets the error `Stopped`; what is being computed may still take `patience` seconds."""
+        """Fails waiting requests with `Stopped`, and waits up to `patience` seconds for the current batch."""
         with self._changed:
             self._stopped = True
             left = [job.future for job in self._jobs] + [future for _, future in self._calls]
@@ -144,7 +144,7 @@ class Engine:
             if before:
                 self._finish(*before)
             before = begun
-            if before and len(self._jobs) < self._sizes[-1]:  # nothing fills another program: answer at once
+            if before and len(self._jobs) < self._sizes[-1]:  # too few requests for another full batch: answer at once
                 self._finish(*before)
                 before = None
             if call:
@@ -159,8 +159,8 @@ class Engine:
             self._changed.wait_for(lambda: self._stopped or len(self._jobs) >= self._answered, WINDOW)
 
     def _take(self) -> list[Picked]:
-        """The next batch: in turns, one item of each request, until a program is full."""
-        jobs = [job for job in self._jobs if not job.future.done()]  # one may have failed, or be given up
+        """Takes the next batch: one item of each request in turn, until the batch is full."""
+        jobs = [job for job in self._jobs if not job.future.done()]  # a job may have failed or been cancelled
         new = [job for job in jobs if not job.taken]
         self._new = 0 < len(new) < len(jobs) and not self._new
         queue = deque(new if self._new else jobs)
@@ -181,7 +181,7 @@ class Engine:
         return batch
 
     def _fit(self, count: int) -> int:
-        """How many of `count` items one batch takes, so that at most half of its program's rows are padding."""
+        """The size of the next batch, up to `count`, such that at most half of its program's rows are padding."""
         for size, smaller in zip(self._sizes, (0, *self._sizes)):
             if count <= size:
                 return count if 2 * count >= size or not smaller else smaller
@@ -206,7 +206,7 @@ class Engine:
         self._answered = sum(job.future.done() for job in {job for job, _ in batch})
 
     def _blame(self, batch: Sequence[Picked], error: Exception) -> None:
-        """A batch has failed: whose fault it is, only each request alone can tell."""
+        """Fails the request that caused an error: computes each request of the batch alone to find it."""
         jobs = list(dict.fromkeys(job for job, _ in batch))
         if len(jobs) == 1:
             settle(jobs[0].future, error=_seen(error))
@@ -223,13 +223,13 @@ class Engine:
 
 
 def settle(future: Future[Any], result: Any = None, error: Exception | None = None) -> None:
-    """Gives the future its result or its error, unless nobody waits for it any more."""
+    """Sets the result or the error of a future, unless it is done or cancelled."""
     with contextlib.suppress(InvalidStateError):
         future.set_result(result) if error is None else future.set_exception(error)
 
 
 def _seen(error: Exception) -> Exception:
-    """The error, printed if it is not the user's."""
+    """Returns the error, and prints its traceback if it is not a UserError."""
     if not isinstance(error, UserError):
         traceback.print_exc(file=sys.stderr)
     return error

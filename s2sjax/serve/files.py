@@ -1,8 +1,8 @@
-"""Files that a request may name, and contents that it may send: bounded before they are read.
+"""Files that a request may name or send. Their size is checked before they are read.
 
-A name is below one folder, which was named when the server started. Every part of it is opened without following links,
-so that no link, no `..` and no race leads out; what is opened is read only if it is a regular file of a known size.
-Whatever else a name leads to gets the same answer as nothing at all: an answer tells nothing about other files.
+A path is relative to one folder, which is chosen when the server starts. Every part of it is opened without following
+links, so that no link, `..` or race leads out of the folder, and only regular files of a known size are read. All other
+paths get the same error as a missing file, so that errors reveal nothing about other files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from s2sjax.errors import UserError
 
 MOST_BYTES = 10_000_000
-"""largest number of bytes of all files of a request"""
+"""maximum total bytes of the files of a request"""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO without a writer would block
 
@@ -29,12 +29,12 @@ class Files:
             raise UserError(f"--files {folder} is not a folder: name one that exists")
 
     def read(self, name: str, where: str, most: int = MOST_BYTES) -> bytes:
-        """The content of a file of at most `most` bytes; where: its name in an error."""
+        """Reads a file of at most `most` bytes. where: its name in errors."""
         try:
             return self._read(name, most)
-        except (OSError, ValueError):  # a name with a zero is a ValueError
+        except (OSError, ValueError):  # a null character in the name is a ValueError
             raise UserError(
-                f"{where} names no file: give the path of a regular file below the folder of --files, without links; "
+                f"{where} is not a file: give the path of a regular file in the folder of --files, without links; "
                 f"the files of a request have at most {MOST_BYTES:,} bytes"
             ) from None
 
@@ -51,14 +51,14 @@ class Files:
             if not stat.S_ISREG(found.st_mode) or found.st_size > most:
                 raise ValueError
             with os.fdopen(opened.pop(), "rb") as stream:
-                return stream.read(found.st_size)  # no more, if it grows meanwhile
+                return stream.read(found.st_size)  # not more, even if the file grows meanwhile
         finally:
             for each in opened:
                 os.close(each)
 
 
 def sent(text: str, where: str) -> bytes:
-    """The content of a file that a request holds, in base64."""
+    """Decodes a file that a request holds in base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (TypeError, ValueError):

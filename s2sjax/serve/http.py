@@ -1,8 +1,8 @@
-"""Requests of HTTP/1.1, read strictly: what two programs could read in two ways is refused.
+"""A strict parser of HTTP/1.1 requests, which refuses ambiguous ones.
 
-A request that a proxy and this server divide differently can smuggle another one past the proxy. So lines end with CR
-LF, a header is not continued on a second line, its name is followed by the colon at once, the headers that matter
-come once, and a body has a Content-Length and belongs to a POST.
+If a proxy and this server split a request differently, another request can be smuggled past the proxy. Therefore lines
+must end with CR LF, headers must not continue on a second line, the colon must directly follow the name, the headers
+that matter must appear once, and a body needs a Content-Length and a POST.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONCE = (
     "host", "content-length", "content-type", "transfer-encoding", "connection", "expect", "origin", "sec-fetch-site",
     "sec-fetch-mode",
 )  # fmt: skip
-"""headers that are read, and may come once"""
+"""headers that are read, each of which may appear once"""
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) (/[!-~]*) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
 SENT = {
@@ -35,7 +35,7 @@ SENT = {
 
 
 class Refused(Exception):
-    """A request that is answered with an error, after which the connection is closed: its body may be unread."""
+    """Answers a request with an error, and closes the connection, because the body may be unread."""
 
     def __init__(self, status: int, reason: str, **headers: str):
         super().__init__(reason)
@@ -46,13 +46,13 @@ class Request(NamedTuple):
     method: str
     path: str
     headers: Mapping[str, str]
-    """those of `ONCE`, by their names in lower case"""
+    """headers of `ONCE`, by lower-case name"""
     stays: bool
-    """whether the connection stays open after it"""
+    """whether the connection stays open after the request"""
 
 
 def parse(head: bytes) -> Request:
-    """The request line and the headers, up to and with the empty line."""
+    """Parses the request line and the headers, including the empty line after them."""
     first, *lines = head[:-4].split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
@@ -64,10 +64,10 @@ def parse(head: bytes) -> Request:
     for each in lines:
         found = _HEADER.fullmatch(each)
         if found is None:
-            raise Refused(400, "a header cannot be understood: send Name: value, CR and LF, each on one line")
+            raise Refused(400, "a header is invalid: send each as one line, Name: value, that ends with CR LF")
         name, value = found[1].decode("ascii").lower(), found[2].decode("latin-1")
         if name in headers:
-            raise Refused(400, f"the header {name} comes twice: send it once")
+            raise Refused(400, f"the header {name} appears twice: send it once")
         if name in ONCE:
             headers[name] = value
     stays = minor == "1" and headers.get("connection", "").lower() != "close"
@@ -75,16 +75,16 @@ def parse(head: bytes) -> Request:
 
 
 def body_length(request: Request, most: int) -> int:
-    """Bytes of a body that may be read; 0 for a request that has none."""
+    """The length of the body, at most `most`; 0 for a request without a body."""
     headers = request.headers
     if "transfer-encoding" in headers:
-        raise Refused(411, "the length of the body is missing: send the header Content-Length, no Transfer-Encoding")
+        raise Refused(411, "Transfer-Encoding is not supported: send the header Content-Length instead")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdecimal()):
         raise Refused(400, "Content-Length is not a number")
     if request.method != "POST":
         if length.strip("0"):
-            raise Refused(400, f"a {request.method} has no body: leave it out")
+            raise Refused(400, f"a {request.method} request must not have a body: leave it out")
         return 0
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "the body must be JSON: send the header Content-Type: application/json")
@@ -103,7 +103,7 @@ def parse_body(content: bytes) -> Any:
 
 
 def answer(status: int, content: bytes, **headers: str) -> bytes:
-    """The head and the content, to be sent in one piece: two pieces would wait for each other (Nagle)."""
+    """The head and the content in one piece: Nagle's algorithm would delay a second one."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in (SENT | headers | {"Content-Length": str(len(content))}).items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content

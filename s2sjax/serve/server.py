@@ -1,11 +1,11 @@
-"""HTTP: which requests are answered at all, and how.
+"""The HTTP server: checks and answers requests.
 
-A page of another site must not be able to use a server on the user's machine. So a request is refused if its Host is a
-name that is not ours (a site may let its own name lead here), or if the browser says that another site sent it. The
-size of a body is checked before it is read. Errors are JSON: {"error": "..."}.
+A page of another site must not be able to use a server on the user's machine. Therefore a request is refused if its
+Host is not a name of this server (against DNS rebinding), or if the browser says that another site sent it. The size
+of a body is checked before it is read. Errors are JSON: {"error": "..."}.
 
-One thread reads and writes all connections (asyncio). A client has `PATIENCE` seconds for a whole request, however it
-is cut into pieces; where there are too many connections, the one that has been slow or idle for longest is closed.
+One thread reads and writes all connections (asyncio). A client has `PATIENCE` seconds to send a whole request; when
+there are too many connections, the one that has been slow or idle for longest is closed.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from s2sjax.serve.http import Refused
 
 MOST_CONNECTIONS = 256
 MOST_READING = 100_000_000
-"""bytes of all bodies that are being read"""
+"""maximum total bytes of the bodies that are being read"""
 MOST_HEAD = 16_384
-"""bytes of the request line and the headers"""
+"""maximum bytes of the request line and the headers"""
 IDLE = 60
 """seconds that a connection may be idle"""
 PATIENCE = 30
-"""seconds that a client may take to send its request, from its first byte on, or to read an answer"""
+"""seconds that a client may take to send a request after its first byte, or to read an answer"""
 
 
 class Route(NamedTuple):
     method: str
     answer: Callable[[Any], Any]
-    """answer(JSON of the request): a value, or a future of one"""
+    """function from the JSON of the request to a value, or to a future of one"""
 
 
 def check_sender(headers: Mapping[str, str], names: set[str]) -> None:
-    """Refuses requests from pages of other sites. names: of this server, besides addresses."""
+    """Refuses requests from pages of other sites. names: host names of this server."""
     host = headers.get("host", "")
     if not is_ours(host, names):
         shown = host[:60]
@@ -63,7 +63,7 @@ def check_sender(headers: Mapping[str, str], names: set[str]) -> None:
 
 
 def is_ours(host: str, names: set[str]) -> bool:
-    """Whether a Host header names this server: an address, which no other site can own, or one of its names."""
+    """Whether a Host header is an IP address, which no other site can own, or one of the names of this server."""
     name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
@@ -72,7 +72,7 @@ def is_ours(host: str, names: set[str]) -> bool:
 
 
 class Server:
-    """Listens from the start, and answers while `serve_forever` runs, in any thread; `shutdown` ends it."""
+    """Listens from its creation on, and answers while `serve_forever` runs in some thread; `shutdown` ends it."""
 
     def __init__(self, service: Service, host: str, port: int):
         self.service = service
@@ -91,7 +91,7 @@ class Server:
         self.server_name, self.server_port = self._socket.getsockname()[:2]
         self._open: set[asyncio.Task[None]] = set()
         self._slow: dict[asyncio.Task[None], int] = {}
-        """connections that wait for their clients, the longest first, and the bytes that they are to read"""
+        """connections that wait for their clients, longest wait first, and the bytes that they still read"""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop, self._ended, self._changed = False, threading.Event(), threading.Lock()
 
@@ -107,7 +107,7 @@ class Server:
             self._ended.set()
 
     def shutdown(self) -> None:
-        """Ends `serve_forever`, which runs in another thread, and waits for it."""
+        """Ends `serve_forever`, which runs in another thread, and waits until it has returned."""
         with self._changed:
             self._stop = True
             if self._loop is None:
@@ -146,7 +146,7 @@ class Server:
             while await self._answer_one(reader, writer):
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client is gone, or slow, or the server stops
+            pass  # the client has disconnected or is too slow, or the server is being stopped
         except Exception:
             traceback.print_exc(file=sys.stderr)
         finally:
@@ -154,8 +154,9 @@ class Server:
             writer.transport.abort()
 
     def _close_slowest(self, reads: bool = False) -> bool:
-        """Closes the connection that has waited for its client for longest, with `reads` of those that read a body;
-        False if there is none.
+        """Closes the connection that has waited longest for its client. Returns False if there is none.
+
+        reads: consider only connections that are reading a body.
         """
         task = next((task for task, length in self._slow.items() if length or not reads), None)
         if task is None:
@@ -167,7 +168,7 @@ class Server:
 
     @contextlib.contextmanager
     def _waits(self, reading: int = 0) -> Iterator[None]:
-        """The connection waits for its client, and may be closed for others. reading: bytes that are to come."""
+        """Marks the connection as waiting for its client: it may be closed for others. reading: bytes to come."""
         task = asyncio.current_task()
         assert task is not None, "asyncio runs every connection as a task"
         self._slow[task] = reading
@@ -177,7 +178,7 @@ class Server:
             self._slow.pop(task, None)
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether another request may follow."""
+        """Answers one request. Returns whether another may follow on the connection."""
         try:
             request, route, content = await self._read(reader, writer)
             found = await self._answer(route, http.parse_body(content) if request.method == "POST" else None)
@@ -196,8 +197,8 @@ class Server:
                 await writer.drain()
 
     async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads what the client still sends, for a second: it could not read the error if the connection broke."""
-        with self._waits(), contextlib.suppress(OSError):  # a time-out, or a client that is gone
+        """Discards what the client still sends for a second: if the connection broke, it could not read the error."""
+        with self._waits(), contextlib.suppress(OSError):  # a time-out, or the client has disconnected
             writer.write_eof()
             async with asyncio.timeout(1):
                 while await reader.read(65536):
@@ -233,14 +234,14 @@ class Server:
     def _route(self, request: http.Request) -> Route:
         check_sender(request.headers, self.names)
         if request.path not in self.routes:
-            raise Refused(404, f"there is nothing at {request.path[:60]}: there is {', '.join(self.routes)}")
+            raise Refused(404, f"there is nothing at {request.path[:60]}: use one of {', '.join(self.routes)}")
         route = self.routes[request.path]
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
-            raise Refused(405, f"{request.path} answers {route.method} only", Allow=route.method)
+            raise Refused(405, f"{request.path} only accepts {route.method}", Allow=route.method)
         return route
 
     async def _answer(self, route: Route, asked: Any) -> bytes:
-        """The answer to the JSON of a request, ready to be sent."""
+        """The answer to a request with this JSON body, ready to be sent."""
         later = {"Retry-After": "1"}
         try:
             found = route.answer(asked)
@@ -256,7 +257,7 @@ class Server:
             raise Refused(503, "the server is being stopped") from None
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            raise Refused(500, "the server made a mistake: its output says which") from None
+            raise Refused(500, "internal error: see the output of the server") from None
         if isinstance(found, bytes):
             kind = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self.policy}
             return http.answer(200, found, **kind)

@@ -1,16 +1,16 @@
-"""One file a kind of problem. See task.py for what a task brings to the runner, docs/extending.md to add your own.
+"""The tasks, one file each. See task.py for their interface, and docs/extending.md to add your own.
 
-Each file has a settings class, of which an experiment file builds one, and the `Task` that the settings return by
-their method `task()`, which the runner uses.
+Each file has the settings class that an experiment file instantiates, and the `Task` that its method `task()` returns
+to the runner.
 
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
 experiment = tasks.Classification("topics", data=..., model=...) a sequence to a label
-experiment = tasks.Tagging("tags", data=..., model=...)          words to tags, one each
+experiment = tasks.Tagging("tags", data=..., model=...)          words to one tag each
 experiment = tasks.Recognition("digits", data=..., model=...)    frames to a shorter sequence of labels (CTC)
-experiment = tasks.LanguageModel("text", data=..., model=...)    what follows a text
-experiment = tasks.Pretraining("bert", data=..., model=...)      plain text, to start other tasks from
-experiment = tasks.Captioning("photos", data=..., model=...)     a picture to a sentence
+experiment = tasks.LanguageModel("text", data=..., model=...)    text to its continuation
+experiment = tasks.Pretraining("bert", data=..., model=...)      plain text to parameters that start other tasks
+experiment = tasks.Captioning("photos", data=..., model=...)     a picture to a caption
 experiment = tasks.Transcription("digits", data=..., model=...)  frames to labels, by an attention decoder
 """
 
@@ -50,4 +50,4 @@ TASKS = {
     "captioning": Captioning,
     "transcription": Transcription,
 }
-"""the experiments of each task that comes with s2sjax"""
+"""the experiment class of each task"""

@@ -1,16 +1,15 @@
 """Pictures to sentences: Show, Attend and Tell (Xu et al. 2015), and the same with any other decoder.
 
-A convolutional network (models/pictures.py) turns a picture into a grid of vectors, which a decoder attends to while it
-writes the caption.
+A convolutional network (models/pictures.py) turns a picture into a grid of vectors, to which a decoder attends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,17 +30,17 @@ from s2sjax.evaluate.decoding import Output
 from s2sjax.models.identity import Identity
 from s2sjax.models.pictures import Grid, PictureGrid
 from s2sjax.tasks.generation import GenerationTask, check_network, sample_numbers
-from s2sjax.tasks.task import Assets, abstract
+from s2sjax.tasks.task import Assets, SearchExperiment, abstract
 
 # ------------------------------------------------------------------------------------- settings
 
 
 @settings
 class PictureChanges:
-    """Random changes of training pictures, drawn from (seed, step, example): see s2sjax/core/pictures.py."""
+    """Random changes of training pictures, a function of (seed, step, example): see s2sjax/core/pictures.py."""
 
     zoom: float = 0.0
-    """a window with sides of 1 - zoom to 1 of the picture's is enlarged to all of it"""
+    """largest relative crop: a window with sides of 1 - zoom to 1 times those of the picture is enlarged to its size"""
     flip: float = 0.0
     """probability of a mirror image"""
     colour: float = 0.0
@@ -59,12 +58,12 @@ class PictureChanges:
 
 @settings
 class CaptionData:
-    """Pictures with their captions: each caption is a row of its own, and shares its picture with the others."""
+    """Pictures with captions: each caption is one row, and the captions of a picture share its pixels."""
 
     corpus: Captioned = field(default_factory=CaptionedFiles)
-    """where they come from"""
+    """source of the pictures and captions"""
     text: config.Text = config.Text(unit="words", min_count=5)
-    """how captions become ids"""
+    """tokenization of the captions"""
     augment: PictureChanges = PictureChanges()
     """random changes of training pictures"""
     buckets: tuple[tuple[int], ...] = ((12,), (16,), (24,), (40,))
@@ -72,7 +71,7 @@ class CaptionData:
     tokens: int = 2048
     """budget of a batch: rows x tokens of a caption"""
     prefetch: int = 4
-    """batches made ahead by Grain's threads"""
+    """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
@@ -80,7 +79,7 @@ class CaptionData:
         check_buckets(self.buckets)
         require(
             self.text.sampling == 0 and not self.text.spelling.on,
-            "data.text.sampling and data.text.spelling are of translations: leave them out",
+            "data.text.sampling and data.text.spelling do not apply to captions: leave them out",
         )
 
 
@@ -89,16 +88,17 @@ class CaptionModel:
     """A convolutional network, and an encoder-decoder over its grid."""
 
     grid: Grid = Grid()
-    """reads the picture"""
+    """network that reads the picture"""
     network: config.ModelConfig = field(
         default_factory=lambda: config.Pair(Identity(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
     )
-    """attends to the grid and writes; the `embedding` of its encoder is the width of the grid's vectors. With the
+    """encoder-decoder that reads the grid; the `embedding` of its encoder is the width of the grid's vectors. With the
     encoder `Identity`, the grid is the memory, as in the paper"""
     dropout: float = 0.0
     """dropout rate of the grid's vectors"""
     attention_penalty: float = 0.0
-    """lambda of doubly stochastic attention: all places shall be looked at equally; RNNsearch and Luong have it"""
+    """weight (lambda) of doubly stochastic attention, which encourages equal total attention to all positions; for
+    RNNsearch and Luong"""
 
     def __post_init__(self):
         at_least(0, self, "model", "attention_penalty")
@@ -115,62 +115,44 @@ class CaptionModel:
 
 
 @settings
-class CaptionEvaluate(config.EvaluationSettings):
+class CaptionEvaluate(config.PredictionSettings):
+    """Evaluation of captions."""
+
     metrics: tuple[Literal["bleu_1", "bleu_2", "bleu_3", "bleu_4", "chrf"], ...] = (
         "bleu_4", "bleu_3", "bleu_2", "bleu_1",
     )  # fmt: skip
-    """of words in lower case without punctuation, against all captions of a picture; the first one decides which
-    checkpoint is best"""
-    lines: int = 500
-    """dev pictures captioned at each evaluation during training"""
+    """scores of lower-case words without punctuation, against all captions of a picture; the first one selects the best
+    checkpoint"""
+    _: KW_ONLY
     samples: int = 2
-    """dev pictures shown at each evaluation"""
-    rows: int = 64
-    """pictures captioned at once"""
     drawn: int = 4
     """pictures drawn after training with the attention of each word, of the split that is scored then"""
 
     def __post_init__(self):
-        at_least(1, self, "evaluate", "rows", "lines")
-        at_least(0, self, "evaluate", "samples", "drawn")
-        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+        super().__post_init__()
+        at_least(0, self, "evaluate", "drawn")
 
 
 @settings
-class Captioning(config.Experiment):
+class Captioning(SearchExperiment):
     """An experiment that writes captions of pictures."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: CaptionData = CaptionData()
-    """what to learn from"""
     model: CaptionModel = CaptionModel()
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     search: config.Search = config.Search(max_length=30)
-    """how it writes"""
     evaluate: CaptionEvaluate = CaptionEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters, the order of the examples, their random changes, and dropout"""
-
-    decode_fields: ClassVar = ("search",)
-    evaluate_fields: ClassVar = ("search", "evaluate")
-    free_fields: ClassVar = (
-        "data.corpus.folder", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.drawn",
-    )  # fmt: skip
 
     def __post_init__(self):
         self.check_name()
         check_network(self.model.network, self.search, self.train, self.model.grid.side(self.data.corpus.size) ** 2)
         require(
             self.model.attention_penalty == 0 or self.train.scheduled_sampling.schedule == "none",
-            "model.attention_penalty is of teacher forcing: leave out train.scheduled_sampling, or set it to 0",
+            "model.attention_penalty requires teacher forcing: leave out train.scheduled_sampling, or set it to 0",
         )
         require(
             self.model.attention_penalty == 0 or self.train.r_drop == 0,
-            "model.attention_penalty and train.r_drop are two penalties of one loss: set one of them to 0",
+            "model.attention_penalty and train.r_drop cannot be combined: set one of them to 0",
         )
 
     def task(self) -> CaptioningTask:
@@ -223,7 +205,7 @@ class CaptioningTask(GenerationTask):
 
     @property
     def source_buckets(self) -> Buckets:
-        """A picture has one size: no program depends on the length of its caption, which is to be written."""
+        """One bucket: all pictures have one size, and no program depends on the length of the caption to write."""
         return self.experiment.data.buckets[:1]
 
     def fingerprint(self, data: Sequence[Picture]) -> str:
@@ -238,14 +220,16 @@ class CaptioningTask(GenerationTask):
 
     def adopt_assets(self, data: Sequence[Picture], assets: Assets) -> Assets:
         found = assets.get("target")
-        require(isinstance(found, text.AnyVocabulary), "the other run writes no text: leave out --init-assets")
+        require(
+            isinstance(found, text.AnyVocabulary), "the other run has no vocabulary to take: leave out --init-assets"
+        )
         return {"target": found}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         return {"target": text.load(folder, "target")}
 
     def columns(self, data: Sequence[Picture]) -> Columns:
-        """One row a caption."""
+        """The columns, with one row per caption."""
         rows = [(number, caption) for number, picture in enumerate(data) for caption in picture.captions]
         ids = [self.target.encode(caption) for _, caption in rows]
         return _columns(data, [number for number, _ in rows], ids)
@@ -321,7 +305,7 @@ class CaptioningTask(GenerationTask):
         return {"source": example.name, "hypothesis": output.text, "references": list(example.captions)}
 
     def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
-        """The pictures, their captions, and where each word looks."""
+        """Draws pictures with their captions and the attention of each word."""
         from s2sjax.evaluate import picture_figure  # imports Matplotlib, which is slow
 
         each = [
@@ -336,7 +320,7 @@ class CaptioningTask(GenerationTask):
 def _columns(
     data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]], numbers: np.ndarray | None = None
 ) -> Columns:
-    """Row n has picture index[n] and caption ids[n]; `numbers`: of the column `example`, by default from 0."""
+    """Row n has picture index[n] and caption ids[n]. numbers: the column `example`, by default 0, 1, ..."""
     pictures = Shared(np.stack([picture.pixels for picture in data]), np.array(index))
     count = len(index)
     numbers = np.arange(count, dtype=np.int32) if numbers is None else numbers

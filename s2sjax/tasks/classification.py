@@ -1,11 +1,13 @@
-"""A sequence to a label: sentences to a topic or a sentiment, recordings to a speaker.
+"""Classification of sequences: sentences by topic or sentiment, recordings by speaker.
 
-The encoder of any family reads text or frames; its states are pooled into one vector, which a dense layer classifies.
+The encoder of any family reads text or frames; its states are pooled into one vector, from which a dense layer
+computes the logits of the labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, models
+from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.tokens import CLS, PAD
@@ -31,9 +33,17 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.layers import Spelling
 from s2sjax.models.classifier import Classifier, Labelling
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, source_vocabulary, word_rows
+from s2sjax.tasks.task import (
+    Assets,
+    EncoderTask,
+    Predictor,
+    Task,
+    abstract,
+    check_positions,
+    source_vocabulary,
+    word_rows,
+)
 from s2sjax.training import hosts
-from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
 from s2sjax.training.transfer import Rows
 
@@ -44,18 +54,10 @@ from s2sjax.training.transfer import Rows
 class Classification(config.Experiment):
     """An experiment that gives each sequence one of a set of labels."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: config.LabelData = config.LabelData()
-    """what to learn from"""
     model: config.LabelModel = config.LabelModel()
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     evaluate: config.LabelEvaluate = config.LabelEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters, the order of the examples, and dropout"""
 
     free_fields: ClassVar = (
         "data.corpus.folder", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.figure",
@@ -68,11 +70,7 @@ class Classification(config.Experiment):
         self.check_name()
         self.refuse_train("a classification", "r_drop", "scheduled_sampling", "softmax")
         encoder = self.model.encoder
-        places, longest = encoder.max_positions, self.data.buckets[-1][0]
-        require(
-            places is None or places >= longest,
-            f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
-        )
+        check_positions(self.model.encoder, self.data.buckets[-1][0])
         require(
             self.train.remat != "products" or not encoder.encoder_is_products,
             f"train.remat products frees nothing of a {type(encoder).__name__} encoder: set layers, or none",
@@ -95,12 +93,12 @@ def _apply(module: Classifier, params: Any, batch: Mapping[str, Array], key: Arr
 
 
 def _real(batch: Mapping[str, Array]) -> Array:
-    """[B]: which rows are no padding."""
+    """Mask [B] of the rows that are not padding."""
     return batch["source_lengths"] > 0 if "source_lengths" in batch else (batch["source"] != PAD).any(-1)
 
 
 def evaluation_loss(module: Classifier, params: Any, batch: dict[str, Array]) -> dict[str, losses.Total]:
-    """The cross-entropy of a batch: the sum, and the number of examples."""
+    """The cross-entropy of a batch: its sum, and the number of examples."""
     logits = _apply(module, params, batch).logits
     return {"loss": losses.cross_entropy(logits, batch["label"], _real(batch))}
 
@@ -109,20 +107,22 @@ def evaluation_loss(module: Classifier, params: Any, batch: dict[str, Array]) ->
 
 
 class Prediction(NamedTuple):
+    """The predicted label of a sequence."""
+
     label: str
     probability: float
-    """of the label"""
+    """probability of the label"""
     probabilities: Mapping[str, float]
-    """of all labels"""
+    """probability of each label"""
     attention: np.ndarray | None = None
-    """[S]: of each position, the mean over the queries"""
+    """attention to each position [S], the mean over the queries"""
 
     def __str__(self) -> str:
         return self.label
 
 
-class ClassificationTask(Task):
-    """Assets: the `labels`, and the vocabulary `text` or the statistics `frames`."""
+class ClassificationTask(EncoderTask):
+    """Sequences to labels. Assets: the `labels`, and the vocabulary `text` or the statistics `frames`."""
 
     has_ensembles = True
     experiment: Classification
@@ -147,8 +147,8 @@ class ClassificationTask(Task):
         return Labelled("a" if "text" in self.assets else np.zeros((1, self._features)), "")
 
     def _checked(self, example: Labelled) -> Labelled:
-        """Refuses an example that the model cannot read."""
-        length, most = len(self._encoded(example)) + isinstance(example.source, str), self._longest
+        """Raises if an example is too long for the model."""
+        length, most = len(self._encoded(example)) + isinstance(example.source, str), self.longest
         require(length <= most, f"{example.where} has {length} positions, the model reads at most {most}: shorten it")
         return example
 
@@ -160,13 +160,13 @@ class ClassificationTask(Task):
         return (Sides(plain(example.source), (example.label,)) for example in examples)
 
     def check_examples(self, split: str, examples: Sequence[Labelled]) -> None:
-        """Refuses labels that training does not have and, of dev and test, texts that are too long."""
+        """Raises for labels that training does not have and, in dev and test, for sources that are too long."""
         columns = self.columns(examples)
         if split != "train":
             self._check_lengths(columns, examples)
 
     def _check_lengths(self, columns: Columns, examples: Sequence[Labelled]) -> None:
-        for row in np.flatnonzero(columns.lengths[:, 0] > self._longest)[:1]:
+        for row in np.flatnonzero(columns.lengths[:, 0] > self.longest)[:1]:
             self._checked(examples[row])  # raises, with its file and line
 
     def learn_assets(self, data: Sequence[Labelled]) -> Assets:
@@ -182,15 +182,15 @@ class ClassificationTask(Task):
         return found | {"frames": Statistics.of([np.asarray(example.source) for example in data])}
 
     def adopt_assets(self, data: Sequence[Labelled], assets: Assets) -> Assets:
-        """The other run's vocabulary, with the labels of this one."""
+        """Combines the vocabulary of the other run with the labels of this one."""
         other, options = source_vocabulary(assets), self.experiment.data.text
         if other is None:
-            raise UserError("the other run has no vocabulary of its source text: leave out --init-assets")
+            raise UserError("the other run has no source vocabulary: leave out --init-assets")
         for name in ("unit", "normalize"):
             there, wanted = getattr(other, name), getattr(options, name)
             require(
                 there == wanted,
-                f"the vocabulary to take has {name} {there}, data.text.{name} is {wanted}: make them equal",
+                f"the vocabulary of the other run has {name} {there}, data.text.{name} is {wanted}: make them equal",
             )
         return {"labels": Labels.of([example.label for example in data]), "text": other}
 
@@ -250,7 +250,7 @@ class ClassificationTask(Task):
         return self.module.init(key, jnp.ones((1, 1), jnp.int32))["params"]
 
     def loss(self, columns: Any = None) -> Loss:
-        """The cross-entropy with dropout on."""
+        """The cross-entropy with dropout."""
         module, smoothing = self.module, self.experiment.train.label_smoothing
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
@@ -269,15 +269,8 @@ class ClassificationTask(Task):
         frames = ((rows, *bucket, self._features), np.float32)
         return abstract(source=frames, source_lengths=((rows,), np.int32), **label)
 
-    @property
-    def rules(self) -> Rules:
-        return models.encoder_rules(self.experiment.model.encoder)
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.experiment.model.encoder, mesh)
-
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
-        """Rows of the embedding belong to words, those of the output layer to labels."""
+        """Maps the rows of the embedding by word, and resets the output layer if the labels differ."""
         found: dict[str, Rows | None] = {}
         if "text" in self.assets:
             found |= word_rows(self.assets["text"], other.assets, "embedding/table")
@@ -287,14 +280,8 @@ class ClassificationTask(Task):
 
     # ----------------------------------------------------------------------------- predictions
 
-    @property
-    def _longest(self) -> int:
-        """16 times the last bucket, as far as the model can address it."""
-        most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
-        return min(most, places or most)
-
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        """An ensemble takes the mean of the probabilities."""
+        """The predictor of labels; an ensemble takes the mean of the probabilities."""
         modules = [task.module for task in (self, *others)]  # type: ignore[attr-defined]
         names, rows = self.assets["labels"].names, self.experiment.evaluate.rows
 
@@ -304,7 +291,7 @@ class ClassificationTask(Task):
             attention = each[0].attention
             return jnp.asarray(probabilities), None if attention is None else attention.mean(1)
 
-        batched = Batched(apply, self.experiment.data.buckets, rows, mesh, self._longest)
+        batched = Batched(apply, self.experiment.data.buckets, rows, mesh, self.longest)
 
         def predict(params: Any, examples: Sequence[Labelled]) -> list[Prediction]:
             columns = self.columns(examples)
@@ -337,7 +324,7 @@ class ClassificationTask(Task):
         return {"source": source, **answer}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """Which labels of dev are confused, and the words that attention looks at in a few of its texts."""
+        """Draws the confusion matrix of dev, and a few of its texts with the attention to each word."""
         if not self.has("dev"):
             return []
         from s2sjax.evaluate import label_figures  # imports Matplotlib, which is slow
@@ -355,7 +342,7 @@ class ClassificationTask(Task):
         return [*written, folder / "attention.png"] if shaded else written
 
     def _shaded(self, example: Labelled, output: Prediction) -> Any:
-        """A text with its attention, for a figure: words as they are written, of other units the pieces."""
+        """A text with its attention for a figure: words as they are written, or the pieces of other units."""
         from s2sjax.evaluate.label_figures import ShadedText
 
         assert output.attention is not None

@@ -1,7 +1,7 @@
-"""What tasks have in common that write text about something that is not text: captions, transcripts.
+"""The base of tasks that generate text from inputs other than text: captions and transcripts.
 
-An encoder-decoder reads through a front end (models/contract.py), learns by teacher forcing, and writes by the same
-search as translations (evaluate/generation.py).
+An encoder-decoder with a front end (models/contract.py) learns by teacher forcing and decodes with the same search as
+translation (evaluate/generation.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from s2sjax.training.transfer import Rows
 
 
 def check_network(network: config.ModelConfig, search: config.Search, train: config.Train, places: int) -> None:
-    """Refuses what cannot work with a front end; `places`: the most that the encoder reads."""
+    """Raises if settings cannot work with a front end. places: the most positions that the encoder reads."""
     encoder, decoder = encoder_and_decoder(network)
     require(decoder.tie != "all", "model.network.tie 'all' requires a source of words: set it 'output' or 'none'")
     plain = config.Search()
@@ -48,15 +48,15 @@ def check_network(network: config.ModelConfig, search: config.Search, train: con
         )
     require(
         not decoder.attends_own_position,
-        f"model.network: {type(decoder).__name__} writes one word for each place that it reads: choose another decoder",
+        f"model.network: {type(decoder).__name__} writes one word for each position it reads: choose another decoder",
     )
     require(
         search.max_length > 0,
         "search.max_length 0 derives the limit from the words of the source, and this source has none: set it above 0",
     )
-    require(train.softmax == config.Softmax(), "train.softmax is of large vocabularies of translations: leave it out")
+    require(train.softmax == config.Softmax(), "train.softmax applies to translation alone: leave it out")
     for side, name, most in (
-        (encoder, "places that are read", places),
+        (encoder, "the positions that are read", places),
         (decoder, "search.max_length", search.max_length),
     ):
         require(
@@ -67,50 +67,50 @@ def check_network(network: config.ModelConfig, search: config.Search, train: con
 
 
 def sample_numbers(names: Sequence[str]) -> np.ndarray:
-    """int32: numbers that name the random samples of examples, whatever the others are."""
+    """int32 [n]: a number for each name that seeds its random samples, independent of the other names."""
     return np.array([zlib.crc32(name.encode()) & 0x7FFFFFFF for name in names], np.int32)
 
 
 class GenerationTask(Task):
-    """Assets: the vocabulary `target`, and what the task itself needs. The batch has a column `target`."""
+    """A task that generates text. Assets: at least the vocabulary `target`. A batch has a column `target`."""
 
     has_ensembles = True
     has_perplexity = True
     settings_fields: ClassVar = ("search.beam", "search.sampling.count")
 
-    # What a task defines, besides data and metrics.
+    # A task defines these, its data and its metrics.
 
     @abstractmethod
     def frontend(self, dtype: Any) -> nn.Module:
-        """See `EncoderDecoder.source_frontend`."""
+        """The front end of the encoder: see `EncoderDecoder.source_frontend`."""
 
     @abstractmethod
     def source_of(self, batch: Mapping[str, Any]) -> tuple:
-        """What the front end reads of a batch."""
+        """The arrays of a batch that the front end reads."""
 
     @abstractmethod
     def source_example(self) -> tuple:
-        """A small source, to initialise the parameters."""
+        """A small source with which the parameters are initialised."""
 
     @property
     @abstractmethod
     def layout(self) -> str:
-        """What is read and how large the memory is, in words: the runs of an ensemble agree in it."""
+        """A description of the inputs and the size of the memory, which the runs of an ensemble must share."""
 
     @abstractmethod
     def columns_with(self, examples: Sequence[Any], outputs: Sequence[Any] | None) -> Columns:
-        """One row an example, with an output as its target, or an empty target."""
+        """Columns with one row per example, whose target is its output, or empty without outputs."""
 
     @abstractmethod
     def output_of(self, found: Output) -> Any:
-        """The output of an example."""
+        """Converts a decoded hypothesis to the output of an example."""
 
     @abstractmethod
     def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
-        """A figure of outputs and their attention, each [T, S] with padding."""
+        """Draws outputs and their attention. weights: [T, S] for each example, with padding."""
 
     def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
-        """The batch that training reads, changed at random."""
+        """Applies random changes to a training batch."""
         return batch
 
     @property
@@ -119,12 +119,12 @@ class GenerationTask(Task):
 
     @property
     def source_buckets(self) -> Buckets | None:
-        """The buckets of batches whose targets are not known, if they are fewer than those of training."""
+        """The buckets of batches without targets, if they differ from those of training."""
         return None
 
     @property
     def longest(self) -> int | None:
-        """The most of a bucket that the model can address; None: any."""
+        """The longest source that the model can address; None: any."""
         return None
 
     # ----------------------------------------------------------------------------------- model
@@ -142,7 +142,7 @@ class GenerationTask(Task):
         return self.module_in(self.experiment.train.dtype)
 
     def module_in(self, dtype: str, more: int = 0) -> EncoderDecoder:
-        """`more`: words than the vocabulary has."""
+        """The model in a dtype, with `more` words than the vocabulary has."""
         e, size = self.experiment, self.target.size + more
         frontend = self.frontend(jnp.dtype(dtype))
         return models.build(e.model.network, 0, size, dtype, remat_policy=e.train.remat, source_frontend=frontend)
@@ -175,7 +175,7 @@ class GenerationTask(Task):
         return vocabulary_rows(self.target, other.assets.get("target"), self._shapes(), self._shapes(1))
 
     def _shapes(self, more: int = 0) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters if the vocabulary had that many more words."""
+        """Shapes of the parameters with `more` words than the vocabulary has."""
         module = self.module_in("float32", more)
         params = jax.eval_shape(module.init, jax.random.key(0), self.source_example(), jnp.ones((1, 1), jnp.int32))
         return {path: leaf.shape for path, leaf in named_leaves(params["params"])}
@@ -190,12 +190,12 @@ class GenerationTask(Task):
     @property
     def heads(self) -> tuple[int, ...]:
         sides = encoder_and_decoder(self.experiment.model.network)
-        return tuple(side.heads for side in sides if hasattr(side, "heads"))
+        return tuple(side.heads for side in sides if side.heads)
 
     # ----------------------------------------------------------------------------- predictions
 
     def generator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Generator:
-        """With `others`, an ensemble: params are a list then. Made once."""
+        """The compiled search, made once for each mesh. With `others`, an ensemble: params are then a list."""
         made = self.__dict__.setdefault("_generators", {})
         if (mesh, *others) not in made:
             e = self.experiment
@@ -220,7 +220,7 @@ class GenerationTask(Task):
         assert isinstance(other, GenerationTask), "the runner compares the tasks first"
         require(
             self.layout == other.layout,
-            f"one run reads {self.layout}, the other {other.layout}: an ensemble requires runs that read alike",
+            f"one run reads {self.layout}, the other {other.layout}: an ensemble requires runs with equal inputs",
         )
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
@@ -232,7 +232,7 @@ class GenerationTask(Task):
         return predict
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """Draws some examples that training has not seen, with the attention of their outputs."""
+        """Draws some held-out examples with the attention of their outputs."""
         count, split = self.experiment.evaluate.drawn, self.default_split
         if not count or split is None:
             return []

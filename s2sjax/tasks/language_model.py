@@ -1,13 +1,13 @@
-"""Language models: what follows a text, word by word or character by character.
+"""Language models, of words or of characters.
 
-An example to evaluate is a line of a text, which is read after all lines before it; an example to continue is a prompt.
+An example to score is a line of a text, which is read after all lines before it; an example to continue is a prompt.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,35 +34,27 @@ from s2sjax.training.state import Loss
 from s2sjax.training.transfer import Rows
 
 PROMPTS = (1, 8, 64)
-"""how many prompts are continued at once: few shapes are compiled"""
+"""numbers of prompts to continue at once: few shapes are compiled"""
 SHORTEST = 16
-"""tokens that a prompt is padded to, or to a power of two"""
+"""shortest padded length of a prompt in tokens; longer ones are powers of two"""
 
 
 @settings
 class LanguageModel(config.Experiment):
-    """An experiment that learns what follows a text."""
+    """An experiment that trains a language model."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: config.PlainText = config.PlainText()
-    """what to learn from"""
     model: config.RecurrentLM | config.TransformerLM = field(default_factory=config.RecurrentLM)
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     search: config.Continuation = config.Continuation()
-    """how it writes"""
+    """decoding settings"""
     evaluate: config.PerplexityEvaluate = config.PerplexityEvaluate()
-    """how it is judged"""
     show: tuple[str, ...] = ()
-    """prompts that are continued after training"""
-    seed: int = 0
-    """of the initial parameters, where each epoch starts, and dropout"""
+    """prompts to continue after training"""
 
     decode_fields: ClassVar = ("search",)
     sized_by_data: ClassVar = ("embedding", "width", "layers")
-    # Where the text is stored may change: its fingerprint may not.
+    # The location of the text may change, its fingerprint may not.
     free_fields: ClassVar = (
         "data.train", "data.dev", "data.test", "data.origin", "search", "evaluate.streams", "evaluate.context", "show",
     )  # fmt: skip
@@ -93,21 +85,21 @@ class LanguageModel(config.Experiment):
 
 
 class Line(NamedTuple):
-    """To be scored, after the lines before it."""
+    """A line to score, after the lines before it."""
 
     text: str
 
 
 class Prompt(NamedTuple):
-    """To be continued."""
+    """A text to continue."""
 
     text: str
     where: str = ""
-    """its line: equal prompts of two lines are continued differently"""
+    """its line of the input: equal prompts on two lines are continued differently"""
 
 
 class LanguageModelTask(Task):
-    """A text through a decoder without a memory. Asset: the vocabulary `target`."""
+    """A decoder without a memory. Asset: the vocabulary `target`."""
 
     noun = "line"
     settings_fields = ("evaluate.streams", "evaluate.context")
@@ -142,7 +134,7 @@ class LanguageModelTask(Task):
         return streams.fingerprint(data)
 
     def resolve_defaults(self, data: Sequence[str]) -> LanguageModel:
-        """The sizes of a recurrent model follow the length of the text."""
+        """Also sets the sizes of a recurrent model by the length of the text."""
         e = super().resolve_defaults(data)
         return config.replace(e, model=e.model.resolve_defaults(self._tokens(data))) if e.keeps_state else e
 
@@ -187,12 +179,12 @@ class LanguageModelTask(Task):
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
         require(
             mesh["tensor"] == 1,
-            f"train.mesh.tensor is {mesh['tensor']}: a language model has no parameters that it splits: set it to 1",
+            f"train.mesh.tensor is {mesh['tensor']}: a language model has no tensor-parallel parameters: set it to 1",
         )
         self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.micro_batches)
 
     def _check_rows(self, multiple: int) -> None:
-        """A stream keeps its row from batch to batch, on however many devices: no row of them is padding."""
+        """Raises if the streams, each of which keeps its row from batch to batch, would need rows of padding."""
         rows = self.experiment.data.rows
         require(
             rows % multiple == 0 or not self.experiment.keeps_state,
@@ -221,11 +213,11 @@ class LanguageModelTask(Task):
         return self.module.init(key, jnp.ones((1, 1), jnp.int32), self._start(1))["params"]
 
     def carry(self, rows: int) -> Any:
-        """The state of each recurrent layer at the end of a segment; a Transformer has none."""
+        """The initial state of each recurrent layer; None for a Transformer."""
         return self._start(rows) if self.experiment.keeps_state else None
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
-        """Cross-entropy per token. A stream that starts again starts from zero."""
+        """The cross-entropy per token. A stream that starts again starts from a zero state."""
         module, start = self.module, self._start
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array, carry: Any = None) -> Any:
@@ -247,7 +239,7 @@ class LanguageModelTask(Task):
         return 2 * 4 * bucket[0] * (self.vocabulary.size - FIRST)
 
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
-        """The tables and biases of words."""
+        """Maps the tables and biases of words."""
         theirs = other.assets.get("target")
         if theirs is not None and theirs.fingerprint == self.vocabulary.fingerprint:
             return {}
@@ -258,11 +250,11 @@ class LanguageModelTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def dev_sample(self, examples: Sequence[Line], count: int) -> list[Line]:
-        """From the first on: a line is read after those before it."""
+        """The first lines: a line is read after those before it."""
         return list(examples[:count])
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        """The nats of each line, one line after the other; the continuation of each prompt."""
+        """The predictor: nats of each line, read in order, or the continuation of each prompt."""
         require(not others, "a language model has no ensembles: name one run")
         score, write = self._scorer(mesh), self._writer(mesh)
 
@@ -273,7 +265,7 @@ class LanguageModelTask(Task):
         return predict
 
     def _scorer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[LineNats]]:
-        """Every device computes the same: a text is one sequence."""
+        """Scores lines. Every device computes the same, because a text is one sequence."""
         e, module, everywhere = self.experiment, self.module, _replicated(mesh)
         apply = lambda params, *batch: module.apply({"params": params}, *batch, method="nats")
         nats = jax.jit(apply, out_shardings=everywhere)
@@ -282,7 +274,7 @@ class LanguageModelTask(Task):
             ids, offsets = streams.encode(self.vocabulary, lines)
             if e.keeps_state:
                 rows = min(e.evaluate.streams, len(ids))
-                carry = jax.device_put(self._start(rows), everywhere)  # as it comes back: one program serves all
+                carry = jax.device_put(self._start(rows), everywhere)  # sharded as the result: one program
                 found = perplexity.by_streams(nats, params, carry, ids, rows, e.evaluate.context)
             else:
                 found = perplexity.by_windows(nats, params, ids, e.data.steps, e.evaluate.context)
@@ -295,12 +287,12 @@ class LanguageModelTask(Task):
         options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
 
         def search_all(params: Any, prefix: Array, last: Array, seeds: Array) -> Array:
-            """prefix [B, P] and the token `last` [B] after it -> what follows [B, max_length]."""
+            """prefix [B, P] and the token `last` [B] after it -> continuation [B, max_length]."""
             keys = jax.vmap(jax.random.key)(seeds)
             apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
 
             def step(state: Any, token: Array) -> tuple[Any, Array, None]:
-                read, last = state  # a search begins with <sos>: here with the last token of the prompt
+                read, last = state  # a search begins with <sos>, which stands for the last token of the prompt
                 read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
                 return (read, last), logits, None
 
@@ -335,7 +327,7 @@ class LanguageModelTask(Task):
         return write
 
     def _prompt_shapes(self) -> list[tuple[int, int]]:
-        """Those of `batched.few_shapes`: (rows, tokens)."""
+        """The shapes (rows, tokens) of `batched.few_shapes`."""
         widths = [SHORTEST]
         while widths[-1] < self.experiment.data.steps << batched.DOUBLINGS:
             widths.append(2 * widths[-1])
@@ -345,7 +337,7 @@ class LanguageModelTask(Task):
         longest, most = max(map(len, ids)), max(width for _, width in self._prompt_shapes())
         require(
             batched.shapes() == "any" or longest <= most,
-            f"a prompt has {longest:,} tokens, at most {most:,} are read here: shorten it",
+            f"a prompt has {longest:,} tokens, this program reads at most {most:,}: shorten it",
         )
 
     def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, Result]:
@@ -383,5 +375,5 @@ def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
 
 
 def _seeds(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
-    """A random seed for each prompt, by its line and its text, so that its neighbours do not matter: uint32 [n]."""
+    """uint32 [n]: a seed for each prompt, a function of its line and its text alone."""
     return np.array([zlib.crc32(f"{seed}/{prompt.where}/{prompt.text}".encode()) for prompt in prompts], np.uint32)

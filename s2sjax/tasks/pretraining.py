@@ -1,4 +1,4 @@
-"""Pre-training on plain text (BERT, Devlin et al. 2019): which words are hidden, and does one text follow another?
+"""Pre-training on plain text (BERT, Devlin et al. 2019): masked words and next sentences.
 
 The encoder and the word embedding of a run start those of other tasks: `s2sjax train FILE --init RUN --init-assets`.
 """
@@ -6,7 +6,7 @@ The encoder and the word embedding of a run start those of other tasks: `s2sjax 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, models
+from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.masking import Masked, mask_words
@@ -30,33 +30,24 @@ from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result, mean_result
 from s2sjax.models.bert import Bert
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, word_rows
-from s2sjax.training.mesh import Rules
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, check_positions, word_rows
 from s2sjax.training.state import Loss
 from s2sjax.training.transfer import Rows
 
 MASKS = 12
-"""names the stream of random numbers that hides words"""
+"""number of the random stream that masks words"""
 
 
 @settings
 class Pretraining(config.Experiment):
-    """An experiment that learns to read from plain text."""
+    """An experiment that pre-trains an encoder on plain text."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: config.Paragraphs = config.Paragraphs()
-    """what to learn from"""
     model: config.BertModel = field(default_factory=config.BertModel)
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     evaluate: config.BertEvaluate = config.BertEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters, the order of the lines, their pairs, hidden words, and dropout"""
 
-    # Where the text is stored may change: its fingerprint may not.
+    # The location of the text may change, its fingerprint may not.
     free_fields: ClassVar = (
         "data.train", "data.dev", "data.test", "data.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
     )  # fmt: skip
@@ -67,37 +58,33 @@ class Pretraining(config.Experiment):
     def __post_init__(self):
         self.check_name()
         self.refuse_train("pre-training", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
-        places, longest = self.model.encoder.max_positions, self.data.buckets[-1][0]
-        require(
-            places is None or places >= longest,
-            f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
-        )
+        check_positions(self.model.encoder, self.data.buckets[-1][0])
 
 
 # ------------------------------------------------------------------------------------- the task
 
 
 class Line(NamedTuple):
-    """With words to fill in."""
+    """A line with words to fill in."""
 
     text: str
 
 
 class MaskedPrediction(NamedTuple):
-    """How well the hidden words of a pair, and whether its second text follows, were guessed."""
+    """Predictions for a pair: its masked words, and whether the second text follows the first."""
 
     nats: float
     words: int
     correct: int
     follows: float
-    """probability"""
+    """probability that the second text follows"""
 
     def __str__(self) -> str:
         return f"{self.correct} of {self.words} words, follows {self.follows:.2f}"
 
 
-class PretrainingTask(Task):
-    """Lines of text through BERT. Asset: the vocabulary `text`, which has [CLS] and [MASK]."""
+class PretrainingTask(EncoderTask):
+    """Lines of text to their masked words. Asset: the vocabulary `text`, which has [CLS] and [MASK]."""
 
     noun = "line"
     experiment: Pretraining
@@ -112,7 +99,7 @@ class PretrainingTask(Task):
         return bool(getattr(self.experiment.data, split))
 
     def _lines(self, split: str) -> list[Parts]:
-        """Without those that are too short to be cut."""
+        """The lines of a split that are long enough to be cut in two."""
         data = self.experiment.data
         path = getattr(data, split)
         lines = streams.read_lines(path, f"data.{split}", data.origin)
@@ -131,8 +118,8 @@ class PretrainingTask(Task):
         count, ids = line.count(MASK), paragraphs.masked_ids(self.vocabulary, line)
         require(count > 0, f"{where} has no {MASK}: write one in place of each word to fill in")
         found = ids.count(text.mark(self.vocabulary, MASK))
-        require(found == count, f"{where}: each {MASK} must be a word of its own: separate them by blanks")
-        length, most = len(ids) + 2, self._longest
+        require(found == count, f"{where}: each {MASK} must be a separate word: put blanks around it")
+        length, most = len(ids) + 2, self.longest
         require(length <= most, f"{where} has {length} positions, the model reads at most {most}: shorten it")
         return Line(line)
 
@@ -143,11 +130,11 @@ class PretrainingTask(Task):
         return streams.fingerprint("\t".join(parts) for parts in data)
 
     def sides(self, split: str, examples: Any) -> Iterable[Sides]:
-        """The lines, which the pairs of dev and test are made of."""
+        """The lines of a split, because the pairs of dev and test are made of them."""
         return (Sides(" ".join(parts)) for parts in (examples if split == "train" else self._lines(split)))
 
     def check_examples(self, split: str, examples: Any) -> None:
-        """Refuses dev and test without a word to hide: there would be nothing to guess."""
+        """Raises if dev or test has no word to mask."""
         if split == "train":
             return
         shown = self.dev_sample(examples, self.experiment.evaluate.lines) if split == "dev" else examples
@@ -155,8 +142,8 @@ class PretrainingTask(Task):
         assert isinstance(ids, Ragged)
         require(
             bool((ids.flat >= len(SPECIALS) + len(self.vocabulary.tags)).any()),
-            f"{getattr(self.experiment.data, split)} has no word of the training text, so that none can be hidden and "
-            f"guessed: give a text in its language, or unset data.{split}",
+            f"{getattr(self.experiment.data, split)} has no word of the training text, so that none can be masked: "
+            f"give a text in its language, or unset data.{split}",
         )
 
     def learn_assets(self, data: Sequence[Parts]) -> Assets:
@@ -178,7 +165,7 @@ class PretrainingTask(Task):
         return paragraphs.Lines.of(self.vocabulary, data, self.experiment.seed)
 
     def dev_columns(self, examples: Sequence[Pair]) -> Columns:
-        return paragraphs.pair_columns(self.vocabulary, examples, self._longest)
+        return paragraphs.pair_columns(self.vocabulary, examples, self.longest)
 
     def describe(self, columns: Any, plan: Any) -> list[str]:
         first, *others = super().describe(columns, plan)
@@ -201,7 +188,7 @@ class PretrainingTask(Task):
         return self.module.init(key, one, one[0], 0 * one)["params"]
 
     def _mask(self, key: Array, batch: Mapping[str, Array]) -> Masked:
-        """Of (key, example), whatever the other rows are."""
+        """Masks words as a function of (key, example), independent of the other rows."""
         vocabulary = self.vocabulary
         first = len(SPECIALS) + len(vocabulary.tags)
         options = (self.experiment.model.mask_rate, text.mark(vocabulary, MASK), first, vocabulary.size)
@@ -209,7 +196,7 @@ class PretrainingTask(Task):
         return jax.vmap(lambda key, ids: mask_words(key, ids, *options))(keys, batch["source"])
 
     def _losses(self, params: Any, batch: Mapping[str, Any], masks: Array, key: Array | None = None) -> Any:
-        """The mean over hidden words of -log p(word) - weight * log p(follows) of their line, dropout by `key`."""
+        """Sums over masked words of -log p(word) - weight * log p(follows) of their line; dropout if there is a key."""
         masked = self._mask(masks, batch)
         rngs = None if key is None else {"dropout": key}
         inputs = masked.ids, batch["first"], masked.positions, key is not None
@@ -227,7 +214,7 @@ class PretrainingTask(Task):
         seed = self.experiment.seed
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
-            # Of (seed, step, example); not of `key`, which differs by micro-batch.
+            # A function of (seed, step, example); not of `key`, which differs by micro-batch.
             masks = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), MASKS)
             return self._losses(params, batch, masks, key)
 
@@ -241,35 +228,22 @@ class PretrainingTask(Task):
         return abstract(source=((rows, *bucket), np.int32), **each)
 
     @property
-    def rules(self) -> Rules:
-        return models.encoder_rules(self.experiment.model.encoder)
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.experiment.model.encoder, mesh)
-
-    @property
     def heads(self) -> tuple[int, ...]:
         encoder: Any = self.experiment.model.encoder
-        return (encoder.heads,) if hasattr(encoder, "heads") else ()
+        return (encoder.heads,) if encoder.heads else ()
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
-        """The table and the biases of words."""
+        """Maps the table and the biases of words."""
         return word_rows(self.vocabulary, other.assets, "embedding/table", "word_bias")
 
     # ----------------------------------------------------------------------------- predictions
 
-    @property
-    def _longest(self) -> int:
-        """16 times the last bucket, as far as the model can address it."""
-        most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
-        return min(most, places or most)
-
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        """Guesses the hidden words of pairs, and fills in the words of lines."""
+        """Predicts the masked words of pairs, and fills in the words of lines."""
         require(not others, "pre-training has no ensembles: name one run")
         data, rows = self.experiment.data, self.experiment.evaluate.rows
-        guess = Batched(self._guess, data.buckets, rows, mesh, self._longest)
-        fill = Batched(self._fill, data.buckets, 8, mesh, self._longest)  # the logits of all positions
+        guess = Batched(self._guess, data.buckets, rows, mesh, self.longest)
+        fill = Batched(self._fill, data.buckets, 8, mesh, self.longest)  # the logits of all positions
 
         def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
             if examples and isinstance(examples[0], Line):
@@ -282,7 +256,7 @@ class PretrainingTask(Task):
         return predict
 
     def _guess(self, params: Any, batch: Mapping[str, Any]) -> tuple[Array, ...]:
-        """[B] each: nats of the hidden words, their number, those guessed right, probability that the text follows."""
+        """[B] each: nats of the masked words, their number, those correct, probability that the text follows."""
         masked = self._mask(jax.random.key(MASKS), batch)
         inputs = masked.ids, batch["first"], masked.positions
         found: Any = self.module.apply({"params": params}, *inputs)
@@ -314,7 +288,7 @@ class PretrainingTask(Task):
         return found
 
     def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, Result]:
-        """Perplexity and accuracy of the hidden words, accuracy of whether a text follows."""
+        """Perplexity and accuracy of the masked words, and accuracy of next sentences."""
         words = sum(output.words for output in outputs)
         signature = f"unit:{self.vocabulary.unit}|vocabulary:{self.vocabulary.size}|words:{words}"
         nats = [perplexity.LineNats(output.nats, output.words) for output in outputs]

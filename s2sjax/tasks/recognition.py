@@ -1,17 +1,16 @@
 """Frames to a shorter sequence of labels, without an alignment: speech, pen strokes, written numbers.
 
-Any encoder reads the frames; connectionist temporal classification (core/ctc.py) trains it. Labels are found greedily,
-or by prefix beam search with an n-gram language model of the training labels (core/prefix_search.py).
+Connectionist temporal classification (core/ctc.py) trains an encoder of any family. Labels are decoded greedily, or by
+prefix beam search with an n-gram language model of the training labels (core/prefix_search.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from functools import partial
+from dataclasses import KW_ONLY, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +22,15 @@ from s2sjax.config import at_least, check_buckets, require, settings
 from s2sjax.core import augment, ctc
 from s2sjax.core.prefix_search import prefix_search
 from s2sjax.data import assets
-from s2sjax.data.columns import Bucket, Columns, Ragged
+from s2sjax.data.columns import Columns, Ragged
 from s2sjax.data.label_models import LabelModel
 from s2sjax.data.signals import Signal, Signals
 from s2sjax.data.written import SklearnDigits
 from s2sjax.evaluate.batched import Batched
 from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.metrics import Result
 from s2sjax.models.recognizer import Recognizer
-from s2sjax.tasks.signal_task import SignalTask, Transcript, error_rates
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.tasks.signal_task import SignalTask, Transcript
+from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, check_positions
 from s2sjax.training import hosts
 from s2sjax.training.mesh import Rules
 from s2sjax.training.state import Loss
@@ -42,22 +40,22 @@ from s2sjax.training.state import Loss
 
 @settings
 class Augment:
-    """Random changes of training examples, drawn from (seed, step, example): see s2sjax/core/augment.py."""
+    """Random changes of training examples, a function of (seed, step, example): see s2sjax/core/augment.py."""
 
     speed: float = 0.0
     """largest relative change of the duration"""
     pitch: float = 0.0
-    """largest relative shift along the features, as by another vocal tract"""
+    """largest relative shift along the features, which imitates another vocal tract"""
     noise: float = 0.0
-    """standard deviation of noise that is added to the normalised features"""
+    """standard deviation of the noise added to the normalised features"""
     time_masks: int = 0
-    """number of runs of frames that are set to 0"""
+    """number of runs of frames to set to 0"""
     time_width: int = 0
-    """most frames of such a run"""
+    """maximum number of frames in such a run"""
     feature_masks: int = 0
-    """number of runs of features that are set to 0"""
+    """number of runs of features to set to 0"""
     feature_width: int = 0
-    """most features of such a run"""
+    """maximum number of features in such a run"""
 
     def __post_init__(self):
         at_least(0, self, "data.augment", *augment.Ranges._fields)
@@ -77,20 +75,20 @@ class Augment:
 
 @settings
 class LabelledSignals:
-    """Examples of a corpus, as columns of frames and labels."""
+    """Signals with their labels, and how they are batched."""
 
     corpus: Signals = field(default_factory=SklearnDigits)
-    """where they come from"""
+    """source of the signals"""
     augment: Augment = Augment()
     """random changes of training examples"""
     ngram: int = 2
-    """order of the language model of the training labels, for search.language_weight; 0 for none"""
+    """order of the language model of the training labels, for search.language_weight; 0: none"""
     buckets: tuple[tuple[int, int], ...] = ((32, 8), (64, 8))
     """padded numbers of frames and labels"""
     tokens: int = 2048
     """budget of a batch: rows x (frames + labels)"""
     prefetch: int = 4
-    """batches made ahead by Grain's threads"""
+    """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
         at_least(1, self, "data", "tokens")
@@ -98,14 +96,21 @@ class LabelledSignals:
         check_buckets(self.buckets)
 
 
+@settings
 class FrameModel:
-    """What the settings of models that read frames have in common."""
+    """Settings of a model that reads frames."""
 
-    stack: int
-    channels: int
-    dropout: float
+    _: KW_ONLY
+    stack: int = 1
+    """number of frames to read as one"""
+    channels: int = 0
+    """channels of two convolutions over time and features before the encoder, which read four frames as one; 0: none"""
+    normalize: bool = False
+    """whether to scale each feature to mean 0 and standard deviation 1 over the frames of each example"""
+    dropout: float = 0.0
+    """dropout rate of the encoder's outputs in recognition, of its inputs in transcription"""
 
-    def check_frames(self) -> None:
+    def __post_init__(self):
         at_least(1, self, "model", "stack")
         at_least(0, self, "model", "channels")
         require(
@@ -116,7 +121,7 @@ class FrameModel:
 
     @property
     def reduction(self) -> int:
-        """Frames that become one."""
+        """Number of frames that the encoder reads as one."""
         return 4 if self.channels else self.stack
 
 
@@ -127,83 +132,56 @@ class RecognizerModel(FrameModel):
     encoder: config.Family = field(
         default_factory=lambda: config.Luong(width=128, embedding=0, layers=2, bidirectional=True, dropout=0.2)
     )
-    """reads the frames; its `embedding` is the width that they are projected to, 0 for none"""
-    stack: int = 1
-    """frames that are read as one"""
-    channels: int = 0
-    """channels of two convolutions over time and features below the encoder, which read four frames as one; 0: none"""
-    normalize: bool = False
-    """scale each feature to mean 0 and deviation 1 over the frames of each example"""
-    dropout: float = 0.0
-    """dropout rate of what the output layer reads"""
-
-    def __post_init__(self):
-        self.check_frames()
+    """family of the encoder; its `embedding` is the width to which frames are projected, 0: no projection"""
 
 
 @settings
 class LabelSearch:
-    """How labels are found."""
+    """Decoding of labels."""
 
     beam: int = 1
-    """prefixes of prefix beam search; 1: the labels of the most probable alignment (greedy)"""
+    """number of prefixes of prefix beam search; 1: the labels of the most probable alignment (greedy)"""
     language_weight: float = 0.0
     """weight of the log-probability of the language model: see data.ngram"""
     bonus: float = 0.0
-    """score of each label, against short outputs"""
+    """score added for each label, to counter a preference for short outputs"""
 
     def __post_init__(self):
         at_least(1, self, "search", "beam")
         at_least(0, self, "search", "language_weight")
         require(
             self.beam > 1 or (self.language_weight == 0 and self.bonus == 0),
-            "search.language_weight and search.bonus are of prefix beam search: set search.beam above 1",
+            "search.language_weight and search.bonus apply to prefix beam search: set search.beam above 1",
         )
 
 
 @settings
-class LabelEvaluate(config.EvaluationSettings):
+class RecognitionEvaluate(config.PredictionSettings):
+    """Evaluation of sequences of labels."""
+
     metrics: tuple[Literal["ler", "ser"], ...] = ("ler", "ser")
-    """label error rate (edit distance) and sequence error rate; the first one decides which checkpoint is best"""
-    lines: int = 500
-    """dev examples predicted at each evaluation during training"""
-    samples: int = 0
-    """dev examples shown at each evaluation"""
-    rows: int = 64
-    """examples predicted at once"""
+    """label error rate (edit distance) and sequence error rate; the first one selects the best checkpoint"""
+    _: KW_ONLY
     drawn: int = 3
     """examples drawn after training, of the split that is scored then"""
 
     def __post_init__(self):
-        at_least(1, self, "evaluate", "rows", "lines")
-        at_least(0, self, "evaluate", "samples", "drawn")
-        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+        super().__post_init__()
+        at_least(0, self, "evaluate", "drawn")
+
+
+LabelEvaluate = RecognitionEvaluate  # its name in config.json of older runs
 
 
 @settings
-class Recognition(config.Experiment):
-    """An experiment that finds the labels of sequences of frames."""
+class Recognition(SearchExperiment):
+    """An experiment that recognises the labels of sequences of frames."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: LabelledSignals = LabelledSignals()
-    """what to learn from"""
     model: RecognizerModel = RecognizerModel()
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     search: LabelSearch = LabelSearch()
-    """how it finds labels"""
-    evaluate: LabelEvaluate = LabelEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters, the order of the examples, their random changes, and dropout"""
-
-    decode_fields: ClassVar = ("search",)
-    evaluate_fields: ClassVar = ("search", "evaluate")
-    free_fields: ClassVar = (
-        "data.corpus.folder", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.drawn",
-    )  # fmt: skip
+    evaluate: RecognitionEvaluate = RecognitionEvaluate()
 
     def __post_init__(self):
         self.check_name()
@@ -213,12 +191,7 @@ class Recognition(config.Experiment):
             "search.language_weight requires a language model: set data.ngram above 0",
         )
         longest = -(-max(T for T, _ in self.data.buckets) // self.model.reduction)
-        places = self.model.encoder.max_positions
-        require(
-            places is None or places >= longest,
-            f"model.encoder.max_length {places} is shorter than the longest of data.buckets, {longest} frames that are "
-            "read: raise it",
-        )
+        check_positions(self.model.encoder, longest)
 
     def task(self) -> RecognitionTask:
         return RecognitionTask(self)
@@ -228,15 +201,18 @@ class Recognition(config.Experiment):
 
 
 def _ctc(
-    module: Recognizer, params: Any, frames: Any, lengths: Any, labels: Any, train: bool = False, rngs: Any = None
+    module: Recognizer, params: Any, batch: Mapping[str, Any], key: Array | None = None
 ) -> dict[str, tuple[Array, Array]]:
-    """The loss of a batch, see `ctc.ctc_loss`; labels [B, L], 0 after the last."""
-    logits, lengths = module.apply({"params": params}, frames, lengths, train, rngs=rngs)
-    return ctc.ctc_loss(logits, lengths, labels, jnp.sum(labels > 0, axis=1))
+    """The CTC loss of a batch (see `ctc.ctc_loss`), its labels [B, L] padded with 0; dropout if there is a key."""
+    rngs = None if key is None else {"dropout": key}
+    inputs = batch["frames"], batch["frames_lengths"], key is not None
+    found: Any = module.apply({"params": params}, *inputs, rngs=rngs)
+    logits, lengths = found
+    return ctc.ctc_loss(logits, lengths, batch["labels"], jnp.sum(batch["labels"] > 0, axis=1))
 
 
 class RecognitionTask(SignalTask):
-    """Signals through an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
+    """Signals to labels by an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
 
     experiment: Recognition
     settings_fields = ("search.beam",)
@@ -255,8 +231,8 @@ class RecognitionTask(SignalTask):
         short = sum(not self._feasible(signal) for signal in data)
         if not short:
             return []
-        of_one = "1 training sequence has fewer frames than its labels need: it has no effect"
-        of_many = f"{short:,} training sequences have fewer frames than their labels need: they have no effect"
+        of_one = "1 training sequence has fewer frames than its labels need, so it has no effect"
+        of_many = f"{short:,} training sequences have fewer frames than their labels need, so they have no effect"
         return [of_one if short == 1 else of_many]
 
     def _feasible(self, signal: Signal) -> bool:
@@ -300,16 +276,11 @@ class RecognitionTask(SignalTask):
         return self.module.init(key, jnp.zeros((1, 1, self.corpus.features)), jnp.ones(1, jnp.int32))["params"]
 
     def loss(self, columns: Any = None) -> Loss:
-        """CTC of the changed examples."""
-        module, ranges, seed = self.module, self.experiment.data.augment.ranges, self.experiment.seed
+        """The CTC loss of randomly changed examples."""
+        module = self.module
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
-            frames, lengths = batch["frames"], batch["frames_lengths"]
-            if any(ranges):
-                # Of (seed, step, example), whatever the other rows are; not of `key`, which differs by micro-batch.
-                keys = augment.example_keys(seed, step, batch["example"])
-                frames, lengths = jax.vmap(partial(augment.augment, ranges))(keys, frames, lengths)
-            return _ctc(module, params, frames, lengths, batch["labels"], True, {"dropout": key})
+            return _ctc(module, params, self.augmented(batch, step), key)
 
         return loss
 
@@ -317,16 +288,9 @@ class RecognitionTask(SignalTask):
         module = self.module
 
         def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
-            return {"loss": _ctc(module, params, batch["frames"], batch["frames_lengths"], batch["labels"])["loss"]}
+            return {"loss": _ctc(module, params, batch)["loss"]}
 
         return loss
-
-    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        T, L = bucket
-        return abstract(
-            frames=((rows, T, self.corpus.features), np.float32), frames_lengths=((rows,), np.int32),
-            labels=((rows, L), np.int32), example=((rows,), np.int32),
-        )  # fmt: skip
 
     @property
     def rules(self) -> Rules:
@@ -369,27 +333,12 @@ class RecognitionTask(SignalTask):
 
         return apply
 
-    def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
-        return error_rates(self.experiment.evaluate.metrics, examples, outputs)
-
-    @property
-    def higher_is_better(self) -> bool:
-        return False
-
-    def record(self, example: Signal, output: Transcript) -> dict[str, Any]:
-        right = " ".join(example.labels)
-        return {"source": example.name, "hypothesis": str(output), "references": [right], "score": output.score}
-
-    def show(self, example: Signal, output: Transcript) -> str:
-        right = "✓" if output.labels == example.labels else f"({' '.join(example.labels)})"
-        return f"{example.name}  ->  {output}  {right}"
-
     def settings_text(self) -> str:
         beam = self.experiment.search.beam
         return "greedy" if beam == 1 else f"beam {beam}"
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
-        """Draws some examples that training has not seen: frames, and the probability of each label over time."""
+        """Draws some held-out examples: frames, and the probability of each label over time."""
         e, split = self.experiment, self.default_split
         if not e.evaluate.drawn or split is None:
             return []

@@ -1,13 +1,13 @@
-"""A series to a number: a recurrent network reads a window of a series and predicts a value that follows.
+"""Forecasts of a series: a recurrent network reads a window and predicts a later value.
 
-By default, dev and test are later than all of training, and the persistence forecast (the last value) is scored, too.
+By default, dev and test are later than all of training, and the persistence forecast (the last value) is also scored.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -38,14 +38,14 @@ from s2sjax.training.state import Loss
 
 
 class Series:
-    """Where the numbers come from. A series of your own inherits from it and defines `values`."""
+    """A source of numbers. Your own series inherits from this class and defines `values`."""
 
     def values(self) -> np.ndarray:
-        """float64 [length]"""
+        """The numbers, float64 [length]."""
         raise UserError(f"{type(self).__name__} defines no values(): return the numbers of the series from it")
 
     def where(self, index: int) -> str:
-        """The name of a value, from 0, for errors."""
+        """The name of the value with this index, for errors."""
         return f"value {index + 1:,} of {type(self).__name__}"
 
 
@@ -54,7 +54,7 @@ class Fibonacci(Series):
     """1, 1, 2, 3, 5, 8, ..."""
 
     length: int = 1200
-    """numbers of the series; float64 holds the first 1476"""
+    """length of the series; float64 holds the first 1476 numbers"""
 
     def __post_init__(self):
         require(3 <= self.length <= 1476, f"data.series.length is {self.length}: it must be from 3 to 1476")
@@ -68,10 +68,10 @@ class Fibonacci(Series):
 
 @settings
 class Waves(Series):
-    """sin(2 pi t / 24) + sin(2 pi t / 31) / 2: two waves, to try something out."""
+    """sin(2 pi t / 24) + sin(2 pi t / 31) / 2: two waves, for first experiments."""
 
     length: int = 1200
-    """numbers of the series"""
+    """length of the series"""
 
     def __post_init__(self):
         require(self.length >= 3, f"data.series.length is {self.length}: it must be at least 3")
@@ -86,11 +86,11 @@ class CsvSeries(Series):
     """A column of a CSV file whose first line names the columns."""
 
     file: config.FilePath = ""
-    """relative to the experiment file"""
+    """path of the file, relative to the experiment file"""
     column: str = ""
     """name of the column"""
     origin: str = ""
-    """where the data comes from, for the error if the file is missing"""
+    """source of the data, for the error if the file is missing"""
 
     def __post_init__(self):
         for name in ("file", "column"):
@@ -105,28 +105,28 @@ class CsvSeries(Series):
 
 @settings
 class Windows:
-    """Every run of `steps` values of a series is an example; its target is the value that follows, or a later one."""
+    """Windows of a series: every run of `steps` values is an example, whose target is the next value or a later one."""
 
     series: Series = field(default_factory=Waves)
-    """the numbers"""
+    """source of the numbers"""
     steps: int = 20
-    """values that are read"""
+    """number of values that are read"""
     horizon: int = 1
-    """the target is this many steps after the last value read"""
+    """distance of the target from the last value read, in steps"""
     dev_percent: float = 10.0
-    """of the examples"""
+    """percentage of the examples in dev"""
     test_percent: float = 20.0
-    """of the examples"""
+    """percentage of the examples in test"""
     split: Literal["gap", "time", "spread"] = "gap"
-    """gap: first train, then dev, then test, and a window between them that is left out, so that no value is in two
-    parts; time: the same without the window; spread: dev and test are spread evenly over the series, so that training
+    """order of the splits; gap: train, dev, then test, with a window left out between them, so that no value is in two
+    splits; time: the same without the window; spread: dev and test are spread evenly over the series, so that training
     reads the values that they predict"""
     scale: Literal["range", "deviation"] = "deviation"
-    """the training values become 0 to 1, or have mean 0 and standard deviation 1"""
+    """scale of the training values: from 0 to 1, or with mean 0 and standard deviation 1"""
     tokens: int = 640
     """budget of a batch: rows x steps"""
     prefetch: int = 4
-    """batches made ahead by Grain's threads"""
+    """batches that Grain's threads prepare in advance"""
 
     @property
     def buckets(self) -> tuple[tuple[int], ...]:
@@ -141,57 +141,42 @@ class Windows:
 
 @settings
 class SeriesModel:
-    """A recurrent cell reads the window; its last state, or attention over all of them, enters a dense layer."""
+    """A recurrent cell and a dense layer of its last state, or of attention over all states."""
 
     width: int = 32
-    """of the state"""
+    """width of the state"""
     cell: CellName = "gru"
-    """how a state moves: see s2sjax/core/cells.py"""
+    """recurrent cell: see s2sjax/core/cells.py"""
     attention: bool = False
-    """weigh all states, instead of taking the last"""
+    """whether to pool all states by attention instead of taking the last"""
     output: Literal["tanh", "linear"] = "linear"
-    """of the dense layer: tanh for values that are scaled to [0, 1]"""
+    """output function of the dense layer: tanh suits values scaled to [0, 1]"""
     residual: bool = True
-    """predict the difference to the last value"""
+    """whether to predict the difference from the last value"""
 
     def __post_init__(self):
         at_least(1, self, "model", "width")
 
 
 @settings
-class SeriesEvaluate(config.EvaluationSettings):
-    metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse", "persistence")
-    """mean squared or absolute error of scaled values; the first one decides which checkpoint is best. persistence: the
-    mean squared error of the last value as forecast, which a model should beat"""
-    lines: int = 500
-    """dev examples predicted at each evaluation during training"""
-    samples: int = 0
-    """dev examples shown at each evaluation"""
-    rows: int = 256
-    """examples predicted at once"""
+class SeriesEvaluate(config.PredictionSettings):
+    """Evaluation of forecasts."""
 
-    def __post_init__(self):
-        at_least(1, self, "evaluate", "rows", "lines")
-        at_least(0, self, "evaluate", "samples")
-        require(len(self.metrics) > 0, "evaluate.metrics is empty: name at least one metric")
+    metrics: tuple[Literal["mse", "mae", "persistence"], ...] = ("mse", "persistence")
+    """mean squared or absolute error of scaled values; persistence: the mean squared error of the last value as
+    forecast, which a model should beat. The first one selects the best checkpoint"""
+    _: KW_ONLY
+    rows: int = 256
 
 
 @settings
 class Regression(config.Experiment):
-    """An experiment that predicts the next value of a series."""
+    """An experiment that predicts values of a series."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: Windows = Windows()
-    """what to learn from"""
     model: SeriesModel = SeriesModel()
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     evaluate: SeriesEvaluate = SeriesEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters and the order of the examples"""
 
     free_fields: ClassVar = ("data.series.file", "evaluate.lines", "evaluate.samples", "evaluate.rows")
 
@@ -207,7 +192,7 @@ class Regression(config.Experiment):
 
 
 class Regressor(nn.Module):
-    """values [B, S, 1], lengths [B] -> W pooled + b [B, 1], or its tanh; with `residual`, plus the last value."""
+    """Maps values [B, S, 1] and lengths [B] to W pooled + b [B, 1] or its tanh; `residual` adds the last value."""
 
     config: SeriesModel
     steps: int
@@ -235,7 +220,7 @@ class Regressor(nn.Module):
 
 
 def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-    """Of a batch: the sum, and the number of windows."""
+    """The squared error of a batch: its sum, and the number of windows."""
     predicted: Any = module.apply({"params": params}, batch["values"], batch["values_lengths"])
     real = (batch["values_lengths"] > 0).astype(jnp.float32)  # [B]
     return {"loss": (jnp.sum(real * jnp.square(predicted - batch["target"])[:, 0]), jnp.sum(real))}
@@ -245,9 +230,9 @@ def squared_error(module: Regressor, params: Any, batch: dict[str, Array]) -> di
 
 
 LARGEST = 1e15
-"""largest scaled value: sums of its square stay far from the largest number of float32"""
+"""largest scaled value, for which sums of squares stay far below the largest float32"""
 LABELS = {"mse": "MSE", "mae": "MAE", "persistence": "MSE of persistence"}
-"""of the metrics, as printed"""
+"""printed names of the metrics"""
 
 
 class Window(NamedTuple):
@@ -264,7 +249,7 @@ class Estimate(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """(x - low) / (high - low): 0 to 1 for the lowest to the highest value, or for the mean to one deviation more."""
+    """(x - low) / (high - low); low and high are the extreme values, or the mean and the mean plus one deviation."""
 
     low: float
     high: float
@@ -284,7 +269,7 @@ class Scale(NamedTuple):
 
 
 class RegressionTask(Task):
-    """Windows of a series through a recurrent network. Asset: the `scale` of the values."""
+    """Windows of a series to a later value. Asset: the `scale` of the values."""
 
     experiment: Regression
 
@@ -298,7 +283,7 @@ class RegressionTask(Task):
 
     def examples(self, split: str) -> list[Window]:
         data, values = self.experiment.data, self._values()
-        ahead = data.steps + data.horizon - 1  # of the first value of a window
+        ahead = data.steps + data.horizon - 1  # offset of the target in a window
         chosen = np.flatnonzero(self._splits(len(values) - ahead) == split)
         fewer = "lower data.steps, data.dev_percent or data.test_percent"
         remedy = fewer if split == "train" else f"raise data.{split}_percent"
@@ -315,12 +300,12 @@ class RegressionTask(Task):
         return values
 
     def _splits(self, count: int) -> np.ndarray:
-        """[count]: the split of each window, or "gap"."""
+        """The split of each window [count], or "gap"."""
         data = self.experiment.data
         test, dev = data.test_percent / 100, (data.test_percent + data.dev_percent) / 100
         ahead = data.steps + data.horizon - 1
         if data.split == "spread":
-            # Evenly, in a series that may grow: multiples of the golden ratio, modulo 1.
+            # Multiples of the golden ratio modulo 1 are even, and do not change when the series grows.
             place = np.arange(count) * (5**0.5 - 1) / 2 % 1
             return np.where(place < test, "test", np.where(place < dev, "dev", "train"))
         total = count + ahead
@@ -328,7 +313,7 @@ class RegressionTask(Task):
         tests, held_out = int((place < test).sum()), int((place < dev).sum())
         gap = ahead if data.split == "gap" else 0
         first, second = gap * (tests > 0), gap * (held_out > tests)
-        ends = np.cumsum([tests, first, held_out - tests, second])  # from the last window on
+        ends = np.cumsum([tests, first, held_out - tests, second])  # counted from the last window
         later = np.arange(count)[::-1]
         return np.array(["test", "gap", "dev", "gap", "train"])[np.searchsorted(ends, later, side="right")]
 
@@ -348,7 +333,7 @@ class RegressionTask(Task):
         return Window(np.zeros(self.experiment.data.steps), np.nan)
 
     def _check_size(self, values: np.ndarray, where: Callable[[int], str]) -> None:
-        """Refuses values that overflow when they are scaled and squared in float32."""
+        """Raises if values overflow when they are scaled and squared in float32."""
         scale = self.assets["scale"]
         with np.errstate(over="ignore", invalid="ignore"):
             large = np.flatnonzero(~(np.abs(scale.apply(values)) < LARGEST))
@@ -386,7 +371,7 @@ class RegressionTask(Task):
     def learn_assets(self, data: Sequence[Window]) -> Assets:
         options = self.experiment.data
         values = np.concatenate([[*window.values, window.target] for window in data])
-        if options.split != "spread":  # each value once
+        if options.split != "spread":  # count each value once
             values = self._values()[: len(data) + options.steps + options.horizon - 1]
         with np.errstate(over="ignore", invalid="ignore"):
             low, high = float(values.min()), float(values.max())
@@ -446,7 +431,7 @@ class RegressionTask(Task):
         module, e, scale = self.module, self.experiment, self.assets["scale"]
         require(not others, "a regression has no ensembles: name one run")
         apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
-        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh, e.data.steps)  # all windows are alike
+        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh, e.data.steps)  # all windows have one length
 
         def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
             found = batched(params, self.columns(examples))

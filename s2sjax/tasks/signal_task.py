@@ -1,20 +1,25 @@
-"""What the tasks that turn signals into labels share: recognition by CTC, and transcription by a decoder."""
+"""The base of tasks from signals to labels: recognition by CTC and transcription by a decoder."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
+from jax import Array
 
 from s2sjax.config import require
+from s2sjax.core import augment
+from s2sjax.data.columns import Bucket
 from s2sjax.data.remarks import Sides
 from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
 from s2sjax.evaluate.batched import DOUBLINGS
 from s2sjax.evaluate.edit import distance
 from s2sjax.evaluate.metrics import Result, mean_result
-from s2sjax.tasks.task import Task
+from s2sjax.tasks.task import Task, abstract
 
 LABELS = {"ler": "LER", "ser": "SER"}
 
@@ -22,7 +27,7 @@ LABELS = {"ler": "LER", "ser": "SER"}
 class Transcript(NamedTuple):
     labels: tuple[str, ...]
     score: float
-    """log-probability of the alignment (greedy), or the score of prefix beam search"""
+    """log-probability of the alignment (greedy), or score of the search"""
 
     def __str__(self) -> str:
         return " ".join(self.labels)
@@ -39,9 +44,11 @@ def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Seque
 
 
 class SignalTask(Task):
-    """What tasks that read signals have in common, besides the model."""
+    """A task that reads signals and writes labels."""
 
     noun = "sequence"
+    label_column: ClassVar[str] = "labels"
+    """name of the column of labels"""
 
     @property
     def corpus(self) -> Signals:
@@ -81,7 +88,7 @@ class SignalTask(Task):
 
     @property
     def _served(self) -> int:
-        """The most frames that a server reads: see `batched.few_shapes`."""
+        """The most frames that a server accepts: see `batched.few_shapes`."""
         return max(T for T, _ in self.experiment.data.buckets) << DOUBLINGS
 
     def _checked(self, signal: Signal, where: str) -> Signal:
@@ -103,3 +110,39 @@ class SignalTask(Task):
 
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
+
+    def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
+        """Changes the frames of a training batch at random.
+
+        The changes depend on (seed, step, example), not on the key of the loss, which differs by micro-batch.
+        """
+        ranges = self.experiment.data.augment.ranges
+        if not any(ranges):
+            return batch
+        keys = augment.example_keys(self.experiment.seed, step, batch["example"])
+        change = jax.vmap(partial(augment.augment, ranges))
+        frames, lengths = change(keys, batch["frames"], batch["frames_lengths"])
+        return batch | {"frames": frames, "frames_lengths": lengths}
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        T, L = bucket
+        labels = {self.label_column: ((rows, L), np.int32)}
+        return abstract(
+            frames=((rows, T, self.corpus.features), np.float32), frames_lengths=((rows,), np.int32),
+            example=((rows,), np.int32), **labels,
+        )  # fmt: skip
+
+    def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
+        return error_rates(self.experiment.evaluate.metrics, examples, outputs)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return False
+
+    def record(self, example: Signal, output: Transcript) -> dict[str, Any]:
+        right = " ".join(example.labels)
+        return {"source": example.name, "hypothesis": str(output), "references": [right], "score": output.score}
+
+    def show(self, example: Signal, output: Transcript) -> str:
+        right = "✓" if output.labels == example.labels else f"({' '.join(example.labels)})"
+        return f"{example.name}  ->  {output}  {right}"

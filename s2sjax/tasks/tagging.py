@@ -1,13 +1,13 @@
-"""Words to tags, one each: parts of speech, named entities, slots; and a label for the whole sentence beside them.
+"""Words to one tag each: parts of speech, named entities, slots; optionally with an intent for the whole sentence.
 
-A word is read as its embedding and its characters, the encoder of any family reads the sentence, and a dense layer
-gives each word its tag.
+A word is represented by its embedding and its characters. The encoder of any family reads the sentence, and a dense
+layer predicts the tag of each word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,9 +31,17 @@ from s2sjax.evaluate.dev_loss import EvaluationLoss
 from s2sjax.evaluate.metrics import Result
 from s2sjax.models.frontends import SpelledWords
 from s2sjax.models.tagger import Scores, Tagger, best_tags, tag_loss
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, source_vocabulary, word_rows
+from s2sjax.tasks.task import (
+    Assets,
+    EncoderTask,
+    Predictor,
+    Task,
+    abstract,
+    check_positions,
+    source_vocabulary,
+    word_rows,
+)
 from s2sjax.training import hosts
-from s2sjax.training import mesh as meshes
 from s2sjax.training.state import Loss
 from s2sjax.training.transfer import Rows
 
@@ -42,20 +50,12 @@ from s2sjax.training.transfer import Rows
 class Tagging(config.Experiment):
     """An experiment that gives each word of a sentence a tag."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: TagData = TagData()
-    """what to learn from"""
     model: TaggerModel = field(default_factory=TaggerModel)
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     evaluate: TagEvaluate = TagEvaluate()
-    """how it is judged"""
-    seed: int = 0
-    """of the initial parameters, the order of the examples, and dropout"""
 
-    # Where the data is stored may change: its fingerprint may not.
+    # The location of the data may change, its fingerprint may not.
     free_fields: ClassVar = (
         "data.corpus.folder", "data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
     )  # fmt: skip
@@ -69,13 +69,9 @@ class Tagging(config.Experiment):
         )
         require(
             self.model.intent > 0 or "intent" not in self.evaluate.metrics,
-            "evaluate.metrics has the intent, and model.intent 0 learns none: set it above 0",
+            "evaluate.metrics has the intent, and with model.intent 0 it is not learned: set it above 0",
         )
-        places, longest = self.model.encoder.max_positions, self.data.buckets[-1][0]
-        require(
-            places is None or places >= longest,
-            f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
-        )
+        check_positions(self.model.encoder, self.data.buckets[-1][0])
 
     def task(self) -> TaggingTask:
         return TaggingTask(self)
@@ -85,7 +81,7 @@ class Tagging(config.Experiment):
 
 
 class Tagged(NamedTuple):
-    """What is predicted for a sentence. As a string: the tags, and behind a tab the intent if there is one."""
+    """Prediction for a sentence. As a string: the tags, then a tab and the intent if there is one."""
 
     tags: tuple[str, ...]
     intent: str = ""
@@ -94,8 +90,8 @@ class Tagged(NamedTuple):
         return " ".join(self.tags) + (f"\t{self.intent}" if self.intent else "")
 
 
-class TaggingTask(Task):
-    """Sentences through a tagger. Assets: the vocabularies `words`, `characters`, `tags` and perhaps `intents`."""
+class TaggingTask(EncoderTask):
+    """Sentences to tags. Assets: the vocabularies `words`, `characters`, `tags` and optionally `intents`."""
 
     noun = "sentence"
     experiment: Tagging
@@ -148,7 +144,7 @@ class TaggingTask(Task):
                 new = sorted({x for s in sentences for x in labels(s)} - {x for s in data for x in labels(s)})
                 shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
                 if new:
-                    found.append(f"{name} of {split} that training never sees, so that they count as wrong: {shown}")
+                    found.append(f"{name} of {split} that are not in train count as wrong: {shown}")
         return found
 
     def sides(self, split: str, examples: Sequence[Sentence]) -> Iterable[Sides]:
@@ -167,7 +163,7 @@ class TaggingTask(Task):
         return found
 
     def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
-        """All of another tagger's; of a task that reads text, the words that it knows beside those of the data."""
+        """Takes all assets of another tagger, or adds the words of another task's source vocabulary."""
         needed = self.learn_assets(data)
         if "words" not in assets and (read := source_vocabulary(assets)) is not None:
             return {**needed, "words": tagged.with_words_of(needed["words"], read)}
@@ -191,7 +187,7 @@ class TaggingTask(Task):
         return tagged.columns(data, self.known, self.experiment.model.spelling.length)
 
     def dev_columns(self, examples: Sequence[Sentence]) -> AnyColumns:
-        """Without the sentences that have a tag or an intent which training never saw: their loss is infinite."""
+        """Leaves out sentences with a tag or an intent that training does not have: their loss is infinite."""
         labels = set(tagged.labels_of(self.known.tags))
         intents = None if self.known.intents is None else set(tagged.labels_of(self.known.intents))
         kept = [s for s in examples if labels.issuperset(s.tags) and (intents is None or s.intent in intents)]
@@ -226,7 +222,7 @@ class TaggingTask(Task):
         return self.module.init(key, one, spelt)["params"]
 
     def _losses(self, scores: Scores, batch: dict[str, Array], smoothing: float = 0.0) -> dict[str, losses.Total]:
-        """-log p(tags) - weight log p(intent), summed, for each word."""
+        """Sums of -log p(tags) - weight * log p(intent), and the number of words."""
         label = lambda name: jnp.maximum(batch[name] - len(SPECIALS), 0)  # 0 in padding
         of_tags = tag_loss(scores, label("tags"), smoothing)
         if scores.intents is None:
@@ -261,40 +257,36 @@ class TaggingTask(Task):
         return abstract(words=(shape, np.int32), characters=(spelt, np.int32), tags=(shape, np.int32), **intent)
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
-        """Parameters that belong to words, characters, tags and intents, where the vocabularies differ."""
+        """Maps the parameters of words, characters, tags and intents where the vocabularies differ."""
         found: dict[str, Rows | None] = {}
         for name, paths in VOCABULARY_PATHS.items():
             mine, theirs = self.assets.get(name), other.assets.get(name)
             if mine is None or (theirs is not None and mine.fingerprint == theirs.fingerprint):
                 continue
-            if name == "words" and theirs is None:  # of a task that reads text
+            if name == "words" and theirs is None:  # the other task reads text
                 found |= word_rows(mine, other.assets, *paths, name="embedding/table")
                 continue
             index = text.rows_in(mine, theirs) if isinstance(theirs, text.Vocabulary) else None
-            if index is not None and name in ("tags", "intents"):  # their rows begin behind the special ids
+            if index is not None and name in ("tags", "intents"):  # their rows exclude the special ids
                 index = np.maximum(index[len(SPECIALS) :] - len(SPECIALS), -1)
             for path, axis in paths.items():
                 found[path] = None if axis is None or index is None else Rows(axis, index)
         return found
 
-    @property
-    def rules(self) -> meshes.Rules:
-        return models.encoder_rules(self.experiment.model.encoder)
-
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.experiment.model.encoder, mesh)
+        super().check_mesh(mesh)
         if self.experiment.model.crf:
             models.check_scan_mesh("a model.crf", mesh)
 
     @property
     def heads(self) -> tuple[int, ...]:
         encoder: Any = self.experiment.model.encoder
-        return (encoder.heads,) if hasattr(encoder, "heads") else ()
+        return (encoder.heads,) if encoder.heads else ()
 
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        """Made once for each mesh, so that training, evaluation and figures share what is compiled."""
+        """The predictor, made once for each mesh, so that training, evaluation and figures share compiled programs."""
         require(not others, "a tagger has no ensembles: name one run")
         made = self.__dict__.setdefault("_predictors", {})
         if mesh not in made:
@@ -341,7 +333,7 @@ class TaggingTask(Task):
         return True
 
     def show(self, example: Sentence, output: Tagged) -> str:
-        """the/DET dog/VERB(NOUN): where a tag is wrong, the correct one is in brackets."""
+        """A line like the/DET dog/VERB(NOUN), with the correct tag in parentheses after a wrong one."""
         marked = [
             f"{word}/{ours}" + ("" if ours == true else f"({true})")
             for word, ours, true in zip(example.words, output.tags, example.tags)
@@ -375,4 +367,4 @@ VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {
     "tags": {"output/kernel": 1, "output/bias": 0, "crf_start": 0, "crf_end": 0, "crf_transition": None},
     "intents": {"intent/kernel": 1, "intent/bias": 0},
 }
-"""the parameters that each vocabulary indexes, and by which axis; None: by two, which are not mapped"""
+"""parameters that each vocabulary indexes, and the axis; None: two axes, which are not mapped"""

@@ -1,26 +1,27 @@
-"""What a kind of problem brings to the runner: the base class of every task.
+"""The interface between a task and the runner: the base class of every task.
 
 A task is one file: the settings of its experiments (a subclass of `config.Experiment`) and a subclass of `Task`.
 The runner calls, in this order:
 
-    task.read()                      training data, as the task likes it
-    task.learn_assets(data)          what is learned from the data before training: vocabularies, statistics
+    task.read()                      the training data, in any form
+    task.learn_assets(data)          vocabularies and statistics that are learned from the data before training
     task.columns(data)               the data as named columns (data/columns.py)
-    task.plan(columns, multiple)     which rows make the batch of each step
-    task.init(key)                   the parameters before the first step
+    task.plan(columns, multiple)     the rows of the batch of each step
+    task.init(key)                   the initial parameters
     task.loss(columns)               loss(params, batch, key, step) -> {"loss": (sum, weight), ...}
-    task.carry(rows)                 what a batch leaves to the next one (rare): the loss then takes and returns it
-    task.evaluation_loss()           the same of held-out examples: loss(params, batch), without dropout (optional)
-    task.predictor(mesh)             predict(params, examples) -> one output an example
+    task.carry(rows)                 the initial state that batches pass on (rare): the loss then takes and returns it
+    task.evaluation_loss()           the loss of dev examples without dropout: loss(params, batch) (optional)
+    task.predictor(mesh)             predict(params, examples) -> one output for each example
     task.metrics(examples, outputs)  the scores of those outputs
 
-Training, checkpoints, resuming, meshes, evaluation and the commands know nothing else of a task.
+Training, checkpoints, resuming, meshes, evaluation and the commands use a task only through this interface.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -29,7 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from s2sjax.config import Experiment, replace
+from s2sjax import models
+from s2sjax.config import Experiment, ModelSettings, replace, require, settings
 from s2sjax.data import Example, memory, text
 from s2sjax.data.batches import Plan
 from s2sjax.data.columns import AnyColumns, Bucket
@@ -47,11 +49,26 @@ Predictor = Callable[[Params, Sequence[Any]], list[Any]]
 
 
 class Asset(Protocol):
-    """What is learned from the data before training, and kept in the run folder."""
+    """Something learned from the data before training and stored in the run folder."""
 
     @property
     def fingerprint(self) -> str: ...
     def save(self, folder: Path, name: str) -> None: ...
+
+
+@settings
+class SearchExperiment(Experiment):
+    """An experiment whose outputs are decoded by a search, and some of them drawn after training."""
+
+    _: KW_ONLY
+    search: Any = None
+    """decoding settings"""
+
+    decode_fields: ClassVar = ("search",)
+    evaluate_fields: ClassVar = ("search", "evaluate")
+    free_fields: ClassVar[tuple[str, ...]] = (
+        "data.corpus.folder", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.drawn",
+    )  # fmt: skip
 
 
 Assets = Mapping[str, Any]
@@ -59,18 +76,18 @@ NO_ASSETS: Assets = MappingProxyType({})
 
 
 class Task(ABC):
-    """One experiment of a kind, with its assets once there are any. See above, and docs/extending.md."""
+    """An experiment together with its assets, once they are learned. See the module and docs/extending.md."""
 
     generates_text: ClassVar[bool] = False
-    """whether it has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
+    """whether the task has a `translator`, which `s2sjax decode` and `s2sjax score` then use"""
     has_ensembles: ClassVar[bool] = False
-    """whether `predictor` takes `others`; a task that generates text does"""
+    """whether `predictor` accepts `others`; a task that generates text does"""
     has_perplexity: ClassVar[bool] = False
     """whether exp of the mean `evaluation_loss` is a perplexity"""
     noun: ClassVar[str] = "example"
-    """what one example is called in a sentence: "on 500 words" """
+    """noun for an example in messages: "on 500 words" """
     settings_fields: ClassVar[tuple[str, ...]] = ()
-    """dotted names of the fields that `settings_text` tells"""
+    """dotted names of the fields that `settings_text` describes"""
 
     def __init__(self, experiment: Any, assets: Assets = NO_ASSETS):
         self.experiment, self.assets = experiment, assets
@@ -87,7 +104,7 @@ class Task(ABC):
 
     @property
     def default_split(self) -> str | None:
-        """The split that is evaluated and drawn if none is named: test, unless evaluate.test is False, or else dev."""
+        """The split to evaluate and draw by default: test, or dev if there is no test or evaluate.test is False."""
         splits = ("test", "dev") if getattr(self.experiment.evaluate, "test", True) else ("dev",)
         return next(filter(self.has, splits), None)
 
@@ -101,7 +118,7 @@ class Task(ABC):
 
     @property
     def dev_remedy(self) -> str:
-        """How to get dev examples, if there are none."""
+        """Advice on how to get dev examples, for an error."""
         data = self.experiment.data
         for where, owner in (("data.corpus", getattr(data, "corpus", None)), ("data", data)):
             if hasattr(owner, "dev_percent"):
@@ -109,89 +126,89 @@ class Task(ABC):
         return "give some"
 
     def example_of(self, line: str, where: str) -> Any:
-        """The example that a line of standard input stands for, for `s2sjax decode`. `where` is for errors."""
+        """Converts a line of standard input of `s2sjax decode` to an example. `where` names the line in errors."""
         raise UserError(f"{type(self.experiment).__name__} cannot read its input from lines: use s2sjax evaluate")
 
     @property
     def file_kinds(self) -> str:
-        """Which files its examples are, if `example_of` reads the path of a file: "JPEG or PNG"; else empty."""
+        """The kinds of files whose paths `example_of` reads, such as "JPEG or PNG"; empty if it reads no paths."""
         return ""
 
     def example_from(self, content: bytes, where: str) -> Any:
-        """The example that the content of a file of `file_kinds` stands for, for `s2sjax serve`."""
+        """Converts the content of a file of `file_kinds` to an example, for `s2sjax serve`."""
         raise UserError(f"{type(self.experiment).__name__} does not read files: send lines")
 
     def blank_example(self) -> Any:
-        """Some example for `s2sjax serve`, which compiles with it before the first request; None: it compiles later."""
+        """An example with which `s2sjax serve` compiles before the first request; None: compile at that request."""
         return None
 
     @abstractmethod
     def fingerprint(self, data: Any) -> str:
-        """SHA-256 of the training data: a run refuses to continue on other data."""
+        """SHA-256 of the training data. A run refuses to continue on other data."""
 
     def resolve_defaults(self, data: Any) -> Any:
-        """The experiment, with numbers that suit the size of its training data where it leaves them open."""
+        """Replaces settings that are left open (0) by numbers that suit the size of the training data."""
         train = self.experiment.train
         if train.steps:
             return self.experiment
         return replace(self.experiment, train=train.resolve_defaults(self.epoch(data)))
 
     def epoch(self, data: Any) -> int:
-        """About how many updates an epoch takes, as far as is known before there are columns."""
+        """An estimate of the updates per epoch, before the columns are made."""
         batch = self.experiment.data
         return -(-self.row_count(data) * sum(batch.buckets[0]) // batch.tokens)
 
     def row_count(self, data: Any) -> int:
-        """How many rows the columns of the training data will have."""
+        """The number of rows that the columns of the training data will have."""
         return len(data)
 
     def remarks(self, data: Any) -> list[str]:
-        """What is odd about the training data but no error, printed before training."""
+        """Warnings about the training data, printed before training."""
         return []
 
     def sides(self, split: str, examples: Any) -> Iterable[Sides | Example] | None:
-        """What is read and predicted in the examples of a split; of train, in what `read` returned.
+        """The source and the targets of each example of a split; for train, `examples` is the result of `read`.
 
-        Examples that two splits share are counted before training. None: they cannot be compared.
+        They serve to count the examples that two splits share. None: examples cannot be compared.
         """
         return None
 
     def overlaps(self, data: Any, held_out: Mapping[str, Sequence[Any]]) -> list[str]:
-        """How many examples of dev and test are also in train, or in each other; printed before training."""
+        """Lines on how many examples of dev and test are also in train or in each other, printed before training."""
         train = self.sides("train", data)
         others = {split: sides for split, each in held_out.items() if (sides := self.sides(split, each)) is not None}
         return [] if train is None else overlaps(train, others, self.noun)
 
     def check_examples(self, split: str, examples: Sequence[Any]) -> None:  # noqa: B027
-        """Refuses, before training, examples that could not be scored after it; of train, what `read` returned."""
+        """Raises before training if examples cannot be scored; for train, `examples` is the result of `read`."""
 
     def save_data(self, folder: Path) -> None:
-        """Writes to the run folder what exists only in memory, so that the run can be evaluated later."""
+        """Writes data that exists only in memory to the run folder, so that the run can be evaluated later."""
         memory.save(getattr(self.experiment.data, "corpus", None), folder)
 
     def load_data(self, folder: Path) -> Task:
-        """The task with what `save_data` has written."""
+        """Returns the task with the data that `save_data` has written."""
         data = self.experiment.data
         before = getattr(data, "corpus", None)
         corpus = memory.load(before, folder)
         return self if corpus is before else self.replace(replace(self.experiment, data=replace(data, corpus=corpus)))
 
     def learn_assets(self, data: Any) -> Assets:
-        """Each is an `Asset`, by name."""
+        """Learns the assets from the training data: each an `Asset`, by name."""
         return {}
 
     def adopt_assets(self, data: Any, assets: Assets) -> Assets:
-        """The assets of another run, for this one; refused if they do not fit (`s2sjax train --init-assets`)."""
+        """Adapts the assets of another run (`s2sjax train --init-assets`). Raises if they do not fit."""
         raise UserError(
             f"{type(self.experiment).__name__} has no assets to take from another run: leave out --init-assets"
         )
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        """What `Asset.save` has written, by name."""
+        """Reads the assets that `Asset.save` has written, by name."""
         return {}
 
     def assumed_assets(self, sizes: tuple[int, int]) -> Assets:
-        """Assets known by the sizes of their vocabularies alone, for `s2sjax plan`."""
+        """Assets with vocabularies of these sizes and no words, for `s2sjax plan`."""
         raise UserError(
             f"--source-size and --target-size do not apply to {type(self.experiment).__name__}: leave them out"
         )
@@ -200,16 +217,16 @@ class Task(ABC):
     def columns(self, data: Any) -> AnyColumns: ...
 
     def dev_columns(self, examples: Sequence[Any]) -> AnyColumns:
-        """Dev examples as columns, one row each, for `evaluation_loss`. By default those of training data."""
+        """Dev examples as columns, one row each, for `evaluation_loss`; by default as for training."""
         return self.columns(examples)
 
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
-        """`multiple`: rows of a batch are a multiple of it, so that they divide among devices and micro-batches."""
+        """Plans batches whose rows are a multiple of `multiple`, to divide among devices and micro-batches."""
         data = self.experiment.data
         return Plan(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
-        """Lines on the data, printed before training."""
+        """Lines that describe the data, printed before training."""
         lines = [f"{len(columns.lengths):,} training {self.noun}s, {plan.steps_per_epoch:,} steps an epoch"]
         if plan.left_out:
             longest = self.experiment.data.buckets[-1]
@@ -229,37 +246,38 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, columns: AnyColumns | None = None) -> Loss:
-        """Pure; `columns` are what it may count in advance. Without them only its shapes and its work count."""
+        """The training loss, a pure function; `columns` serve to count in advance, None if only shapes matter."""
 
     def carry(self, rows: int) -> Any:
-        """What the first batch finds of those before it, every leaf [rows, ...]; None for tasks whose batches are
-        independent. With a carry, the loss is loss(params, batch, key, step, carry) -> sums, carry; without the last
-        argument, for `s2sjax plan`, it returns the sums alone. Every batch has the same number of rows then.
+        """The initial carry, every leaf [rows, ...]; None for tasks whose batches are independent.
+
+        With a carry, the loss is loss(params, batch, key, step, carry) -> sums, carry; without the last argument, for
+        `s2sjax plan`, it returns the sums alone. All batches then have the same number of rows.
         """
         return None
 
     def evaluation_loss(self) -> EvaluationLoss | None:
-        """loss(params, batch) -> {"loss": (sum, weight), ...} of dev examples, pure, without dropout and smoothing.
+        """The dev loss: a pure loss(params, batch) -> {"loss": (sum, weight), ...} without dropout and smoothing.
 
-        Each evaluation during training logs the mean of each name, as dev_NAME. None: nothing is logged.
+        Each evaluation during training logs the mean of each name as dev_NAME. None: nothing is logged.
         """
         return None
 
     @abstractmethod
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The arrays of a batch that the loss reads, without any data."""
+        """Shapes and dtypes of the arrays that the loss reads."""
 
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
-        """How parameters that belong to words of two vocabularies are mapped (training/transfer.py), by their paths."""
+        """Maps the rows of parameters between the vocabularies of two runs, by path (training/transfer.py)."""
         return {}
 
     @property
     def rules(self) -> Rules:
-        """Which parameters a tensor-parallel mesh splits (training/mesh.py); none are split by default."""
+        """The parameters that a tensor-parallel mesh splits (training/mesh.py); none by default."""
         return ()
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:  # noqa: B027
-        """Refuses a mesh that cannot work."""
+        """Raises if the task cannot use a mesh with these axis sizes."""
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -267,75 +285,98 @@ class Task(ABC):
         return ()
 
     def output_bytes(self, bucket: Bucket) -> int:
-        """Bytes of a row's logits and their gradient, which no tensor axis splits; for `s2sjax plan`."""
+        """Bytes of a row's logits and their gradient, which no tensor axis splits, for `s2sjax plan`."""
         return 0
 
     # ----------------------------------------------------------------------------- predictions
 
     def check_predictor(self) -> None:  # noqa: B027
-        """Refuses, before training, predictions that could not be made after it."""
+        """Raises before training if predictions cannot be made."""
 
     @abstractmethod
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
-        """Compiled once a shape and kept between calls. With `others`, an ensemble: params are a list then."""
+        """A predictor that compiles once for each shape. With `others`, an ensemble: params are then a list."""
 
     def lower_predictor(self, mesh: jax.sharding.Mesh, params: Params) -> dict[str, Any]:
-        """The programs that predict the longest bucket, by name, for parameters of these shapes and shardings, ready to
-        be compiled: for `s2sjax plan --compile`, which is about training alone where there are none.
+        """The lowered programs that predict the longest bucket, by name, for `s2sjax plan --compile`.
+
+        params: shapes and shardings of the parameters. Without programs, the plan covers training alone.
         """
         return {}
 
     def check_ensemble(self, other: Task) -> None:
-        """Refuses another run of this task that cannot predict together with it; the runner compares the assets."""
+        """Raises if another run of this task cannot join an ensemble with it; the runner compares the assets."""
         assert type(self) is type(other), "the runner compares the tasks first"
 
     @abstractmethod
     def metrics(self, examples: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Result]:
-        """The scores of the outputs; the first decides which checkpoint is best."""
+        """Scores of the outputs; the first one selects the best checkpoint."""
 
     @property
     @abstractmethod
     def higher_is_better(self) -> bool:
-        """Of the first metric."""
+        """Whether a higher value of the first metric is better."""
 
     def groups(self, examples: Sequence[Any]) -> dict[str, list[int]]:
-        """Examples that are scored on their own besides, by name: the corpora of a mixture."""
+        """Groups of examples to score separately as well, by name: the corpora of a mixture."""
         return {}
 
     def dev_sample(self, examples: Sequence[Any], count: int) -> list[Any]:
-        """The dev examples that each evaluation during training predicts."""
+        """The dev examples to predict at each evaluation during training."""
         return spread(examples, count)
 
     def show(self, example: Any, output: Any) -> str:
-        """A predicted example as one line, to look at."""
+        """A line that shows an example and its output."""
         return f"{example}  ->  {output}"
 
     def record(self, example: Any, output: Any) -> dict[str, Any]:
-        """A predicted example as plain JSON, for outputs.jsonl: at least source, hypothesis and references."""
+        """An example and its output as plain JSON for outputs.jsonl: at least source, hypothesis and references."""
         return {"source": str(example), "hypothesis": str(output), "references": []}
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Params]) -> list[Path]:
-        """Prints and draws what the experiment wants to see after training; the files that were written.
-
-        restore() gives the parameters of the best checkpoint.
-        """
+        """Draws figures after training and returns the files. restore() gives the parameters of the best checkpoint."""
         return []
 
     def settings_text(self) -> str:
-        """How predictions are made, in a few words: "beam 4"."""
+        """A short description of how predictions are made: "beam 4"."""
         return ""
 
 
+class EncoderTask(Task):
+    """A task whose model is `experiment.model.encoder` with output layers."""
+
+    @property
+    def rules(self) -> Rules:
+        return models.encoder_rules(self.experiment.model.encoder)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model.encoder, mesh)
+
+    @property
+    def longest(self) -> int:
+        """The most positions to read: 16 times the last bucket, or fewer if the model cannot address them."""
+        most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
+        return min(most, places or most)
+
+
+def check_positions(encoder: ModelSettings, longest: int) -> None:
+    """Raises if an encoder cannot address the longest bucket."""
+    places = encoder.max_positions
+    require(
+        places is None or places >= longest,
+        f"model.encoder.max_length {places} is shorter than the last of data.buckets, {longest}: raise it",
+    )
+
+
 def task_of(experiment: Experiment) -> Task:
-    """The task of an experiment. Refuses settings and tasks of a user's own that miss a part."""
+    """The task of an experiment. Raises if a user's experiment or task lacks a required part."""
     kind = type(experiment).__name__
-    parts = {"": ("name", "data", "model", "train", "evaluate", "seed"), "data": ("buckets", "tokens", "prefetch"),
-             "evaluate": ("lines", "samples")}  # fmt: skip
+    parts = {"data": ("buckets", "tokens", "prefetch"), "model": (), "evaluate": ("lines", "samples")}
     for owner, names in parts.items():
-        for name in names:
-            if not hasattr(getattr(experiment, owner) if owner else experiment, name):
-                field = f"{owner}.{name}" if owner else name
-                raise UserError(f"{kind} has no {field}: every experiment has it, see docs/extending.md")
+        part = getattr(experiment, owner)
+        missing = [owner] if part is None else [f"{owner}.{name}" for name in names if not hasattr(part, name)]
+        if missing:
+            raise UserError(f"{kind} has no {missing[0]}, which every experiment needs: see docs/extending.md")
     try:
         return experiment.task()
     except TypeError as error:
@@ -345,7 +386,7 @@ def task_of(experiment: Experiment) -> Task:
 
 
 def abstract(**shapes: tuple[tuple[int, ...], Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """abstract(source=((8, 16), np.int32)) -> {"source": ShapeDtypeStruct((8, 16), int32)}"""
+    """Shapes as structs: abstract(source=((8, 16), np.int32)) -> {"source": ShapeDtypeStruct((8, 16), int32)}."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (shape, dtype) in shapes.items()}
 
 
@@ -354,9 +395,9 @@ def shapes_of(batch: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct
 
 
 def word_rows(vocabulary: text.AnyVocabulary, others: Assets, *paths: str, name: str = "") -> dict[str, Rows | None]:
-    """`Task.transfer_rows` of parameters whose rows are words, by the vocabulary of the text that another run reads.
+    """Implements `Task.transfer_rows` for parameters with one row per word of the source vocabulary.
 
-    name: the path that the parameter has there, if it is another one.
+    name: path of the parameter in the other run, if it differs.
     """
     theirs = source_vocabulary(others)
     if theirs is not None and not name and vocabulary.fingerprint == theirs.fingerprint:
@@ -368,9 +409,9 @@ def word_rows(vocabulary: text.AnyVocabulary, others: Assets, *paths: str, name:
 def vocabulary_rows(
     mine: text.AnyVocabulary, theirs: Any, shapes: Mapping[str, tuple[int, ...]], larger: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Rows | None]:
-    """`Task.transfer_rows` of the parameters that grow with a vocabulary: those of a word belong to it.
+    """Implements `Task.transfer_rows` for the parameters that grow with a vocabulary, which are indexed by its words.
 
-    shapes: of all parameters; larger: the same if the vocabulary had one word more.
+    shapes: those of all parameters; larger: the same for a vocabulary with one more word.
     """
     if isinstance(theirs, text.AnyVocabulary) and mine.fingerprint == theirs.fingerprint:
         return {}
@@ -384,12 +425,12 @@ def vocabulary_rows(
 
 
 def source_vocabulary(assets: Assets) -> text.AnyVocabulary | None:
-    """Of the text that a run reads, whatever its task."""
+    """The source vocabulary of a run of any task, or None."""
     found = [assets.get(name) for name in ("text", "source")]
     return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)
 
 
 def spread(examples: Sequence[Any], count: int) -> list[Any]:
-    """`count` of the examples, at equal distances: a file may be sorted, and its first lines are then not typical."""
+    """Selects `count` evenly spaced examples, because the first lines of a sorted file are not typical."""
     count = min(count, len(examples))
     return [examples[i * len(examples) // count] for i in range(count)]

@@ -1,10 +1,10 @@
-"""Text to text: translation, transliteration, pronunciation, summaries; anything with a source and a target text."""
+"""Text to text: translation, transliteration, pronunciation, summaries."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +34,7 @@ from s2sjax.evaluate.notes import Notes
 from s2sjax.layers import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.contract import EncoderDecoder
-from s2sjax.tasks.task import Assets, Predictor, Task, abstract, spread, vocabulary_rows, word_rows
+from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, abstract, spread, vocabulary_rows, word_rows
 from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
 from s2sjax.training.fingerprints import named_leaves
@@ -45,32 +45,21 @@ SIDES = ("source", "target")
 
 
 @settings
-class Translation(config.Experiment):
+class Translation(SearchExperiment):
     """An experiment whose examples are a source text and one or more target texts."""
 
-    name: str
-    """the run goes to runs/NAME"""
+    _: KW_ONLY
     data: config.Data = config.Data()
-    """what to learn from"""
     model: config.ModelConfig = field(
         default_factory=lambda: Transformer(128, 4, 512, encoder_layers=2, decoder_layers=2, norm="pre")
     )
-    """what learns"""
-    train: config.Train = config.Train()
-    """how it learns"""
     search: config.Search = config.Search()
-    """how it writes"""
     evaluate: config.Evaluate = config.Evaluate()
-    """how it is judged"""
     show: tuple[str, ...] = ()
-    """texts decoded after training, to see what was learned"""
-    seed: int = 0
-    """of the initial parameters, the order of the examples, and dropout"""
+    """texts to decode after training"""
 
-    decode_fields: ClassVar = ("search",)
-    evaluate_fields: ClassVar = ("search", "evaluate")
-    # Where the data is stored may change: its fingerprint may not. The metrics may not change: the scores of two
-    # metrics cannot say which checkpoint is best.
+    # The location of the data may change, its fingerprint may not. The metrics may not change, because the scores of
+    # two metrics cannot tell which checkpoint is best.
     free_fields: ClassVar = (
         "data.corpus.folder", "data.corpus.data_dir", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows",
         "show",
@@ -107,7 +96,7 @@ class Translation(config.Experiment):
         self._check_objective()
 
     def _check_lengths(self, name: str, side: config.ModelSettings) -> None:
-        """What an encoder or a decoder can address, and what it attends to, against the longest bucket."""
+        """Checks the positions that a side can address, and its attention window, against the longest bucket."""
         places, window = side.max_positions, side.attention_window
         part = ".encoder" if name == "source" else ".decoder"
         field = f"model{part if isinstance(self.model, config.Pair) else ''}.max_length"
@@ -188,7 +177,7 @@ class Translation(config.Experiment):
 
 
 class TranslationTask(Task):
-    """Text pairs through an encoder-decoder. Assets: the vocabularies `source` and `target`."""
+    """Source texts to target texts by an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
     generates_text = True
     settings_fields = ("search.beam", "search.sampling.count")
@@ -228,14 +217,14 @@ class TranslationTask(Task):
         return pairs.remarks_on(self.experiment.data, data)
 
     def sides(self, split: str, examples: Any) -> Iterable[Example] | None:
-        """None of a prepared folder, which keeps ids: its remarks have what was counted when it was prepared."""
+        """The examples; None for a prepared folder, which has ids: its remarks have the counts of its preparation."""
         return None if isinstance(examples, records.Records) else examples
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))
 
     def adopt_assets(self, data: pairs.Training, assets: Assets) -> Assets:
-        """Of a task that only reads text, the vocabulary of the sources; that of the targets is learned."""
+        """Takes both vocabularies, or the source vocabulary of a task that only reads text."""
         if "source" not in assets and isinstance(read := assets.get("text"), text.AnyVocabulary):
             shared = self.experiment.data.shared
             assets = {"source": read, "target": read if shared else self.learn_assets(data)["target"]}
@@ -316,7 +305,7 @@ class TranslationTask(Task):
         return self.module.init(key, one, one)["params"]
 
     def _shapes(self, source: int = 0, target: int = 0) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters if the vocabularies had that many more words."""
+        """Shapes of the parameters with `source` and `target` more words than the vocabularies have."""
         data, one = self.experiment.data, jnp.ones((1, 1), jnp.int32)
         module = models.build(
             self.experiment.model, self.source.size + source, self.target.size + target, "float32",
@@ -326,18 +315,18 @@ class TranslationTask(Task):
         return {path: leaf.shape for path, leaf in named_leaves(params)}
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
-        """A parameter that grows with a vocabulary belongs to its words."""
+        """Maps the parameters that grow with a vocabulary by its words."""
         found: dict[str, Rows | None] = {}
         shapes = self._shapes()
         grown = {"source": (1, 0), "target": (0, 1)}
         if encoder_and_decoder(self.experiment.model)[1].tie == "all":
-            grown = {"target": (1, 1)}  # one table for both sides, which is called the target's
+            grown = {"target": (1, 1)}  # one table for both sides, stored as the target's
         for side, more in grown.items():
             mine, theirs = self.assets[side], other.assets.get(side)
             found |= vocabulary_rows(mine, theirs, shapes, self._shapes(*more))
-            if theirs is None or theirs.fingerprint != mine.fingerprint:  # which numbers the characters
+            if theirs is None or theirs.fingerprint != mine.fingerprint:  # a vocabulary numbers the characters
                 found |= {path: None for path in shapes if path.startswith(f"{side}_embedding/characters/")}
-        if "source" not in other.assets:  # of a task that reads text
+        if "source" not in other.assets:  # the other task only reads text
             path = "source_embedding/table" if "source_embedding/table" in shapes else "target_embedding/table"
             found |= word_rows(self.source, other.assets, path, name="embedding/table")
         return found
@@ -377,7 +366,7 @@ class TranslationTask(Task):
 
     @property
     def heads(self) -> tuple[int, ...]:
-        return tuple(side.heads for side in encoder_and_decoder(self.experiment.model) if hasattr(side, "heads"))
+        return tuple(side.heads for side in encoder_and_decoder(self.experiment.model) if side.heads)
 
     def output_bytes(self, bucket: Bucket) -> int:
         copies = 2 if self.experiment.train.r_drop else 1
@@ -386,7 +375,9 @@ class TranslationTask(Task):
     # ----------------------------------------------------------------------------- predictions
 
     def translator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Translator:
-        """With `others`, tasks of the same vocabularies, an ensemble: params are a list then. Made once."""
+        """The decoder, made once for each mesh. With `others`, tasks of the same vocabularies, an ensemble: params are
+        then a list.
+        """
         made = self.__dict__.setdefault("_translators", {})
         if (mesh, *others) not in made:
             made[mesh, *others] = self._make_translator(mesh, others)
@@ -396,7 +387,7 @@ class TranslationTask(Task):
         e = self.experiment
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
         ways = meshes.data_parallel_size(mesh) if mesh else 1
-        # Parameters stored in bfloat16 compute in it, too; int8 computes in the type of training.
+        # Parameters stored in bfloat16 also compute in it; int8 computes in the dtype of training.
         named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
         modules = [task._module(named or task.experiment.train.dtype) for task in (self, *others)]  # type: ignore[attr-defined]
         return Translator(
@@ -444,7 +435,7 @@ class TranslationTask(Task):
         return {label: rows for label, rows in found.items() if rows}
 
     def dev_sample(self, examples: Sequence[Example], count: int) -> list[Example]:
-        """Of a mixture, equally many of each corpus."""
+        """Selects dev examples; from a mixture, the same number from each corpus."""
         corpora = sorted({example.corpus for example in examples})
         each = [[example for example in examples if example.corpus == corpus] for corpus in corpora]
         return [example for part in each for example in spread(part, -(-count // len(each)))][:count]
@@ -484,7 +475,7 @@ class TranslationTask(Task):
 
 
 def _spelling(options: config.Text, vocabulary: text.AnyVocabulary, more: int = 0) -> Spelling | None:
-    """The characters of the words, where word vectors are built from them; `more` repeats the last word."""
+    """The characters of the words if word vectors are built from them; `more` repeats the last word."""
     if not options.spelling.on or not isinstance(vocabulary, text.Vocabulary):
         return None
     table = vocabulary.spelling(options.spelling.length)

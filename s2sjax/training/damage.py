@@ -1,8 +1,8 @@
-"""What counts as damage to a checkpoint, what does not, and how the processes of a run agree on it.
+"""Detection of damaged checkpoints, and agreement on it among the processes of a run.
 
-Damage is proved: a wrong fingerprint, a wrong checksum, a file that is missing or torn, metadata that cannot be parsed.
-Every other error is not: one of memory, permissions, devices, the network or the file system is told in one line, and
-one of the code is raised as it is.
+Damage must be proved: by a wrong fingerprint or checksum, a missing or truncated file, or metadata that cannot be
+parsed. Other errors are not damage: those of memory, permissions, devices, the network or the file system are reported
+in one line, and those of the code are raised unchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ class Damaged(Exception):
 
 
 def seal(content: dict) -> dict:
+    """The content as JSON text, with its checksum."""
     body = json.dumps(content)
     return {"body": body, "crc32": zlib.crc32(body.encode())}
 
 
 def unseal(sealed: dict) -> dict:
+    """The content of `seal`; raises Damaged if it does not match its checksum."""
     try:
         body, crc32 = sealed["body"].encode(), sealed["crc32"]
     except (KeyError, TypeError, AttributeError):
@@ -48,9 +50,9 @@ def unseal(sealed: dict) -> dict:
 
 
 def attempt(read: Callable[[], dict], where: Path, find_fault: Callable[[], str] = lambda: "") -> dict:
-    """read() of the checkpoint `where`, or Damaged with a short reason; any other error is raised.
+    """Returns read(); raises Damaged with a short reason if the files of the checkpoint `where` are damaged.
 
-    find_fault: what is wrong with the files, if an error of read() does not prove it; empty if nothing is.
+    find_fault: called if the error of read() proves nothing; describes what is wrong with the files, "" if nothing is.
     """
     with quiet():
         try:
@@ -70,32 +72,32 @@ def attempt(read: Callable[[], dict], where: Path, find_fault: Callable[[], str]
 
 @contextlib.contextmanager
 def same_for_all(what: str) -> Iterator[None]:
-    """The processes of a run leave the block together: with damage if one found damage, with an error if one failed."""
+    """Makes all processes leave the block together: with Damaged if one found damage, with an error if one failed."""
     failure: Exception | None = None
     try:
         yield
     except Exception as error:
         failure = error
-    told = "" if failure is None else f"{'D' if isinstance(failure, Damaged) else 'E'}{reason(failure)}"
-    others = hosts.all_gather_text(what, told)
+    outcome = "" if failure is None else f"{'D' if isinstance(failure, Damaged) else 'E'}{reason(failure)}"
+    outcomes = hosts.all_gather_text(what, outcome)
     if failure is not None and not isinstance(failure, Damaged):
         raise failure
-    if error_of := next((text[1:] for text in others if text.startswith("E")), None):
-        raise UserError(f"another process could not {what}: {error_of}: fix it, and run the same command again")
-    if damage := next((text[1:] for text in others if text), None):
+    if other := next((text[1:] for text in outcomes if text.startswith("E")), None):
+        raise UserError(f"another process could not {what}: {other}: fix it, and run the same command again")
+    if damage := next((text[1:] for text in outcomes if text), None):
         raise Damaged(damage)
 
 
 _LOST_DATA = "((NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): )?Error (opening|reading|decoding|parsing) "
 _STATUS = "[A-Z]+(_[A-Z]+)*: "
-"""how errors of TensorStore begin; an invalid argument has no status"""
+"""prefix of TensorStore errors; an invalid argument has no status"""
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
 
 def proof_of_damage(error: BaseException | None, where: Path) -> BaseException | None:
-    """The error, or its cause, that proves that files of the checkpoint `where` are missing or torn; None if none does.
+    """The error, or cause, that proves that files of the checkpoint `where` are missing or truncated, or None.
 
-    No proof: the whole checkpoint is gone, because a training has deleted it or its disk is not mounted any more.
+    A checkpoint that is missing as a whole proves nothing: training may have deleted it, or its disk is not mounted.
     """
     if not where.is_dir() or _os_errors(error) - _MISSING:
         return None
@@ -114,7 +116,7 @@ def _is_proof(error: BaseException, where: Path) -> bool:
 
 
 def error_of_the_machine(error: BaseException | None) -> BaseException | None:
-    """The error, or its cause, that is one of memory, devices, the network or the file system; None for one of code."""
+    """The error, or cause, of memory, devices, the network or the file system; None if the code is at fault."""
     kinds = (OSError, MemoryError, jax.errors.JaxRuntimeError)
     while error is not None and not isinstance(error, kinds) and not re.match(_STATUS, str(error)):
         error = error.__cause__ or error.__context__
@@ -122,7 +124,7 @@ def error_of_the_machine(error: BaseException | None) -> BaseException | None:
 
 
 def _os_errors(error: BaseException | None) -> set[int]:
-    """The error numbers of the operating system, also those that TensorStore tells."""
+    """The error numbers of the operating system, including those in messages of TensorStore."""
     found: set[int] = set()
     while error is not None:
         found |= {int(code) for code in re.findall(r"os_error_code='(\d+)'", str(error))}
@@ -138,7 +140,7 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences Orbax and the tasks that a failed read leaves behind, and restores everything afterwards."""
+    """Silences Orbax, and the tasks that a failed read leaves running; restores all logging settings afterwards."""
     level, hook, asyncio_log = absl.logging.get_verbosity(), sys.unraisablehook, logging.getLogger("asyncio")
     drop = lambda record: False
     with warnings.catch_warnings():

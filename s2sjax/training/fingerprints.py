@@ -1,4 +1,4 @@
-"""Fingerprints of arrays: a checksum that does not depend on how an array is sharded."""
+"""Fingerprints of arrays: checksums that do not depend on the sharding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Tree = Any
 
 
 def fingerprint(array: jax.Array) -> jax.Array:
-    """One uint32 for an array's bits: sum over i of mix(bits_i XOR mix(i)), modulo 2^32.
+    """The uint32 checksum of the bits of an array: sum over i of mix(bits_i XOR mix(i)), modulo 2^32.
 
     `mix` is a permutation of 32-bit words, so one changed word always changes the sum. i is the position, so swapped
-    words change it too. A sum of integers has no order, so the sharding of the array does not matter.
+    words change it too. Integers can be added in any order, so the sharding of the array does not matter.
     """
     bits = (
         jax.lax.bitcast_convert_type(array, _UNSIGNED[min(array.dtype.itemsize, 4)]) if array.dtype != bool else array
@@ -31,7 +31,7 @@ def fingerprint(array: jax.Array) -> jax.Array:
 
 
 def fingerprint_on_host(array: np.ndarray, block: int = 1 << 16) -> int:
-    """The same number of a NumPy array, without compiling a program. Blocks fit in a core's cache."""
+    """`fingerprint` of a NumPy array, without compiling a program. Blocks fit in a core's cache."""
     words = np.ascontiguousarray(array).reshape(-1).view(_UNSIGNED[min(array.dtype.itemsize, 4)])
     total = 0
     for first in range(0, len(words), block):
@@ -53,12 +53,12 @@ def _mix(x: Any) -> Any:
 
 @jax.jit
 def _fingerprint_each(arrays: list[jax.Array]) -> list[jax.Array]:
-    """One program for all arrays: hosts may not run the collectives of several programs in the same order."""
+    """All fingerprints in one program, because hosts may run the collectives of several programs in different order."""
     return [fingerprint(array) for array in arrays]
 
 
 def fingerprints(tree: Tree) -> dict[str, list]:
-    """{"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}"""
+    """Shape, dtype and fingerprint by path: {"params/encoder/kernel": [[64, 256], "float32", 2882343476], ...}."""
     leaves = dict(named_leaves(tree))
     arrays = list(leaves.values())
     if all(isinstance(array, np.ndarray) for array in arrays):
@@ -72,5 +72,6 @@ def fingerprints(tree: Tree) -> dict[str, list]:
 
 
 def named_leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
+    """Yields the path and the value of each leaf: ("encoder/kernel", array)."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         yield path_of(path), leaf

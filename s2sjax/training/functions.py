@@ -12,11 +12,11 @@ from s2sjax.errors import UserError
 
 
 def find(path: str, field: str) -> Callable[..., Any]:
-    """The function of an import path: "optax.contrib.muon". `field` is the setting that names it."""
+    """Imports the function at a path such as "optax.contrib.muon". `field` is the setting that names it."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         reason = " ".join(str(error).split())
         raise UserError(f"{field} {path} cannot be imported ({reason}): correct it, or install its package") from None
     if not callable(found):
@@ -41,11 +41,11 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def check_arguments(
-    function: Callable[..., Any], field: str, path: str, given: Mapping[str, str], reserved: Mapping[str, str]
+    function: Callable[..., Any], field: str, path: str, *, given: Mapping[str, str], reserved: Mapping[str, str]
 ) -> None:
-    """Refuses arguments that the function does not take.
+    """Raises UserError for an argument that the function does not take, or that is missing.
 
-    given: {argument: the setting that gives it}. reserved: {argument: the setting to use in its place}.
+    given: {argument: the setting that gives it}. reserved: {argument: the setting to use instead}.
     """
     takes = parameters(function)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):

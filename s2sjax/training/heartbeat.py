@@ -1,6 +1,6 @@
-"""A sign of life: whatever takes long says so after every ten seconds without a line.
+"""Signs of life: long-running work prints a line after every ten seconds without output.
 
-Such lines are printed and never stored: metrics.jsonl does not depend on the clock.
+These lines are printed and never stored: metrics.jsonl does not depend on the clock.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 from s2sjax.training import hosts
 
 SILENCE = 10.0
-"""seconds without a line, after which one is printed"""
+"""seconds without output, after which a line is printed"""
 
 
 class Heartbeat:
-    """Calls say(status()) after every `SILENCE` seconds in which nothing was `heard`, from a thread of its own."""
+    """Calls say(status()) in a thread after every `SILENCE` seconds without a call of `heard`."""
 
     def __init__(self, say: Callable[[str], None], status: Callable[[], str]):
         self._say, self._status = say, status
         self._last = time.perf_counter()
-        self._stopped = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def heard(self) -> None:
@@ -31,7 +31,7 @@ class Heartbeat:
         self._last = time.perf_counter()
 
     def beat(self) -> float:
-        """Speaks, if it is time to; the seconds until it may be time again."""
+        """Prints a line if one is due. Returns the seconds until the next one may be due."""
         left = self._last + SILENCE - time.perf_counter()
         if left > 0:
             return left
@@ -41,8 +41,8 @@ class Heartbeat:
         return SILENCE
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: `s2sjax train FILE | head`
-            while not self._stopped.wait(self.beat()):
+        with contextlib.suppress(OSError, ValueError):  # the output is closed: `s2sjax train FILE | head`
+            while not self._stop.wait(self.beat()):
                 pass
 
     def __enter__(self) -> Heartbeat:
@@ -51,12 +51,12 @@ class Heartbeat:
         return self
 
     def __exit__(self, *_) -> None:
-        self._stopped.set()
+        self._stop.set()
         self._thread.join()
 
 
 class Work:
-    """Something that takes a while, how long it has taken, and how much of it is done if that is counted."""
+    """Long-running work: its name, its duration so far and, if counted, how much of it is done."""
 
     def __init__(self, name: str):
         self.name, self.done, self.total = name, 0, 0
@@ -76,7 +76,7 @@ class Work:
 
 @contextlib.contextmanager
 def working(name: str) -> Iterator[Work]:
-    """Shows that what is inside goes on: as a bar on a terminal, as a line now and then elsewhere."""
+    """Shows the progress of the block: as a bar on a terminal, as heartbeat lines elsewhere."""
     work = Work(name)
     if not hosts.is_leader():
         yield work
@@ -85,30 +85,25 @@ def working(name: str) -> Iterator[Work]:
         with Heartbeat(say, lambda: str(work)):
             yield work
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import console, progress
 
-    columns = BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    with Progress(TextColumn("{task.description}"), *columns, console=Console(), transient=True) as bar:
+    columns = (
+        *(progress.TextColumn("{task.description}"), progress.BarColumn(None), progress.MofNCompleteColumn()),
+        *(progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn()),
+    )
+    with progress.Progress(*columns, console=console.Console(), transient=True) as bar:
         task = bar.add_task(name, total=None)
         work.count = lambda done, total: bar.update(task, completed=done, total=total)  # type: ignore[method-assign]
         yield work
 
 
 def say(text: str) -> None:
-    """Prints a line in one piece: threads may print at the same time."""
+    """Prints a line in one write, because threads may print at the same time."""
     print(f"{text}\n", end="", flush=True)
 
 
 def duration(seconds: float) -> str:
-    """35 s, 12 min, 3.5 h"""
+    """A duration as text: 35 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -19,7 +19,7 @@ from s2sjax.errors import UserError
 HEARTBEAT = int(os.environ.get("S2SJAX_HEARTBEAT", "30"))
 """seconds without a heartbeat after which a process counts as dead, and the others exit"""
 TEXT = 1024
-"""bytes of a text that processes exchange"""
+"""maximum size in bytes of a text that processes exchange"""
 _barriers = itertools.count()
 LEADER_TIMEOUT = 24 * 3600
 """seconds that the other processes wait for the leader, which may have to download a corpus"""
@@ -28,7 +28,7 @@ LEADER_TIMEOUT = 24 * 3600
 def initialize() -> None:
     """Connects to the other processes. Must be called before any other JAX function.
 
-    JAX finds them by itself under Slurm, Open MPI and Kubernetes and on Cloud TPU. Elsewhere set
+    JAX detects them under Slurm, Open MPI and Kubernetes and on Cloud TPU. Elsewhere set
     JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
     """
     count, index = _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID")
@@ -56,7 +56,7 @@ def _number(name: str) -> int | None:
 
 
 def is_leader() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Whether this process prints and writes."""
     return jax.process_index() == 0
 
 
@@ -65,23 +65,23 @@ def is_multiprocess() -> bool:
 
 
 def all_gather(rows: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
-    """The rows [rows, ...] of all processes, concatenated in process order. All processes must call it.
+    """Concatenates the rows [rows, ...] of all processes in process order. All processes must call it.
 
-    Of a global array, which processes may hold in part or twice: each of its rows once, in its own order.
+    Of a global array, it returns each row once and in order, even if processes hold the same rows.
     """
     return multihost_utils.process_allgather(rows, tiled=True) if is_multiprocess() else rows
 
 
 def wait_for_all(what: str) -> None:
-    """A barrier that is not a collective of the devices: those time out after half a minute."""
+    """Waits for all processes, without a collective of the devices, which would time out after half a minute."""
     from orbax.checkpoint import multihost  # slow to import
 
-    key = f"{what} {next(_barriers)}"  # each barrier has a name of its own
+    key = f"{what} {next(_barriers)}"  # names of barriers must be unique
     multihost.get_barrier_sync_fn()(key=key, timeout_ms=LEADER_TIMEOUT * 1000)
 
 
 def all_gather_text(what: str, text: str) -> list[str]:
-    """The text of each process, in process order, cut to TEXT bytes. All processes must call it; they may be slow."""
+    """Gathers a text from each process, in process order, cut to TEXT bytes. All processes must call it."""
     if not is_multiprocess():
         return [text]
     wait_for_all(what)
@@ -91,13 +91,13 @@ def all_gather_text(what: str, text: str) -> list[str]:
 
 
 def from_leader(what: str, make: Callable[[], str]) -> str:
-    """make() of the leader, for all processes. All of them must call it."""
+    """Returns the leader's make() on all processes. All of them must call it."""
     return all_gather_text(what, make() if is_leader() else "")[0]
 
 
 @contextlib.contextmanager
 def leader_first(what: str) -> Iterator[None]:
-    """The leader runs the block first; then the other processes run it, and find what the leader has written."""
+    """Runs the block on the leader first, then on the other processes, which find what the leader has written."""
     if not is_leader():
         wait_for_all(what)
     yield

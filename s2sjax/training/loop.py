@@ -1,4 +1,4 @@
-"""The training loop, in one order: restore; then for each step: evaluate if due, save if due, batch, step, log.
+"""The training loop: restore; then for each step: evaluate if due, save if due or pre-empted, batch, step, log.
 
 The loop reads the metrics of step t - 1 after it has dispatched step t, so that the device never waits for the host.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,8 @@ from s2sjax.training.state import TrainState, TrainStep
 
 Batch = Any
 Batches = Callable[[int], Iterator[tuple[int, Batch]]]
-"""batches(k) yields (k, batch), (k + 1, batch), ...: the rows of this process, leaves [rows, ...]."""
+"""batches(k) yields (k, batch), (k + 1, batch), ...; a batch has the rows of this process, leaves [rows, ...]"""
+Evaluate = Callable[[TrainState, int], "Scores | None"]
 
 
 class Scores(NamedTuple):
@@ -46,106 +48,155 @@ class Best(NamedTuple):
     value: float | None = None
     step: int = 0
     waited: int = 0
-    """evaluations since then, none of them better"""
+    """number of evaluations since the best one"""
     evaluated: int = 0
-    """the last step evaluated"""
+    """last step that was evaluated"""
 
 
-class Result(NamedTuple):
+class FitResult(NamedTuple):
+    """The final state of a training run."""
+
     state: TrainState
     status: Literal["done", "stopped", "interrupted"]
-    """all steps are done; train.patience ran out; a SIGTERM arrived"""
+    """done: all steps are done; stopped: train.patience ran out; interrupted: a SIGTERM arrived"""
     best: Best
 
 
-Evaluate = Callable[[TrainState, int], Scores | None]
-
-
 def fit(
-    template: TrainState,
-    init: Callable[[], TrainState],
     train_step: TrainStep,
     batches: Batches,
+    *,
+    template: TrainState,
+    init: Callable[[], TrainState],
     train: config.Train,
     checkpoints: Checkpoints | None = None,
     evaluate: Evaluate | None = None,
     log: Log | None = None,
-    *,
     mesh: Mesh | None = None,
     shapes: Iterable[Batch] = (),
     compiler_options: dict[str, Any] | None = None,
-) -> Result:
+) -> FitResult:
     """Trains until train.steps, from the newest checkpoint if there is one, else from init().
 
-    `template` has the shapes and shardings of init() (`mesh.abstract_state`). init is called only if there is nothing
-    to restore, so that there is never more than one state in memory. The state of init() is donated.
-    A Ctrl-C saves, then raises Interrupted, a KeyboardInterrupt.
-    `shapes` are batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
+    Ctrl-C saves, then raises Interrupted, a KeyboardInterrupt.
+
+    template: shapes and shardings of init() (`mesh.abstract_state`).
+    init: makes the initial state, which is donated. Called only if there is nothing to restore, so that there is never
+        more than one state in memory.
+    shapes: batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
     """
     if train.steps < 1:
-        raise ValueError("train.steps is 0, which s2sjax.train replaces by a number that suits the data: set it")
+        raise ValueError("train.steps is 0, which only s2sjax.train replaces by a number that suits the data: set it")
     log = log or Log(None, train.steps, train.log_every)
     with working("making or restoring the parameters"):
         state, step, best, partial_log = _restore_or_init(template, init, checkpoints)
-    saved = step
+    run = _Run(state, step, best, train, checkpoints, log, Preemption(), saved=step)
+    del state  # only `run` holds it: each step donates it
     programs = Programs(train_step, template, mesh, compiler_options)
     stream: Iterator[tuple[int, Batch]] | None = None
-    pending: tuple[int, Batch, dict] | None = None
     log.start(step, partial_log, best.evaluated)
-    with contextlib.closing(log), contextlib.closing(programs), Preemption() as preemption:
+    with contextlib.closing(log), contextlib.closing(programs), run.preemption:
         if step:
-            log.print(f"already done: {step} steps" if _finished(step, best, train) else f"resumed after step {step}")
+            log.print(f"already done: {step} steps" if run.finished else f"resumed after step {step}")
         while True:
-            if checkpoints is not None:
-                checkpoints.check()
-            interrupted = preemption.reached(step)
-            score = None
-            if evaluate is not None and not interrupted and _evaluation_due(step, best, train):
-                _flush(pending, train, log)
-                pending = None
-                with log.timed("evaluate"):
-                    scores, interrupted = preemption.interruptible(partial(evaluate, state, step))
-                if not interrupted and scores is not None:
-                    score, best = scores.value, judge(best, scores, step)
-                    log.scores(step, *scores)
-
-            finished = _finished(step, best, train)
-            due = step > saved and (finished or interrupted or step % train.save_every == 0)
-            # The best score, or one that an earlier run left out, is saved with the checkpoint of its step.
-            scored = score is not None and step in (best.step, saved)
-            if checkpoints is not None and (due or scored):
-                _flush(pending, train, log)
-                pending = None
-                if interrupted and preemption.by_keyboard:
-                    log.print(f"saving step {step}; a second Ctrl-C ends at once")
-                with log.timed("save"):
-                    checkpoints.save(state, step, score, {"best": best._asdict(), "log": log.partial()})
-                saved = step
-            if finished or interrupted:
-                _flush(pending, train, log)
-                break
-
+            run.check()
+            score = run.evaluate_if_due(evaluate)
+            run.save_if_due(score)
+            if run.finished or run.interrupted:
+                return run.end()
             if stream is None:  # a finished run reads and compiles nothing
-                stream = batches(step)
+                stream = batches(run.step)
                 programs.prepare(shapes, log)
             at, batch = next(stream)
-            assert at == step, f"expected the batch of step {step}, got that of step {at}"
-            on_device = batch if mesh is None else global_batch(batch, mesh)
-            if preemption.interruptible(partial(programs.wait, on_device, log))[1]:
-                continue
-            state, metrics = programs(state, on_device, log)
-            _flush(pending, train, log)
-            step += 1
-            pending = (step, on_device, metrics)
-        if checkpoints is not None:
-            checkpoints.wait()
-        if interrupted:
-            what = f"saved step {step}; " if step == saved and step else f"after step {step}; " if step else ""
-            log.print(f"interrupted: {what}run the same command again to continue")
-            if preemption.by_keyboard:
-                raise Interrupted
-            return Result(state, "interrupted", best)
-        return Result(state, "done" if step >= train.steps else "stopped", best)
+            if at != run.step:
+                raise ValueError(f"expected the batch of step {run.step}, got that of step {at}: see `loop.Batches`")
+            run.advance(programs, batch if mesh is None else global_batch(batch, mesh))
+
+
+@dataclass
+class _Run:
+    """The progress of a run, and the parts of the loop."""
+
+    state: TrainState
+    step: int
+    best: Best
+    train: config.Train
+    checkpoints: Checkpoints | None
+    log: Log
+    preemption: Preemption
+    saved: int
+    """last step that was saved or restored"""
+    interrupted: bool = False
+    pending: tuple[int, Batch, dict] | None = None
+    """last dispatched step, its batch and its metrics, until they are logged"""
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.train.steps or 0 < self.train.patience <= self.best.waited
+
+    def check(self) -> None:
+        """Raises if a save in the background has failed; finds out whether the run is interrupted."""
+        if self.checkpoints is not None:
+            self.checkpoints.check()
+        self.interrupted = self.preemption.reached(self.step)
+
+    def evaluate_if_due(self, evaluate: Evaluate | None) -> float | None:
+        """Returns the score; None if no evaluation is due, or if a signal interrupts it."""
+        step, every = self.step, self.train.evaluate_every
+        due = every > 0 and step > self.best.evaluated and (step % every == 0 or step == self.train.steps)
+        if evaluate is None or self.interrupted or not due:
+            return None
+        self.flush()
+        with self.log.timed("evaluate"):
+            scores, self.interrupted = self.preemption.interruptible(partial(evaluate, self.state, self.step))
+        if self.interrupted or scores is None:
+            return None
+        self.best = judge(self.best, scores, self.step)
+        self.log.scores(self.step, scores.name, scores.value, scores.details)
+        return scores.value
+
+    def save_if_due(self, score: float | None) -> None:
+        """Saves every train.save_every steps, at the end, before an interruption, and with a score."""
+        due = self.step > self.saved and (self.finished or self.interrupted or self.step % self.train.save_every == 0)
+        # The best score, or one that an earlier run did not compute, is saved with the checkpoint of its step.
+        scored = score is not None and self.step in (self.best.step, self.saved)
+        if self.checkpoints is None or not (due or scored):
+            return
+        self.flush()
+        if self.interrupted and self.preemption.by_keyboard:
+            self.log.print(f"saving step {self.step}; a second Ctrl-C ends at once")
+        with self.log.timed("save"):
+            notes = {"best": self.best._asdict(), "log": self.log.partial()}
+            self.checkpoints.save(self.state, self.step, score, notes)
+        self.saved = self.step
+
+    def advance(self, programs: Programs, batch: Batch) -> None:
+        """Dispatches a step, then logs the step before. Does nothing if a signal interrupts the compilation."""
+        if self.preemption.interruptible(partial(programs.wait, batch, self.log))[1]:
+            return
+        self.state, metrics = programs(self.state, batch, self.log)
+        self.flush()
+        self.step += 1
+        self.pending = (self.step, batch, metrics)
+
+    def flush(self) -> None:
+        """Logs the last dispatched step, if that has not been done."""
+        if self.pending is not None:
+            _log_step(*self.pending, train=self.train, log=self.log)
+            self.pending = None
+
+    def end(self) -> FitResult:
+        """Waits for the last save. Raises Interrupted after a Ctrl-C."""
+        self.flush()
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+        if not self.interrupted:
+            return FitResult(self.state, "done" if self.step >= self.train.steps else "stopped", self.best)
+        where = f"saved step {self.step}; " if self.step == self.saved else f"after step {self.step}; "
+        self.log.print(f"interrupted: {where if self.step else ''}run the same command again to continue")
+        if self.preemption.by_keyboard:
+            raise Interrupted
+        return FitResult(self.state, "interrupted", self.best)
 
 
 def judge(best: Best, scores: Scores, step: int) -> Best:
@@ -161,31 +212,18 @@ def judge(best: Best, scores: Scores, step: int) -> Best:
 def _restore_or_init(
     template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None
 ) -> tuple[TrainState, int, Best, dict]:
-    found = None if checkpoints is None else checkpoints.restore(template)
-    if found is None or checkpoints is None:
+    if checkpoints is None or (found := checkpoints.restore(template)) is None:
         state = init()
         return state, int(state.step), Best(evaluated=int(state.step)), {}
     notes = checkpoints.notes(found[1])
     best = Best(**notes["best"])
-    if 0 < best.step <= checkpoints.since:  # of other code
+    if 0 < best.step <= checkpoints.since:  # it was found by other code
         best = Best(evaluated=best.evaluated)
-    return *found, best, notes.get("log", {})  # older versions kept none
+    return *found, best, notes.get("log", {})  # older versions saved none
 
 
-def _evaluation_due(step: int, best: Best, train: config.Train) -> bool:
-    every = train.evaluate_every
-    return every > 0 and step > best.evaluated and (step % every == 0 or step == train.steps)
-
-
-def _finished(step: int, best: Best, train: config.Train) -> bool:
-    return step >= train.steps or 0 < train.patience <= best.waited
-
-
-def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Log) -> None:
+def _log_step(step: int, batch: Batch, metrics: dict, *, train: config.Train, log: Log) -> None:
     """Waits for the metrics of a dispatched step, and logs them."""
-    if pending is None:
-        return
-    step, batch, metrics = pending
     numbers = jax.device_get(metrics)
     (total, weight), norm = numbers["loss"], numbers["grad_norm"]
     if not (math.isfinite(total) and math.isfinite(norm)):
@@ -193,7 +231,7 @@ def _flush(pending: tuple[int, Batch, dict] | None, train: config.Train, log: Lo
         log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:
-            hosts.wait_for_all("nonfinite")  # the leader may still write the file, and the first error ends a pod
+            hosts.wait_for_all("nonfinite")  # the leader may still be writing the file, and the first error ends a pod
             which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
             which = f"the examples in {file}" if file else which
             raise UserError(
@@ -208,5 +246,5 @@ def _examples(batch: Batch) -> list[int]:
     """The example numbers of a global batch, from its column `example`; -1 marks a padding row."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = np.ravel(hosts.all_gather(batch["example"]))  # all processes get here: they see the same loss
+    numbers = np.ravel(hosts.all_gather(batch["example"]))  # all processes call it: they see the same loss
     return [int(number) for number in numbers if number >= 0]

@@ -1,4 +1,4 @@
-"""Memory of a device: what it holds between steps, and what a step adds.
+"""Device memory: what a device holds between steps, and what a step adds.
 
     mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host
     each device holds parameters 0.4 MB, optimizer 0.9 MB; a step adds batch 16 kB, activations 12 MB: 13 MB of 24 GB
@@ -24,16 +24,16 @@ class Memory(NamedTuple):
 
     parameters: int
     optimizer: int
-    """its state, and the counters of the step"""
+    """optimizer state, and the counters of the train state"""
     average: int
-    """of the parameters, if one is kept"""
+    """average of the parameters, if one is kept"""
     batch: int
     step: int
     """activations and other temporary arrays; the new state reuses the memory of the old one"""
 
     @property
     def held(self) -> int:
-        """Between steps."""
+        """Bytes held between steps."""
         return self.parameters + self.optimizer + self.average
 
     @property
@@ -64,12 +64,12 @@ def measure(state: TrainState, batch: Tree, program: Any) -> Memory | None:
 
 
 def limit(device: jax.Device) -> int | None:
-    """The memory of a device in bytes, if it reports it: a CPU does not."""
+    """The memory of a device in bytes; None if it is not reported, as on a CPU."""
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def describe(memory: Memory, mesh: Mesh | None = None, limit: int | None = None) -> list[str]:
-    """The lines above. A mesh of one device is not described."""
+    """The lines shown in the module docstring. A mesh of one device is omitted."""
     many = mesh is not None and mesh.size > 1
     lines = [_describe_mesh(mesh)] if mesh is not None and many else []
     held = _join(parameters=memory.parameters, optimizer=memory.optimizer, average=memory.average)

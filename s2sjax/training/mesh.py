@@ -1,15 +1,16 @@
-"""The device mesh and the sharding of each parameter. Models never mention devices: a table of rules does.
+"""The device mesh and the sharding of each parameter. Models never mention devices: a table of rules does that.
 
 The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits the rows and every large parameter (ZeRO,
 Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
 
-A rule is (regular expression for the path of a parameter, axis names of its *last* dimensions). The first match counts:
+A rule is (regular expression for the path of a parameter, axis names of its *last* dimensions). The first match wins:
 
     (("feedforward/in/kernel", (None, "tensor")), ("feedforward/out/kernel", ("tensor", None)))
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,16 +26,16 @@ from s2sjax.training.state import TrainState
 
 Tree = Any
 AnyMesh = Mesh | AbstractMesh
-"""an AbstractMesh has a shape but no devices"""
+"""concrete or abstract mesh; an AbstractMesh has a shape but no devices"""
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec(("data", "fsdp"))
 MIN_SIZE = 2**12
-"""fsdp does not split parameters with fewer elements"""
+"""number of elements below which fsdp does not split a parameter"""
 
 
 def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices, data x fsdp x tensor; data = -1 means: as many as the other two leave.
+    """A mesh of all devices, data x fsdp x tensor; data = -1 is replaced by devices / (fsdp * tensor).
 
     `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1.
     """
@@ -58,34 +59,34 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
     slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
     if slices > 1:
         raise UserError(f"the devices belong to {slices} slices of TPU pods: launch on one slice")
-    # Not `jax.make_mesh`: it refuses an axis that is only a part of an axis of the pod, as a tensor axis of 4 on
+    # Not `jax.make_mesh`: it rejects an axis that is only a part of an axis of the pod, such as a tensor axis of 4 on
     # v6e:8x8, and GPUs of several hosts, each of which counts as a slice.
     placed = mesh_utils.create_device_mesh((data, mesh.fsdp, mesh.tensor), devices, allow_split_physical_axes=True)
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def data_parallel_size(mesh: AnyMesh) -> int:
-    """How many parts the rows of a batch are split into."""
+    """Number of shards into which the rows of a batch are split."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def row_shards(mesh: Mesh, process: int) -> list[int]:
-    """Which of the `data_parallel_size` parts of the rows the devices of a process hold, in ascending order.
+    """Indices of the row shards (of `data_parallel_size`) that the devices of a process hold, in ascending order.
 
-    With a tensor axis several processes may hold the same part; and what a process holds may have gaps.
+    With a tensor axis, several processes may hold the same shard. The shards of a process need not be consecutive.
 
-        devices of process      0 0 1 1         0 0 0 1 1 1         0 1 0 1
+        process of each device  0 0 1 1         0 0 0 1 1 1         0 1 0 1
         tensor                  4               2                   1
-        parts of process 0, 1   0; 0            0 1; 1 2            0 2; 1 3
+        shards of process 0; 1  0; 0            0 1; 1 2            0 2; 1 3
     """
-    parts = mesh.devices.reshape(data_parallel_size(mesh), -1)
-    return [part for part, devices in enumerate(parts) if any(one.process_index == process for one in devices)]
+    shards = mesh.devices.reshape(data_parallel_size(mesh), -1)
+    return [index for index, devices in enumerate(shards) if any(one.process_index == process for one in devices)]
 
 
 def global_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Global arrays with rows split over data and fsdp, from the rows of this process, numpy [rows, ...].
+    """Makes global arrays, split over data and fsdp by rows, from the rows of this process, numpy [rows, ...].
 
-    They are the rows of its `row_shards`, one after the other.
+    These are the rows of its `row_shards`, concatenated.
     """
     sharding, count = NamedSharding(mesh, ROWS), data_parallel_size(mesh)
     held = row_shards(mesh, jax.process_index())
@@ -111,8 +112,8 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     """A NamedSharding for each leaf of a tree of parameters or of a TrainState (arrays, or their shapes).
 
     A parameter is split over `tensor` as the first matching rule says and, if it has at least min_size elements, over
-    `fsdp` along its largest free dimension that divides. Optimizer state and average are sharded like their parameter,
-    a carry by its rows, like a batch.
+    `fsdp` along its largest free dimension that is divisible. Optimizer state and average are sharded like their
+    parameter; a carry is sharded by rows, like a batch.
     """
     params = tree.params if isinstance(tree, TrainState) else tree
     shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -125,11 +126,11 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
     for pattern, _ in rules:
         if pattern not in used:
             raise UserError(
-                f"the sharding rule {pattern!r} matches no parameter (that no earlier rule matches): fix or delete it"
+                f"the sharding rule {pattern!r} matches no parameter that earlier rules leave: fix or delete it"
             )
 
     def like_parameter(path, leaf):
-        """mu/encoder/kernel of the optimizer is sharded like encoder/kernel: the longest suffix that is a parameter."""
+        """Shards mu/encoder/kernel of the optimizer like encoder/kernel, the longest suffix that is a parameter."""
         names = path_of(path).split("/")
         if isinstance(tree, TrainState) and names[0] == "carry":
             return NamedSharding(mesh, ROWS)
@@ -141,7 +142,7 @@ def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_
 
 
 def with_shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:
-    """The abstract arrays (shape, dtype, sharding) of a tree of arrays or of their shapes."""
+    """Abstract arrays (shape, dtype, sharding) for a tree of arrays or of their shapes."""
     where = shardings(tree, mesh, rules, min_size)
     return jax.tree.map(lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, where)
 
@@ -149,25 +150,25 @@ def with_shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int =
 def abstract_state(
     init: Callable[..., Tree], mesh: AnyMesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
-    """The abstract arrays of init(*arguments): what `init_sharded` would create, without creating it."""
+    """Abstract arrays of init(*arguments): what `init_sharded` would create, without creating it."""
     return with_shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
 
 
 def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
-    """init(*arguments), where each device computes only its own shards: shapes, then shardings, then values."""
+    """Runs init(*arguments) so that each device computes only its own shards: shapes, then shardings, then values."""
     where = shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
     return jax.jit(init, out_shardings=where)(*arguments)
 
 
 def path_of(path) -> str:
-    """The keys of a leaf as one name: encoder/kernel."""
+    """The key path of a leaf as text: encoder/kernel."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: AnyMesh) -> list[str | None]:
-    """The rule's axes, aligned to the last dimensions: shape (3, 4, 8), ("tensor",) -> [None, None, "tensor"]."""
+    """Aligns the axes of a rule to the last dimensions, checked: (3, 4, 8), ("tensor",) -> [None, None, "tensor"]."""
     if len(axes) > len(shape):
         raise UserError(
             f"the sharding rule {axes} names {len(axes)} dimensions, but {path} has shape {shape}: shorten it"
@@ -185,12 +186,10 @@ def _checked(path: str, shape: tuple[int, ...], axes: tuple[str | None, ...], me
 
 
 def _with_fsdp(shape: tuple[int, ...], spec: list[str | None], mesh: AnyMesh, min_size: int) -> list[str | None]:
-    """Adds `fsdp` at the largest free dimension that divides: (32, 64), [None, None] -> [None, "fsdp"]."""
-    fsdp, size = mesh.shape["fsdp"], 1
-    for n in shape:
-        size *= n
+    """Adds `fsdp` at the largest free dimension that is divisible: (32, 64), [None, None] -> [None, "fsdp"]."""
+    fsdp = mesh.shape["fsdp"]
     free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % fsdp == 0]
-    if fsdp == 1 or size < min_size or "fsdp" in spec or not free:
+    if fsdp == 1 or math.prod(shape) < min_size or "fsdp" in spec or not free:
         return spec
     largest = max(free, key=lambda d: shape[d])
     return [*spec[:largest], "fsdp", *spec[largest + 1 :]]

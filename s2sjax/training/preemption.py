@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C (SIGINT), noted so that the training loop can save before it ends."""
+"""SIGTERM and Ctrl-C (SIGINT), recorded so that the training loop can save before it ends."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jax.experimental import multihost_utils
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, raised after everything is saved: a script or a notebook cell stops as it does at any Ctrl-C."""
+    """Ctrl-C, raised after everything is saved. It stops a script or a notebook cell like any KeyboardInterrupt."""
 
 
 class _LeaveBlock(BaseException):
-    """Raised by the signal handler inside `interruptible`; no `except Exception` may catch it."""
+    """Raised by the signal handler inside `interruptible`; a BaseException, so that `except Exception` lets it pass."""
 
 
 Value = TypeVar("Value")
 
 
 class Preemption:
-    """Notes a SIGTERM or a Ctrl-C; a second one ends the process at once.
+    """Records a SIGTERM or a Ctrl-C; a second one ends the process at once.
 
-    In a multi-process run JAX handles the SIGTERM, and all processes stop at the same step. A Ctrl-C becomes one.
+    In a multi-process run JAX handles SIGTERM, and all processes stop at the same step. A Ctrl-C becomes a SIGTERM.
     """
 
     def __init__(self):
@@ -35,12 +35,12 @@ class Preemption:
         self._interruptible = False
         self._previous: dict[int, Any] = {}
         self.by_keyboard = False
-        """whether this process got a Ctrl-C"""
+        """whether this process received a Ctrl-C"""
 
     def __enter__(self) -> Preemption:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT,) if self._distributed else (signal.SIGINT, signal.SIGTERM):
-                # A shell starts background jobs with SIGINT ignored: they stay so.
+                # A shell starts background jobs with SIGINT ignored: keep it ignored.
                 if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -54,21 +54,21 @@ class Preemption:
         self._noted = True
         if number == signal.SIGINT:
             self.by_keyboard = True
-            # KeyboardInterrupt, as before the loop: a second Ctrl-C must end the work, but not a notebook's kernel.
+            # The former handler raises KeyboardInterrupt: a second Ctrl-C ends the work, but not a notebook's kernel.
             signal.signal(number, self._previous[number] or signal.default_int_handler)
         else:
             signal.signal(number, signal.SIG_DFL)
         if self._distributed:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self._interruptible:
-            self._interruptible = False  # here: a second signal may come before another line has run
+            self._interruptible = False  # cleared before the raise, because a second signal may arrive at any time
             raise _LeaveBlock
 
     def interruptible(self, work: Callable[[], Value]) -> tuple[Value | None, bool]:
-        """(work(), False), or (None, True) at once when a signal arrives: then its result is not needed.
+        """Returns (work(), False), or (None, True) as soon as a signal arrives.
 
-        The handler raises only while `_interruptible` is set. It is set and cleared inside the outer `try`: what is
-        raised is caught wherever the signal arrives, also in the `finally`.
+        The handler raises only while `_interruptible` is set. The flag is set and cleared inside the outer `try`, so
+        that the exception is caught wherever the signal arrives, even in the `finally`.
         """
         try:
             try:

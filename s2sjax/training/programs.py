@@ -1,7 +1,7 @@
 """The train step, compiled ahead of time once per batch shape.
 
-Compilation runs in background threads, for XLA releases the GIL: a run starts when the program of its first batch is
-ready, and a batch of another bucket waits only for its own program.
+Compilation runs in background threads, because XLA releases the GIL. A run starts when the program of its first batch
+is ready; a batch of another bucket waits only for its own program.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Batch = Any
 
 class Compiled(NamedTuple):
     program: Any
-    """the step itself under JAX's debugging modes, see s2sjax/training/settings.py"""
+    """compiled program; the train step itself in JAX's debugging modes (settings.py)"""
     seconds: float
     memory: memory.Memory | None
-    """where the backend reports it"""
+    """memory of the program, None if the backend does not report it"""
 
 
 class Programs:
-    """The compiled train steps; `seconds` counts the compilations.
+    """The compiled train steps.
 
-        programs.prepare(shapes, log)                   starts to compile, in this order
-        programs.wait(batch, log)                       until the program of this batch is ready; prints what is ready
-        state, metrics = programs(state, batch, log)    waits too, and runs it
-        programs.close()                                forgets what is not compiled yet
+        programs.prepare(shapes, log)                   starts compiling, in this order
+        programs.wait(batch, log)                       waits for the program of this batch; prints what is ready
+        state, metrics = programs(state, batch, log)    waits, then runs the program
+        programs.close()                                cancels compilations that have not started
 
-    An error of a background compilation is raised where its program is needed, and nowhere else.
+    An error of a background compilation is raised only where its program is needed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Programs:
         self._mesh, self._options = mesh, compiler_options
         self._pool = ThreadPoolExecutor(device.compile_threads(), "compile")
         self._tracing = threading.Lock()
-        """tracing holds the GIL: the first program must not share it with the others"""
+        """lock of tracing, which holds the GIL: the first program must not share it with the others"""
         self._programs: dict[Any, Any] = {}
         self._compiling: dict[Any, tuple[Batch, Future[Compiled]]] = {}
         self._printed: set[str] = set()
@@ -66,24 +66,24 @@ class Programs:
         self.seconds: dict[Any, float] = {}
         """compilation time of each program, by the shapes of its batch"""
         self.memory: dict[Any, memory.Memory] = {}
-        """memory of each program, where the backend reports it"""
+        """memory of each program, by the shapes of its batch, where the backend reports it"""
 
     def prepare(self, batches: Iterable[Batch], log: Log) -> None:
-        """Starts to compile for these batches, or their shapes, first things first."""
+        """Starts compiling for these batches, or their shapes, in this order."""
         missing = {_shapes(batch): batch for batch in batches}
         for key, batch in missing.items():
             if key not in self._programs and key not in self._compiling:
                 self._compiling[key] = batch, self._submit(batch)
         if hosts.is_multiprocess():
-            # All of them, before the first step: a process that is ready would wait in a collective for one that still
-            # compiles, and collectives time out; and where GPUs tune their kernels together, each waits for all.
+            # Compile everything before the first step. Otherwise a process that is ready would wait in a collective,
+            # which times out, for one that still compiles; and GPUs that tune their kernels together wait for all.
             for batch in missing.values():
                 self.wait(batch, log)
             with log.timed("compile"):
-                hosts.wait_for_all("compile")  # some find their programs in the cache, others do not
+                hosts.wait_for_all("compile")  # only some processes may find their programs in the cache
 
     def wait(self, batch: Batch, log: Log) -> None:
-        """Waits until the program of this batch is ready. Prints a line for each that has become ready."""
+        """Waits until the program of this batch is ready. Prints a line for each program that has become ready."""
         key = _shapes(batch)
         if key not in self._programs:
             with log.timed("compile"):
@@ -98,25 +98,25 @@ class Programs:
         if program is not self._step:
             return program(state, batch)
         try:
-            return program(state, batch)  # outside of the mesh: JAX constrains no sharding operation by operation
+            return program(state, batch)  # without the mesh, whose sharding constraints JAX cannot apply op by op
         except FloatingPointError as error:
             raise UserError(
                 f"step {int(state.step) + 1}: {str(error).splitlines()[0].rstrip('.')} ({settings.place_of(error)}): "
-                "lower train.learning_rate or train.clip, or turn jax_debug_nans and jax_debug_infs off: then such "
-                "steps are skipped"
+                "lower train.learning_rate or train.clip, or turn off jax_debug_nans and jax_debug_infs to skip such "
+                "steps"
             ) from error
 
     def close(self) -> None:
-        """Does not wait for what is being compiled: XLA cannot be interrupted."""
+        """Cancels pending compilations. Does not wait for running ones: XLA cannot be interrupted."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _finish(self, key: Any, batch: Batch, log: Log) -> None:
-        if key not in self._compiling:  # no plan announced it
+        if key not in self._compiling:  # `prepare` was not called for it
             self._compiling[key] = batch, self._submit(batch)
         try:
             self._compiling[key][1].result()
         except jax.errors.JaxRuntimeError as error:
-            # Beside a running step an accelerator may have too little memory to try out kernels. Now none runs.
+            # While a step runs, an accelerator may have too little memory to autotune kernels. Now none is running.
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             log.print(f"compiling the train step for batches of {_describe(batch)} failed ({reason}): trying once more")
             self._compiling[key] = batch, self._submit(batch)
@@ -136,18 +136,18 @@ class Programs:
         if needs:
             self.memory[key] = needs
             for line in self.describe_memory():
-                if line not in self._printed:  # again only if this program needs more than those before
+                if line not in self._printed:  # printed again only if this program needs more than those before
                     log.print(line)
                 self._printed.add(line)
             log.once(device_memory_bytes=max(each.total for each in self.memory.values()))
 
     def describe_memory(self) -> list[str]:
-        """The memory of the program that needs most, as lines of text."""
+        """Describes, in lines of text, the memory of the program that needs most."""
         most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
         return [] if most is None else memory.describe(most, self._mesh, memory.limit(jax.local_devices()[0]))
 
     def lower(self, batch: Batch) -> Any:
-        """The step for batches of these shapes, ready to be compiled."""
+        """Lowers the train step for batches of these shapes, ready to be compiled."""
         with self._tracing, contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             return self._step.lower(self._state, self._abstract(batch))
 
@@ -170,7 +170,7 @@ def _shapes(batch: Batch) -> Any:
 
 
 def _describe(batch: Batch) -> str:
-    """The shapes of a batch: "source 64x16, target 64x16". Columns of one value per row are left out."""
+    """The shapes of a batch as text: "source 64x16, target 64x16". Columns with one value per row are omitted."""
     shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(batch)}
     wide = {name: shape for name, shape in shapes.items() if len(shape) > 1} or shapes
     return ", ".join(f"{name} {'x'.join(map(str, shape))}".strip() for name, shape in wide.items())

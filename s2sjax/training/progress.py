@@ -1,8 +1,8 @@
 """The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
 samples.txt, and nonfinite.jsonl with the skipped steps.
 
-Lines come every `train.log_every` steps, and after ten seconds without one (heartbeat.py). Only process 0 prints and
-writes.
+Lines are printed every `train.log_every` steps, and after ten seconds without one (heartbeat.py). Only process 0 prints
+and writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
 WORK = {"compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving"}
-"""what `Log.timed` is called with, as it is shown"""
+"""displayed text for each name given to `Log.timed`"""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -50,13 +50,13 @@ class Log:
     # ------------------------------------------------------------------------------ life cycle
 
     def start(self, step: int, partial: Mapping[str, Any] = NOTHING, evaluated: int | None = None) -> None:
-        """Starts or continues after `step`. Lines of later steps, which will be run again, are removed.
+        """Starts, or continues after `step`. Removes the lines of later steps, which will run again.
 
-        partial: what `partial` told then. evaluated: the last step whose evaluation will not be made again.
+        partial: the result of `partial` at `step`. evaluated: the last step whose evaluation will not run again.
         """
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Of a run that was to end here: its last mean is now part of a longer one.
+            # If the run was to end at this step, its last mean is now part of a longer one.
             last = step if not partial.get("sums") or step == self._steps else step - 1
             remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
             remove_after(self._folder / NONFINITE, step)
@@ -64,7 +64,7 @@ class Log:
             if self._tensorboard:
                 from tensorboardX import SummaryWriter
 
-                # No limit: if its thread fails, as on a full disk, nobody empties the queue, and a full one blocks.
+                # No limit: if its thread fails, as on a full disk, the queue is not emptied, and a full one blocks.
                 self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         if self._is_leader and sys.stdout.isatty():
             self._live = Progress(
@@ -84,7 +84,7 @@ class Log:
             self._heartbeat = Heartbeat(self._show, self._status).__enter__()
 
     def partial(self) -> dict[str, Any]:
-        """The sums since the last line, for the notes of a checkpoint: after a resume the next line is the same."""
+        """The sums since the last line, to be saved in a checkpoint: the next line is the same after a resume."""
         seconds = time.perf_counter() - self._begin - sum(self._timed.values())
         return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds}
 
@@ -98,14 +98,14 @@ class Log:
         if self._events is not None:
             try:
                 self._events.close()
-            except OSError as error:  # on a full disk; it must not hide the error that has ended the run
+            except OSError as error:  # such as a full disk; it must not hide the error that ended the run
                 self.print(f"{self._run}/tensorboard: {error.strerror}: the last events are not written")
             self._events = None
 
     # ---------------------------------------------------------------------------------- write
 
     def print(self, text: str) -> None:
-        """One line of text."""
+        """Prints one line of text."""
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
         elif self._is_leader:
@@ -114,7 +114,7 @@ class Log:
                 self._heartbeat.heard()
 
     def step(self, step: int, numbers: dict[str, Any]) -> None:
-        """The metrics of one step: (sum, weight) pairs, which are averaged, and scalars, which are not."""
+        """Adds the metrics of one step: (sum, weight) pairs, which are averaged, and scalars, which are not."""
         for name, value in numbers.items():
             if isinstance(value, tuple):
                 old = self._sums.get(name, (0.0, 0.0))
@@ -127,23 +127,21 @@ class Log:
         if self._live is not None:
             self._live.update(self._task, completed=step)
 
-    def scores(
-        self, step: int, name: str, value: float, higher_is_better: bool = True, details: Mapping[str, Any] = NOTHING
-    ) -> None:
-        """The result of an evaluation."""
+    def scores(self, step: int, name: str, value: float, details: Mapping[str, Any] = NOTHING) -> None:
+        """Prints and writes the result of an evaluation."""
         self._write({"step": step, "score": name, name: value, **details})
         rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
         self.print(f"step {step}  {name} {_short(value)}{rest}")
 
     def samples(self, step: int, lines: Sequence[str]) -> None:
-        """A few decoded lines: printed, and appended to samples.txt under the heading "step N"."""
+        """Prints a few decoded lines, and appends them to samples.txt under the heading "step N"."""
         for line in lines:
             self.print(line)
         if self._folder is not None:
             _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
 
     def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
-        """A skipped step and the numbers of its examples. Returns the file they are written to, if any."""
+        """Writes a skipped step and the numbers of its examples. Returns the file they are written to, if any."""
         if self._folder is None:
             return self._run and self._run / NONFINITE
         # JSON has no NaN and no infinity: they are written as strings.
@@ -155,7 +153,7 @@ class Log:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time not spent on steps (compiling, evaluating, saving): written as NAME_seconds with the next metrics."""
+        """Measures time not spent on steps (compiling, evaluating, saving): NAME_seconds in the next metrics."""
         begin, self._work = time.perf_counter(), Work(WORK.get(name, name))
         if self._live is not None:
             self._show(self._work.name)
@@ -169,14 +167,14 @@ class Log:
         self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
 
     def count(self, done: int, total: int) -> None:
-        """How much of what is `timed` is done: shown, not written."""
+        """Shows how much of the `timed` work is done."""
         if self._work is not None:
             self._work.count(done, total)
             if self._live is not None:
                 self._show(str(self._work))
 
     def once(self, **numbers: float) -> None:
-        """Numbers that are known and do not change: written with the next metrics."""
+        """Adds numbers that do not change to the next metrics."""
         self._facts |= numbers
 
     def _write_means(self, step: int) -> None:
@@ -188,22 +186,22 @@ class Log:
         self._write(line)
         self._text = _means_text(means, rate)
         self._show(self._text)
-        if step % self._every == 0:  # not after the last step: the run may be continued with more steps
+        if step % self._every == 0:  # not at the last step, because the run may be continued with more steps
             self._clear()
 
     def _show(self, text: str) -> None:
-        """What is going on at this step: in the bar, or as a line."""
+        """Shows the status of this step, in the bar or as a line."""
         if self._live is not None:
             self._live.update(self._task, description=text)
         else:
             self.print(f"step {self._at}/{self._steps}  {text}")
 
     def _status(self) -> str:
-        """What is going on, for the heartbeat: the work that is timed, or the steps since the last line."""
+        """The status for the heartbeat: the timed work, or the means since the last line."""
         if (work := self._work) is not None:
             return str(work)
         steps, sums = self._at - self._counted_from, dict(self._sums)
-        # Copies: the heartbeat reads them in its own thread.
+        # Copies, because the heartbeat calls this in its own thread.
         seconds = time.perf_counter() - self._begin - sum(list(self._timed.values()))
         if not steps or "loss" not in sums:
             return f"running: {duration(seconds)} so far"

@@ -1,7 +1,7 @@
-"""Reads a checkpoint as Orbax wrote it, by TensorStore alone: to import Orbax takes longer than to read a small model.
+"""Reads Orbax checkpoints by TensorStore alone, because importing Orbax takes longer than reading a small model.
 
-What is read is compared with its fingerprints (checkpoints.py). What cannot be read here is left to Orbax, which says
-what is wrong with it.
+checkpoint_store.py compares what is read with its fingerprints. What cannot be read here is left to Orbax, which
+reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Tree = Any
 
 
 REPLACED = ".replaced"
-"""ends the name of a checkpoint while another state of its step is being written"""
+"""suffix of a checkpoint while another state of its step is being written"""
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, oldest first. One that is being written has another name until it is whole."""
+    """The steps that have a checkpoint, oldest first. Checkpoints that are still being written have other names."""
     names = {path.name.removesuffix(REPLACED) for path in folder.iterdir() if path.is_dir()}
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def path_in(folder: Path, step: int) -> Path:
-    """The folder of a checkpoint."""
+    """The folder of a checkpoint: 20, or 20.replaced if only that exists."""
     path = folder / str(step)
     former = folder / f"{step}{REPLACED}"
     return former if former.exists() and not path.exists() else path
 
 
 def read_json(item: Path) -> Any:
-    """A JSON item; None if it cannot be read."""
+    """Reads a JSON item; None if it cannot be read."""
     try:
         return json.loads((item / "metadata").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -45,9 +45,9 @@ def read_json(item: Path) -> Any:
 
 
 def metadata_fault(checkpoint: Path, names: Iterable[str]) -> str:
-    """What proves that the JSON metadata of the arrays, which have these names, is damaged; empty if nothing does.
+    """Describes the damage to the JSON metadata of the arrays with these names; "" if none is proved.
 
-    All items of a checkpoint are written at once: the metadata of each has the same keys, whatever they mean.
+    One version of Orbax writes all items of a checkpoint, so their metadata must have the same keys.
     """
     leaves: dict[str, set[str]] = {}
     for name in names:
@@ -58,7 +58,7 @@ def metadata_fault(checkpoint: Path, names: Iterable[str]) -> str:
         keys = [_keys(content) for content in files.values()]
         for (path, content), own in zip(files.items(), keys):
             if content is None or any(own != other for other in keys):
-                return f"{path.relative_to(checkpoint)} is not as it was written"
+                return f"{path.relative_to(checkpoint)} is not valid"
     for item, expected in leaves.items():
         entries = (_parsed(checkpoint / item / "_METADATA") or {}).get("tree_metadata", {}).values()
         if {"/".join(str(key["key"]) for key in entry["key_metadata"]) for entry in entries} != expected:
@@ -81,7 +81,7 @@ def _keys(content: Any) -> set[str]:
 
 
 def read_arrays(item: Path, template: Tree) -> Tree | None:
-    """An item of arrays in nested dicts, as NumPy arrays of the shapes of the template; None if it cannot be read."""
+    """Reads an item, nested dicts of arrays with the shapes of the template, as NumPy; None if it cannot be read."""
     try:
         import tensorstore
 
@@ -97,10 +97,10 @@ def read_arrays(item: Path, template: Tree) -> Tree | None:
             return tensorstore.open({"driver": driver, "kvstore": place}, open=True, context=context)
 
         leaves = dict(named_leaves(template))
-        stores = [opened(path) for path in leaves]  # all at once, then read all at once
+        stores = [opened(path) for path in leaves]  # opened concurrently, then read concurrently
         reads = [store.result().read() for store in stores]
         found = [np.asarray(read.result()) for read in reads]
-    except Exception:  # TensorStore raises ValueError for most things, and the layout may be that of another version
+    except Exception:  # TensorStore raises ValueError for most errors, and another version may have another layout
         return None
     if any((a.shape, a.dtype) != (tuple(leaf.shape), leaf.dtype) for a, leaf in zip(found, leaves.values())):
         return None

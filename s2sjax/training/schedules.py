@@ -3,8 +3,8 @@
 t counts updates from 1, W is the number of warm-up steps, N the length of the schedule. Every schedule first rises
 as t / W to its peak.
 
-A schedule of your own is a function that returns the rate of a step (counted from 0). It is named by its import path
-and called with those of peak, warmup, steps and final_fraction that it has parameters for, and train.schedule_args.
+A custom schedule is a function, named by its import path, that returns a function from steps (counted from 0) to rates.
+It is called with train.schedule_args and with those of peak, warmup, steps and final_fraction that it takes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def cosine(peak: float, warmup: int, steps: int, final_fraction: float = 0.0) ->
 
 
 def linear(peak: float, warmup: int, steps: int, final_fraction: float = 0.0) -> optax.Schedule:
-    """Warm-up, then a straight line from peak to final_fraction * peak at step N."""
+    """Warm-up, then linear decay from peak to final_fraction * peak at step N."""
     return wsd(peak, warmup, steps, final_fraction, decay=1.0)
 
 
 def wsd(peak: float, warmup: int, steps: int, final_fraction: float = 0.0, decay: float = 0.2) -> optax.Schedule:
-    """Warm-up, stable, decay (Hu et al. 2024): the last `decay` of N falls in a straight line to final_fraction * peak.
+    """Warm-up, stable, decay (Hu et al. 2024): linear decay to final_fraction * peak over the last decay * N steps.
 
     `wsd(1.0, 0, 10)` gives 1 at steps 0 to 8, 0.5 at step 9 and 0 from step 10 on.
     """
@@ -71,7 +71,7 @@ def schedule(train: config.Train) -> optax.Schedule:
     path = SCHEDULES.get(train.schedule, train.schedule)
     make, given = functions.find(path, "train.schedule"), functions.parse(train.schedule_args)
     named = dict.fromkeys(given, "train.schedule_args")
-    functions.check_arguments(make, "schedule", train.schedule, named, FROM_SETTINGS)
+    functions.check_arguments(make, "schedule", train.schedule, given=named, reserved=FROM_SETTINGS)
     settings = {"peak": train.learning_rate, "warmup": train.warmup, "steps": train.schedule_steps or train.steps,
                 "final_fraction": train.final_fraction}  # fmt: skip
     offered = {name: value for name, value in settings.items() if name in functions.parameters(make)}
@@ -90,11 +90,15 @@ def has_length(train: config.Train) -> bool:
 
 
 def rate_at(train: config.Train, step: int) -> float:
+    """The learning rate at a step."""
     return float(schedule(train)(jnp.int32(step)))
 
 
 def describe_change(before: int | None, given: config.Train, now: config.Train, step: int) -> list[str]:
-    """What a continued run does to the rate. before: its schedule until now, None for a new run; step: done so far."""
+    """Describes, in lines of text, how continuing a run after `step` changes its learning rate.
+
+    before: the former train.schedule_steps, None for a new run. given: the settings of the user. now: those in use.
+    """
     if before is None or not has_length(now):
         return []
     rate = lambda steps, at: f"{rate_at(config.replace(now, schedule_steps=steps), at):.3g}"
@@ -120,13 +124,13 @@ OWN_SETTINGS = {"learning_rate": "train.learning_rate", "weight_decay": "train.w
 }
 """arguments of an optimizer that have their own setting"""
 ADAM = {"b1": 0.9, "b2": 0.98, "eps": 1e-9}
-"""defaults (Vaswani et al. 2017, section 5.3)"""
+"""defaults for Adam (Vaswani et al. 2017, section 5.3)"""
 
 
 def optimizer(train: config.Train) -> optax.GradientTransformation:
-    """The optimizer named by train.optimizer, on the clipped gradient, with decoupled weight decay of matrices.
+    """The optimizer named by train.optimizer, with gradient clipping and decoupled weight decay of matrices.
 
-    The decay is that of AdamW (Loshchilov and Hutter 2019) for every optimizer: update - rate * weight_decay * matrix.
+    Every optimizer decays as AdamW does (Loshchilov and Hutter 2019): update - rate * weight_decay * matrix.
     """
     rate = schedule(train)
     parts = [_named_optimizer(train, rate)]
@@ -144,12 +148,12 @@ def _named_optimizer(train: config.Train, rate: optax.Schedule) -> optax.Gradien
     for name in ("b1", "b2", "eps"):
         if getattr(train, name) is not None:
             given[name], named[name] = getattr(train, name), f"train.{name}"
-    functions.check_arguments(make, "optimizer", train.optimizer, named, OWN_SETTINGS)
+    functions.check_arguments(make, "optimizer", train.optimizer, given=named, reserved=OWN_SETTINGS)
     takes = functions.parameters(make)
     if train.optimizer in ("adam", "adamw"):
         given = ADAM | given
     if "weight_decay" in takes:
-        given["weight_decay"] = 0.0  # see `optimizer`
+        given["weight_decay"] = 0.0  # `optimizer` adds the decay
     if train.optimizer == "muon":
         given.setdefault("muon_weight_dimension_numbers", muon_matrices)
     try:
@@ -162,7 +166,7 @@ def _named_optimizer(train: config.Train, rate: optax.Schedule) -> optax.Gradien
 
 
 def _try(optimizer: optax.GradientTransformation) -> None:
-    """One update of a tiny model, by shapes alone: a wrong argument is found before any work is done."""
+    """Traces one update of a tiny model, to find wrong arguments before any work is done."""
     params = {"layer": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
     jax.eval_shape(lambda params: optimizer.update(params, optimizer.init(params), params), params)
 
@@ -178,10 +182,10 @@ def matrices(params: Tree) -> Tree:
 
 
 def muon_matrices(params: Tree) -> Tree:
-    """How Muon sees each parameter: a matrix from `reduction_axis` to `output_axis`, or None for Adam.
+    """The matrix axes of each parameter for Muon, `reduction_axis` and `output_axis`, or None to use Adam.
 
-    Adam takes vectors, embeddings, positions and the output layer (Jordan et al. 2024). A kernel over time [k, in, out]
-    is one matrix [k * in, out]; blocks that are stacked [depth, in, out] are `depth` matrices.
+    Adam updates vectors, embeddings, positions and the output layer (Jordan et al. 2024). A convolution [k, in, out] is
+    one matrix [k * in, out]; stacked layers [depth, in, out] are `depth` matrices.
     """
 
     def numbers(path, leaf):
@@ -195,9 +199,9 @@ def muon_matrices(params: Tree) -> Tree:
 
 
 TABLES = "(^|/)(table|relative|queries)$|^decoder/output/"
-"""parameters that have two dimensions, but whose rows are looked up or belong to words"""
+"""paths of two-dimensional parameters whose rows are looked up or belong to words"""
 
 
 def _dimensions(path: Any, leaf: Any) -> int:
-    """Dimensions of a parameter, or of one of a stack (`layers.Stacked`)."""
+    """The number of dimensions of a parameter, or of one layer of a stack (`layers.Stacked`)."""
     return leaf.ndim - any(getattr(key, "key", None) == "stack" for key in path)

@@ -1,4 +1,4 @@
-"""Settings of JAX that a user makes around a training, as `with jax.default_matmul_precision("highest"):`."""
+"""JAX settings that a user makes around training, such as `with jax.default_matmul_precision("highest"):`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def check() -> None:
-    """Refuses a setting under which nothing can be trained."""
+    """Raises UserError for a setting under which training does not work."""
     if jax.config.values["jax_enable_x64"]:
         raise UserError(
             "jax_enable_x64 is on, and parameters are float32: unset JAX_ENABLE_X64, or call this outside of "
@@ -27,15 +27,15 @@ def check() -> None:
 
 
 def debugged() -> bool:
-    """Whether a program is to run as JAX's debugging modes want: operation by operation, or again if it has a NaN.
+    """Whether a debugging mode of JAX is on that runs operations one by one, or runs a program again if it has a NaN.
 
-    A program that is compiled ahead of time has lost its function, and can do neither.
+    A program that is compiled ahead of time has lost its function, and supports neither.
     """
     return any(jax.config.values[f"jax_{name}"] for name in ("disable_jit", "debug_nans", "debug_infs"))
 
 
 def place_of(error: BaseException) -> str:
-    """Where an error was raised, outside of the libraries: "cells.py line 31, in step"."""
+    """The place outside of the libraries that raised an error: "cells.py line 31, in step"."""
     frames = list(traceback.walk_tb(error.__traceback__))
     package = lambda frame: frame.f_globals.get("__name__", "").partition(".")[0]
     code, line = next((f.f_code, line) for f, line in reversed(frames) if package(f) not in ("jax", "flax", "optax"))
@@ -43,16 +43,16 @@ def place_of(error: BaseException) -> str:
 
 
 def inherit(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which in any thread sees the context of this one, as it is now.
+    """Wraps `function` to run, in any thread, with the current JAX settings and context variables of this thread.
 
-    Threads start with the global settings of JAX: without it a `jax.default_matmul_precision("highest")` around a
-    training would not reach what its threads trace. It also passes on Python's context variables.
+    Threads start with the global settings of JAX: a `jax.default_matmul_precision("highest")` around training would
+    not reach what its threads trace.
     """
     variables, settings = contextvars.copy_context(), dict(jax.config.values)
 
     def inherited(*arguments: P.args, **options: P.kwargs) -> R:
         with _entered(settings):
-            return variables.copy().run(function, *arguments, **options)  # one context is never entered twice at once
+            return variables.copy().run(function, *arguments, **options)  # a context cannot be entered twice at once
 
     return inherited
 
@@ -61,7 +61,8 @@ def inherit(function: Callable[P, R]) -> Callable[P, R]:
 def _entered(settings: dict[str, Any]) -> Iterator[None]:
     """Enters the context manager `jax.x(value)` of each setting jax_x that has another value in this thread.
 
-    A setting without one cannot differ between threads. In reverse: jax_transfer_guard comes after those that it sets.
+    A setting without a context manager cannot differ between threads. The order is reversed because jax_transfer_guard,
+    which sets others, is listed after them.
     """
     with contextlib.ExitStack() as stack:
         for name in reversed(settings):

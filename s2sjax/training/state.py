@@ -19,30 +19,30 @@ if TYPE_CHECKING:  # it is slow to import, and decoding does not need it
 
 Tree = Any
 WeightedSums = dict[str, tuple[jax.Array, jax.Array]]
-"""Metrics as (sum, weight): added over micro-batches and devices, divided once."""
+"""metrics as (sum, weight): added over micro-batches and devices, divided once"""
 Loss = Callable[..., Any]
 """loss(params, batch, key, step) -> sums; sum / weight of sums["loss"] is minimised.
 
-Of a task with a carry: loss(params, batch, key, step, carry) -> sums, carry.
+Tasks with a carry: loss(params, batch, key, step, carry) -> sums, carry.
 """
 TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
 
 
 class TrainState(NamedTuple):
-    """Everything that a step reads and writes. With the data and the seed, it is all that resuming needs."""
+    """Everything that a step reads and writes. Resuming needs only this, the data and the seed."""
 
     step: jax.Array
-    """batches seen"""
+    """number of batches seen"""
     params: Tree
     optimizer: Tree
     ema: Tree | None
     """average of params, or None"""
     skipped: jax.Array
-    """non-finite steps in a row"""
+    """number of consecutive non-finite steps"""
     skipped_total: jax.Array
-    """steps since the start without an update: non-finite, or a batch of weight 0"""
+    """number of steps without an update: non-finite, or a batch of weight 0"""
     carry: Tree | None = None
-    """what a batch leaves to the next one, every leaf [B, ...]; None for most tasks"""
+    """state passed from each batch to the next, every leaf [B, ...]; None for most tasks"""
 
 
 def create(
@@ -59,7 +59,7 @@ def evaluation_params(state: TrainState) -> Tree:
 
 
 def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: config.Train, seed: int) -> TrainStep:
-    """train_step(state, batch) -> state, metrics: pure, to be jitted with the state donated.
+    """Makes train_step(state, batch) -> state, metrics, a pure function to be jitted with the state donated.
 
     The gradient is d(sum)/d(params) / weight, with sum and weight taken over the whole global batch.
     A step whose loss or gradient is not finite changes only the counters.
@@ -74,7 +74,9 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         now = _with_carry(loss, state.step)
-        sums, gradient, carry = _sum_gradient(now, state.params, batch, state.carry, key, train.micro_batches)
+        sums, gradient, carry = _sum_gradient(
+            now, state.params, batch, carry=state.carry, key=key, parts=train.micro_batches
+        )
         total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
@@ -103,7 +105,7 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
 
 def _with_carry(loss: Loss, step: jax.Array) -> Callable[..., tuple[WeightedSums, Tree | None]]:
-    """loss(params, batch, key, carry) -> sums, carry: of any task, without a carry it is None."""
+    """Wraps a loss as loss(params, batch, key, carry) -> sums, carry; the carry is None for tasks without one."""
 
     def now(params, batch, key, carry):
         return (loss(params, batch, key, step), None) if carry is None else loss(params, batch, key, step, carry)
@@ -115,12 +117,14 @@ def _sum_gradient(
     loss: Callable[..., tuple[WeightedSums, Tree | None]],
     params: Tree,
     batch: Tree,
+    *,
     carry: Tree | None,
     key: jax.Array,
     parts: int,
 ) -> tuple[WeightedSums, Tree, Tree | None]:
-    """The weighted sums of the batch and the gradient of the *sum* of its loss, accumulated over micro-batches; and
-    the carry, of which each micro-batch reads and writes its own rows.
+    """The weighted sums of a batch, the gradient of the *sum* of its loss, and the new carry.
+
+    Sums and gradient are accumulated over `parts` micro-batches. Each reads and writes its own rows of the carry.
     """
 
     def loss_and_sums(params, batch, key, carry):
@@ -150,8 +154,8 @@ def _sum_gradient(
 def _split(leaf: jax.Array, parts: int) -> jax.Array:
     """[B, ...] -> [m, B/m, ...]: micro-batch i gets the rows i, m+i, 2m+i, ...
 
-    Each device holds consecutive rows, so that every micro-batch gets an equal share of the rows of each device and no
-    row moves: with B=4, m=2 on two devices, rows 01|23 become 0|2 and 1|3.
+    Each device holds consecutive rows, so every micro-batch takes an equal share of the rows of each device and no row
+    moves: with B=4, m=2 on two devices, rows 01|23 become 0|2 and 1|3.
     """
     rows = leaf.shape[0]
     if rows % parts:
@@ -167,10 +171,10 @@ def _join(leaf: jax.Array) -> jax.Array:
 
 
 def _average(ema: Tree, params: Tree, updates: jax.Array, train: config.Train) -> Tree:
-    """ema <- d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly.
+    """d * ema + (1 - d) * params with d = min(decay, (1 + t) / (10 + t)), so that early values fade quickly.
 
     t counts updates. With `average_from` f, d = n / (n + 1) with n = max(t - f, 0): the parameters themselves up to
-    update f, from then on the mean of all since (Polyak and Juditsky 1992).
+    update f, then the mean over all later updates (Polyak and Juditsky 1992).
     """
     import optax
 

@@ -1,7 +1,7 @@
-"""Parameters of another run as the start of this one, by name and shape.
+"""Initial parameters from another run, matched by name and shape.
 
-Ids mean other words where vocabularies differ. There a task names the axis of a parameter that the words index, and
-where each word is found in the other run (`Rows`):
+If the vocabularies differ, an id means different words. For parameters that are indexed by words, the task then gives
+the axis of the words, and the row of each word in the other run (`Rows`):
 
     this run's words a b c, the other's c a    ->    Rows(0, [1, -1, 0]): b keeps its initial row
 """
@@ -21,31 +21,31 @@ from s2sjax.training.mesh import path_of, with_shardings
 
 Tree = Any
 SHOWN = 6
-"""names of a list that are printed"""
+"""maximum number of names of a list that are printed"""
 
 
 class Rows(NamedTuple):
-    """Which rows of the other run's parameter are those of this one's."""
+    """The correspondence between the rows of a parameter of this run and of the other run."""
 
     axis: int
     of: np.ndarray
-    """[n]: the other's row for each of this one's; -1 for none"""
+    """[n] row of the other run for each row of this run; -1 for none"""
     name: str = ""
-    """the path of the other run's parameter, if it is another one"""
+    """path of the other run's parameter, if it differs"""
 
 
 class Transfer(NamedTuple):
-    """What is taken from another run."""
+    """The parameters that are taken from another run, and those that are not."""
 
     taken: dict[str, Rows | None]
-    """by path; None: as it is"""
+    """rows of each parameter taken, by path; None for all rows"""
     new: dict[str, tuple[int, ...]]
-    """parameters that keep their initial values, and their shapes"""
+    """shapes of the parameters that keep their initial values, by path"""
     left: dict[str, tuple[int, ...]]
-    """of the other run, not used"""
+    """shapes of the parameters of the other run that are not used, by path"""
 
     def describe(self, name: str, step: int) -> list[str]:
-        """Lines for the log."""
+        """Describes the transfer in lines for the log."""
         total = len(self.taken) + len(self.new)
         lines = [f"initialised from {name}, checkpoint of step {step}: {len(self.taken)} of {total} parameters taken"]
         rows = {path: how.of for path, how in self.taken.items() if how is not None}
@@ -59,9 +59,9 @@ class Transfer(NamedTuple):
 
 
 def match(params: Tree, others: Tree, rows: Mapping[str, Rows | None]) -> Transfer:
-    """Parameters of equal names and shapes (arrays, or their shapes).
+    """Matches parameters (arrays, or their shapes) of equal names and shapes.
 
-    rows: of parameters that belong to different words, by path; None for those that cannot be mapped.
+    rows: those of parameters that belong to different words, by path; None if they cannot be mapped.
     """
     shapes, found = ({path: leaf.shape for path, leaf in named_leaves(tree)} for tree in (params, others))
     taken: dict[str, Rows | None] = {}
@@ -81,7 +81,7 @@ def match(params: Tree, others: Tree, rows: Mapping[str, Rows | None]) -> Transf
 
 
 def require_some(transfer: Transfer, name: str) -> None:
-    """Refuses to start from a run that has nothing in common with this one."""
+    """Raises UserError if the other run has nothing in common with this one."""
     if not transfer.taken:
         first = lambda shapes: _some([f"{path} {shape}" for path, shape in shapes.items()], 2)
         raise UserError(
@@ -91,7 +91,7 @@ def require_some(transfer: Transfer, name: str) -> None:
 
 
 def template(transfer: Transfer, others: Tree, params: Tree) -> Tree:
-    """The other run's abstract parameters, those to be taken sharded as this run's are (`params`, with shardings)."""
+    """Abstract parameters of the other run. Those taken as a whole are sharded like `params`, this run's."""
     mine = dict(named_leaves(params))
     mesh = next(iter(mine.values())).sharding.mesh
     return jax.tree_util.tree_map_with_path(
@@ -101,7 +101,7 @@ def template(transfer: Transfer, others: Tree, params: Tree) -> Tree:
 
 
 def merge(transfer: Transfer, params: Tree, others: Tree) -> Tree:
-    """`params` with what is taken from `others`. Pure."""
+    """Replaces the parameters and rows that are taken from `others`. Pure."""
     found = dict(named_leaves(others))
 
     def one(path, leaf):

@@ -1,4 +1,4 @@
-"""`s2sjax align` as a person meets it."""
+"""The command `s2sjax align`."""
 
 import gzip
 import re
@@ -39,7 +39,7 @@ def test_one_line_of_links_for_each_line(call, here, name):
     code, out, err = call("align", "s", "t", "--model", name, "--no-agree")
     assert (code, out) == (0, LINKS)
     first, second, *_ = err.splitlines()
-    assert first == "5 sentence pairs, 8 and 9 words, 12 different pairs of words"
+    assert first == "5 sentence pairs, 8 and 9 words, 12 distinct word pairs"
     assert second == "ibm1 1/5  perplexity 4.00 forward, 4.00 reverse"
 
 

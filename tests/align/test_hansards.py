@@ -1,4 +1,4 @@
-"""The alignment error rates of docs/alignment.md, where the data is there."""
+"""The alignment error rates of docs/alignment.md, if the data is available."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "hansards"
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="data/hansards is not there")
 def test_model_1_on_the_hansards():
-    """Measured by another implementation, too: 33.2 forward, 29.4 in reverse, 20.6 where both agree."""
+    """Another implementation measured the same: 33.2 forward, 29.4 in reverse, 20.6 for the intersection."""
     names = [str(FOLDER / name) for name in ("dev.tsv", "train.tsv.gz", "test.text.tsv")]
     text = files.read(names[0], add=names[1:], gold_file=names[0])
     aligned = aligner.fit(text.pairs, "ibm1", agree=False)

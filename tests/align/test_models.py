@@ -1,4 +1,4 @@
-"""Expectation maximisation equals the enumeration of all alignments of tiny texts."""
+"""Expectation maximization equals the enumeration of all alignments of tiny texts."""
 
 import itertools
 from collections import Counter
@@ -170,7 +170,7 @@ def test_the_hmm_follows_the_order_of_words():
 
 
 def test_what_is_too_long_for_the_hmm_is_aligned_by_model_1(monkeypatch):
-    """So that a step takes at most LONGEST^2 operations; all other pairs are aligned by the HMM."""
+    """A step takes at most LONGEST^2 operations; the HMM aligns all other pairs."""
     monkeypatch.setattr(models, "LONGEST", 4)
     sizes = []
     transitions = models.Jumps.transitions

@@ -1,4 +1,4 @@
-"""Two directions become one alignment."""
+"""Symmetrization of two directions."""
 
 import numpy as np
 

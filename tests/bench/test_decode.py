@@ -1,4 +1,4 @@
-"""The benchmark of decoding: what it runs, what it prints and writes, and the ratios."""
+"""The benchmark of decoding: its runs, output, files and ratios."""
 
 import json
 import re
@@ -7,10 +7,11 @@ import pytest
 
 from s2sjax import config
 from s2sjax.bench import decode, decode_peers, peers
+from s2sjax.bench.sizes import Size
 from s2sjax.core.precision import Quantised
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, dropout=0.0)
-SIZE = decode.Size(TINY, 12, 4, 3, {"beam 2, batch 2": (2, 2), "greedy, batch 3": (1, 3)}, "float32")
+SIZE = Size(TINY, 12, 4, 3, {"beam 2, batch 2": (2, 2), "greedy, batch 3": (1, 3)}, "float32")
 
 
 @pytest.fixture

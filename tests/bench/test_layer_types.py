@@ -1,4 +1,4 @@
-"""The layers of the benchmark: what they compute, and what they cost by hand, by their jaxpr and by XLA."""
+"""The layers of the benchmark: their results, and their costs by hand, by their jaxpr and by XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def test_costs_grow_as_in_table_1(name):
     of_n, of_d = TYPES[name].exponents
     radius = 4 if name == "restricted" else None
     at = lambda n, d: layer_types.flops(Point(name, 1, n, d, 1, kernel=3, radius=radius), backward=False)
-    if name == "restricted":  # its projections are n d^2, and not of Table 1
+    if name == "restricted":  # its projections are n d^2, which Table 1 omits
         at = lambda n, d, whole=at: whole(n, d) - 8 * n * d**2
     assert np.log2(at(2**14, 4) / at(2**13, 4)) == pytest.approx(of_n, abs=0.01)
     long, wide = (2**14, 1) if name in ("attention", "restricted") else (16, 2**10)
@@ -100,7 +100,7 @@ def test_flops_are_those_of_the_jaxpr(name, backward):
 
 @pytest.mark.parametrize("name", ["parallel", "convolution", "attention"])
 def test_flops_are_those_of_xla_where_there_is_no_loop(name):
-    """XLA also counts what is not a product: little, if vectors are wide."""
+    """XLA also counts operations other than products, which are few if vectors are wide."""
     point = TINY[name]._replace(length=8, width=64)
     function, arguments = trace(point, backward=False)
     cost = jax.jit(function).lower(*arguments).compile().cost_analysis()

@@ -1,4 +1,4 @@
-"""`s2sjax bench layers`: a small real run, PyTorch beside it, layers that do not fit, and wrong settings."""
+"""The command `s2sjax bench layers`: a small real run, PyTorch, layers that do not fit, and wrong settings."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def test_a_small_run_writes_its_table_and_figures(call, tmp_path):
     assert (code, errors) == (0, ""), errors
     lines = printed.splitlines()
     assert max(map(len, lines[:-1])) <= 120
-    assert lines[1] == "ceilings: 1.00 TFLOP/s (matrix product), 100 GB/s (copy); %: of them"
+    assert lines[1] == "ceilings: 1.00 TFLOP/s (matrix product), 100 GB/s (copy); %: fraction of the ceiling"
     assert lines[3] == "PyTorch is left out: it is not installed"
     assert lines[5] == "batch 2, width 4, 2 heads, float32"
     assert sorted(path.name for path in out.iterdir()) == ["layers.csv", "layers.json", "roofline.png", "time.png"]
@@ -52,7 +52,7 @@ def test_a_small_run_writes_its_table_and_figures(call, tmp_path):
 
 
 def test_variants_of_one_layer():
-    """Remat changes nothing forward, so only its backward pass is measured."""
+    """Remat does not change the forward pass, so that only its backward pass is measured."""
     s = layers.ON_CPU._replace(lengths=(2,), kernel=(3, 5), unroll=(1, 4), remat=("none", "layers"))
     found = [(layers.label(point), backward) for point, backward in layers._points(s, 1, 64)]
     assert found[:6] == [
@@ -73,7 +73,7 @@ def test_remat_saves_memory_of_the_recurrent_backward_pass():
 
 @pytest.mark.slow
 def test_pytorch_beside_ours(call, tmp_path, monkeypatch):
-    """The faster of two peers is compared with; one that fails is named once."""
+    """The layer is compared with the faster of two peers; a failing peer is named once."""
 
     def broken():
         raise RuntimeError("no kernel\nfor this shape")
@@ -143,8 +143,7 @@ def test_ceilings_of_a_device_that_is_shared(capsys):
     assert capsys.readouterr().out == ""
     assert layers._higher(ceilings, timing.Ceilings(2e12, 1e11)) == (2e12, 1e11)
     assert (
-        "at the end: 2.00 TFLOP/s (matrix product), 100 GB/s (copy): the device was not quiet"
-        in capsys.readouterr().out
+        "at the end: 2.00 TFLOP/s (matrix product), 100 GB/s (copy): the device was not idle" in capsys.readouterr().out
     )
 
 

@@ -1,4 +1,4 @@
-"""Ours beside other libraries: one that cannot run is left out with its reason, and ours is measured all the same."""
+"""Comparison with other libraries: one that cannot run is left out with the reason; ours is measured anyway."""
 
 import os
 import re
@@ -62,7 +62,7 @@ def test_some_of_the_cases():
     with pytest.raises(UserError) as caught:
         peers.select(cases, ["luong", "lstm"])
     assert str(caught.value) == (
-        "--only 'lstm' is in the name of no model: choose from Luong 256; RNNsearch 256; Transformer 256, 3+3"
+        "--only 'lstm' matches no model: choose from Luong 256; RNNsearch 256; Transformer 256, 3+3"
     )
 
 

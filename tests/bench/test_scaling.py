@@ -1,4 +1,4 @@
-"""Exponents and crossovers of times that are known."""
+"""Exponents and crossovers of known times."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The clients of `s2sjax bench serve`: every line is asked for once, and a large request runs beside small ones."""
+"""The clients of `s2sjax bench serve`: every line is sent once, and a large request runs along with small ones."""
 
 import threading
 from pathlib import Path
@@ -10,7 +10,7 @@ from s2sjax.serve.server import Server
 
 
 class Echo:
-    """A service whose model gives each line back."""
+    """A service whose model returns each line."""
 
     run, why, translates, most_bytes = SimpleNamespace(folder=Path("runs/echo")), [], True, 1_000_000
 

@@ -1,4 +1,4 @@
-"""Repeats long enough to be measured, compilation without the cache of former runs, and the ceilings of a device."""
+"""Repeats long enough to be measured, compilation without a cache, and the ceilings of a device."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from s2sjax.bench import timing
 
 
 class Clock:
-    """Time passes only while work is done: `each` seconds a call."""
+    """Time passes only while work is done: `each` seconds per call."""
 
     def __init__(self, monkeypatch, each):
         self.now, self.each, self.calls = 0.0, each, []

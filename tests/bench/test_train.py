@@ -1,4 +1,4 @@
-"""The benchmark of training steps: what it runs, what it prints and writes, and the ratios."""
+"""The benchmark of training steps: its runs, output, files and ratios."""
 
 import csv
 import json
@@ -55,7 +55,7 @@ def test_ours_alone(tiny, call, tmp_path):
 def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "_measure", None)
     choices = "choose from Transformer 8; Luong 8"
-    assert call("bench", "train", "--only", "x")[2] == f"error: --only 'x' is in the name of no model: {choices}\n"
+    assert call("bench", "train", "--only", "x")[2] == f"error: --only 'x' matches no model: {choices}\n"
     (tmp_path / "file").write_text("")
     code, _, err = call("bench", "train", "--out", tmp_path / "file" / "below")
     assert code == 2 and err.startswith(f"error: {tmp_path / 'file' / 'below'}: ")
@@ -129,7 +129,7 @@ def test_ratios_to_each_mode_of_pytorch_and_the_best_of_them(tiny, clock, monkey
 
 
 def test_each_mode_of_pytorch_gets_the_same_work(monkeypatch):
-    """A CUDA graph is that of the trainer before it."""
+    """A CUDA graph uses the trainer before it."""
     mode = lambda compiled, graph: SimpleNamespace(compiled=compiled, graph=graph)
     modes = {"eager": mode(0, 0), "graph": mode(0, 1), "compiled graph": mode(1, 1), "compiled": mode(1, 0)}
     fake = SimpleNamespace(MODES={"cpu": modes}, Trainer=lambda *given: given, Graph=lambda trainer: ("graph", trainer))
@@ -143,7 +143,7 @@ def test_each_mode_of_pytorch_gets_the_same_work(monkeypatch):
     same = LUONG, 12, "source", "target", settings, "cpu"
     assert builders["eager"](*work) == (*same, modes["eager"])
     assert builders["graph"](*work) == ("graph", (*same, modes["eager"]))
-    with pytest.raises(RuntimeError, match="without its CUDA graph it does not run"):
+    with pytest.raises(RuntimeError, match="the same mode without a CUDA graph does not run"):
         builders["compiled graph"](*work)
     assert builders["compiled"](*work) == (*same, modes["compiled"])
 
@@ -169,7 +169,7 @@ def test_rows_end_in_their_second_half():
 
 
 def test_flops_of_the_products():
-    """Of a Transformer without attention to speak of, 6 FLOPs a weight and token, the usual rule."""
+    """A Transformer with little attention has 6 FLOPs per weight and token, the usual rule."""
     c = config.Transformer(width=32, heads=2, feedforward=64, encoder_layers=1, decoder_layers=1)
     rows, length, vocabulary = 2, 3, 40
     attention, feedforward = 4 * 32 * 32, 2 * 32 * 64

@@ -14,8 +14,9 @@ PAGE = """
 from s2sjax.config import *
 from s2sjax.tasks import Translation
 experiment = Translation(
-    "page", Data(TextFiles(train=("../data/train.tsv",), dev=("../data/dev.tsv",)), buckets=((6, 6),), tokens=96),
-    Luong(width=8, embedding=4, layers=1), Train(steps=1, warmup=1, evaluate_every=0), Search(beam=1),
+    "page", data=Data(TextFiles(train=("../data/train.tsv",), dev=("../data/dev.tsv",)), buckets=((6, 6),), tokens=96),
+    model=Luong(width=8, embedding=4, layers=1), train=Train(steps=1, warmup=1, evaluate_every=0),
+    search=Search(beam=1),
 )
 """
 
@@ -91,7 +92,7 @@ def test_from_python_paths_are_relative_to_the_current_directory(home, monkeypat
     monkeypatch.chdir(home / "experiments")
     data = config.Data(TextFiles(train=("../data/train.tsv",)), buckets=((6, 6),), tokens=96)
     started = []
-    monkeypatch.setattr(folder, "start_task", lambda experiment, *_: started.append(experiment) or 1 / 0)
+    monkeypatch.setattr(folder, "start_task", lambda experiment, *_, **__: started.append(experiment) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.train(config.replace(load_experiment("page.py"), data=data), home / "elsewhere/run")
     assert started[0].data.corpus.train == (str(home / "data/train.tsv"),)

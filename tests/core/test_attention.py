@@ -231,7 +231,7 @@ def test_the_fused_kernel_equals_the_definition(causal, memory, biased):
     if causal:
         mask &= np.tri(QUERIES, memory, dtype=bool)
     definition = lambda *heads, bias=None: attention.multi_head(*heads, mask, bias)
-    fused = lambda *heads, bias=None: attention.fused_multi_head(*heads, lengths, causal, bias)
+    fused = lambda *heads, bias=None: attention.fused_multi_head(*heads, lengths, causal=causal, bias=bias)
     arrays = heads_example(memory=memory)
     if biased:
         bias = draw(26, 1, HEADS, QUERIES, memory)
@@ -280,3 +280,10 @@ def test_only_positions_tell_order():
     assert moved(lambda x: attend(x + where)) > 0.1
     assert moved(lambda x: rotary(x, place[:, None])) > 0.1
     assert moved(lambda x: attend(x, bias)) > 0.1
+
+
+def test_fused_attention_takes_either_lengths_or_a_mask():
+    heads, lengths, mask = heads_example(), np.full(3, MEMORY), np.ones((3, QUERIES, MEMORY), bool)
+    for options in ({}, {"lengths": lengths, "mask": mask}):
+        with pytest.raises(ValueError, match="either lengths"):
+            attention.fused_multi_head(*heads, **options)

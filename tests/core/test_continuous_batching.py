@@ -24,7 +24,7 @@ def walked(sentences: Sentences):
     return partial(step, sentences.models), start(len(sentences.limit)), sentences.limit, LENGTH
 
 
-def drawn(sentences: Sentences) -> search.Search:
+def drawn(sentences: Sentences) -> search.DecodingLoop:
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(sentences.number)
     return sampling.sampling_loop(*walked(sentences), keys, count=3, top_p=0.9)
 
@@ -62,7 +62,7 @@ def test_no_slot_is_empty_while_sentences_wait():
     limit = np.array([6, 1, 1, 1, 1, 1], np.int32)
     sentences = Sentences(natural_models(7)[: len(limit)], limit, np.arange(len(limit)))
 
-    def never(s: Sentences) -> search.Search:
+    def never(s: Sentences) -> search.DecodingLoop:
         walk = partial(watched, s.models), start(len(s.limit)), s.limit, LENGTH
         return search.beam_loop(*walk, width=2, stop="never")
 

@@ -86,5 +86,5 @@ def test_what_cannot_be_spelt_is_refused():
         config.Text(spelling=OPTIONS)
     spelt = config.Text("words", spelling=OPTIONS)
     with pytest.raises(UserError, match=r"model\.tie 'output' .* data\.target\.spelling\.on replaces that table"):
-        Translation("x", config.Data(target=spelt), config.Transformer())
-    Translation("x", config.Data(source=spelt), config.Transformer())
+        Translation("x", data=config.Data(target=spelt), model=config.Transformer())
+    Translation("x", data=config.Data(source=spelt), model=config.Transformer())

@@ -1,4 +1,4 @@
-"""Recordings: what cannot be recognised is refused with its name; features do not depend on their neighbours."""
+"""Recordings: unusable ones are rejected by name; features do not depend on the other recordings of a batch."""
 
 import random
 import sys
@@ -71,13 +71,13 @@ def test_settings_that_cannot_work_are_refused(fields, expected):
 def test_without_soundfile_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     assert message(audio.read, "a.wav", SMALL) == (
-        "recordings are read by soundfile, which is not installed: pip install 's2sjax[audio]'"
+        "reading recordings needs soundfile, which is not installed: pip install 's2sjax[audio]'"
     )
 
 
 @pytest.fixture
 def write():
-    """write(path, samples, rate)"""
+    """Returns write(path, samples, rate)."""
     return pytest.importorskip("soundfile").write
 
 
@@ -159,7 +159,7 @@ def test_only_training_strings_are_changed(fsdd):
 
 
 def test_a_random_filter_multiplies_the_power_by_its_gain_and_delays_nothing(monkeypatch):
-    """By its definition; the phases stay as they are."""
+    """The gain is that of the definition; the phases do not change."""
     drawn, strength, samples = [0.7, -1.2, 0.4, 2.0], 1.5, noise(512)
     rng, values = random.Random(0), iter(drawn)
     monkeypatch.setattr(rng, "gauss", lambda mean, deviation: mean + deviation * next(values))

@@ -1,4 +1,4 @@
-"""The law: the batch at step t is a pure function of (data, seed, t). Nothing is lost, nothing comes twice."""
+"""The batch at step t is a pure function of (data, seed, t). Each row occurs exactly once per epoch."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ from s2sjax.data.text import EOS, PAD, Vocabulary
 from s2sjax.errors import UserError
 
 BUCKETS = ((4, 6), (8, 8), (8, 16))
-unhurried = settings(deadline=None, max_examples=50)  # machines that test may be slow
+unhurried = settings(deadline=None, max_examples=50)  # test machines may be slow
 LETTERS = Vocabulary("characters", "abcdefghij")
 
 lengths_of = st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20)), min_size=1, max_size=80)
@@ -163,7 +163,7 @@ def test_rows_that_devices_leave_idle():
 
 
 def test_the_worked_example_of_the_docstring_is_written_in_stone():
-    """A change here changes the order of the data in every recorded experiment; no release of NumPy may."""
+    """A change here changes the order of the data in every recorded experiment; NumPy releases must not change it."""
     plan = Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0)
     assert plan.steps_per_epoch == 2
     assert [plan.at(step)[1].tolist() for step in range(6)] == [[0, 1], [2, -1], [2, 1], [0, -1], [1, -1], [2, 0]]
@@ -202,7 +202,7 @@ def test_threads_that_need_the_same_epoch_make_it_once(monkeypatch):
 
     def slow_make_epoch(number):
         made.append(number)
-        time.sleep(0.05)  # long enough for every thread to come in
+        time.sleep(0.05)  # long enough for every thread to enter
         return make_epoch(number)
 
     monkeypatch.setattr(plan, "_make_epoch", slow_make_epoch)
@@ -284,14 +284,14 @@ def test_a_stream_gives_each_process_its_share():
     pairs = some_pairs()
     plan = some_plan(pairs)
     for index in range(2):
-        for step, batch in stream(pairs, plan, 2, 6, [index], 2):
+        for step, batch in stream(pairs, plan, 2, 6, shards=[index], shard_count=2):
             assert equal(batch, make_batch(pairs, plan, step, [index], 2))
 
 
 def test_a_mistake_in_a_thread_reaches_the_user():
     pairs = some_pairs()
     with pytest.raises(UserError, match="cannot be split evenly into 3 shards"):
-        next(stream(pairs, some_plan(pairs), 0, 5, [0], 3))
+        next(stream(pairs, some_plan(pairs), 0, 5, shards=[0], shard_count=3))
 
 
 def test_the_threads_end_with_the_stream():
@@ -360,7 +360,7 @@ def test_a_batch_is_bounded_by_tokens_and_by_what_is_there():
     assert [shapes([8] * n) for n in (1, 3, 5, 17)] == [[(1, 8)], [(4, 8)], [(16, 8)], [(16, 8)] * 2]
     assert shapes([8] * 17 + [64] * 9, max_queue=8) == [(32, 8), (16, 64)]  # slots of 16, and of 4
     assert shapes([8, 64], multiple=4) == [(4, 8), (4, 64)]  # a row for each of four devices
-    assert shapes([3, 5], lengths=np.array([16, 32])) == [(1, 16), (1, 32)]  # of the targets, say
+    assert shapes([3, 5], lengths=np.array([16, 32])) == [(1, 16), (1, 32)]  # for example, of the targets
     few = [8] * 10 + [16] * 3 + [32, 64]  # 80 tokens of padding take all of width 8 to 16; 208 all of these to 32
     assert shapes(few, spare=47) == [(16, 8), (4, 16), (1, 32), (1, 64)]
     assert shapes(few, spare=79) == [(16, 8), (4, 32), (1, 64)]

@@ -1,4 +1,4 @@
-"""Examples with labels: which part they belong to, and every fault of a file named with its line."""
+"""Examples with labels: their splits, and errors that name the file and the line."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Examples in memory: pairs or mappings, kept in the run folder, and what is no example refused in one line."""
+"""Examples in memory: pairs or mappings, stored in the run folder; anything else is rejected in one line."""
 
 import pytest
 from conftest import refused
@@ -62,13 +62,13 @@ def test_rows_may_be_mappings_whose_columns_are_named(rows, names, pairs):
 def test_every_task_that_reads_memory_reads_mappings():
     rows = [{"x": ["a", "b"], "y": ["X", "Y"], "z": "p"}, {"x": ["b"], "y": ["Y"], "z": "q"}]
     tagged = config.TagData(config.InMemory(train=rows, source="x", target=("y", "z")))
-    assert tasks.Tagging("tags", tagged, config.TaggerModel(intent=1.0)).task().read() == [
+    assert tasks.Tagging("tags", data=tagged, model=config.TaggerModel(intent=1.0)).task().read() == [
         (("a", "b"), ("X", "Y"), "p"), (("b",), ("Y",), "q"),
     ]  # fmt: skip
     corpus = config.InMemory(train=rows, source="x", target="z")
-    labelled = tasks.Classification("labels", config.LabelData(corpus)).task().read()
+    labelled = tasks.Classification("labels", data=config.LabelData(corpus)).task().read()
     assert [(example.source, example.label) for example in labelled] == [("a b", "p"), ("b", "q")]
-    pairs = tasks.Translation("pairs", config.Data(corpus)).task().read()
+    pairs = tasks.Translation("pairs", data=config.Data(corpus)).task().read()
     assert [(example.source, example.targets) for example in pairs] == [("a b", ("p",)), ("b", ("q",))]
 
 

@@ -1,4 +1,4 @@
-"""Mixtures: how often each corpus is drawn, no pair twice before all once, and tags that no vocabulary splits."""
+"""Mixtures: shares of the corpora, no pair twice before all once, and tags that no vocabulary splits."""
 
 from collections import Counter
 from itertools import pairwise
@@ -36,8 +36,8 @@ def mixtures(draw):
 
 
 def epochs_of(plan, count):
-    """The pairs of each of the first epochs, padding left out."""
-    plan._find(10_000)  # makes the list of where epochs begin
+    """The pairs of each of the first epochs, without padding."""
+    plan._find(10_000)  # computes the first steps of the epochs
     for number in range(count):
         steps = range(plan._begins[number], plan._begins[number + 1])
         rows = [plan.at(step)[1] for step in steps]
@@ -52,9 +52,9 @@ def test_shares_by_weight_and_by_temperature():
     assert shares([900, 100], temperature=2.0) == [750, 250]
     assert shares([900, 100], weights=[1, 1]) == [500, 500]
     assert shares([900, 100], weights=[2, 6]) == [250, 750]
-    assert shares([8, 8, 0], weights=[1, 3, 5]) == [4, 12, 0]  # what is empty gives nothing
+    assert shares([8, 8, 0], weights=[1, 3, 5]) == [4, 12, 0]  # an empty corpus provides nothing
     assert shares([5, 1], weights=[1e9, 1]) == [6, 1]  # never fewer than one
-    assert shares([3, 3, 4], weights=[1, 1, 1]) == [4, 3, 3]  # what is over goes to the first
+    assert shares([3, 3, 4], weights=[1, 1, 1]) == [4, 3, 3]  # the remainder goes to the first
 
 
 @settings(deadline=None, max_examples=60)
@@ -143,7 +143,7 @@ def test_lines_for_a_tagged_model():
     tagged, plain = (text.build(Text("words"), LINES, tags) for tags in (TAGS, ()))
     assert text.with_tag(tagged, "<2fr> ein", None, "line 1") == "<2fr> ein"
     assert text.with_tag(tagged, "ein", "<2de>", "line 1") == "<2de> ein"
-    assert text.with_tag(tagged, "<2fr> ein", "<2de>", "line 1") == "<2fr> ein"  # its own tag goes first
+    assert text.with_tag(tagged, "<2fr> ein", "<2de>", "line 1") == "<2fr> ein"  # its own tag has priority
     assert text.with_tag(tagged, " ", None, "line 1") == " "
     assert text.with_tag(plain, "ein", None, "line 1") == "ein"
     for vocabulary, line, tag, words in (

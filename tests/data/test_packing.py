@@ -1,4 +1,4 @@
-"""Packing: every pair once, whole and in one row, and a model that cannot tell a neighbour is there."""
+"""Packing: every pair occurs once, in one row, and does not affect its neighbours in the model."""
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +125,7 @@ def test_prepared_and_mixed_corpora_are_packed_alike(tmp_path):
         left, right = batches.make_batch(*raw, step), batches.make_batch(*made, step)
         assert left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
         for example in left["example"]:
-            assert len({int(number) // 60 for number in example[example >= 0]}) <= 1  # a row is of one corpus
+            assert len({int(number) // 60 for number in example[example >= 0]}) <= 1  # a row never mixes corpora
 
 
 # --------------------------------------------------------------------------------------- models
@@ -149,7 +149,8 @@ def test_attention_by_segments_is_the_definition(causal):
     mask = same_segment(asked, seen)
     for bias in (None, rng.normal(size=(1, 2, 6, 6)).astype(np.float32)):
         definition = multi_head(queries, keys, values, mask & jnp.tri(6, dtype=bool) if causal else mask, bias)
-        np.testing.assert_allclose(fused_multi_head(queries, keys, values, mask, causal, bias), definition, atol=1e-6)
+        fused = fused_multi_head(queries, keys, values, mask=mask, causal=causal, bias=bias)
+        np.testing.assert_allclose(fused, definition, atol=1e-6)
 
 
 transformers = zoo.each(
@@ -161,7 +162,7 @@ transformers = zoo.each(
 
 @transformers
 def test_packed_equals_unpacked_in_loss_and_gradients(name):
-    """The same pairs, each in a row of its own and several in a row, with neighbours, in another order."""
+    """The same pairs, one per row, and several per row in another order."""
     words = Vocabulary("characters", "abc")  # the vocabulary of the zoo: 7
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("abc"), rng.integers(0, 5))) for _ in range(20)]
@@ -191,7 +192,7 @@ def test_packed_equals_unpacked_in_loss_and_gradients(name):
 
 
 class _Still:
-    """A module without dropout: which units it drops depends on where they stand."""
+    """A module without dropout, because the dropped units depend on their positions."""
 
     def __init__(self, module):
         self.module = module
@@ -203,7 +204,7 @@ class _Still:
 @pytest.mark.parametrize("model", [Luong(), RNNsearch(), config.ConvS2S(), config.Pair()], ids=config.model_name)
 def test_a_model_that_would_mix_the_examples_of_a_row_is_refused_by_name(model):
     with pytest.raises(UserError) as caught:
-        Translation("x", Data(packing=True), model)
+        Translation("x", data=Data(packing=True), model=model)
     mixing = next(side for side in config.encoder_and_decoder(model) if not isinstance(side, Transformer))
     assert str(caught.value) == (
         "data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "

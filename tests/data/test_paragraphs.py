@@ -1,4 +1,4 @@
-"""Lines as pairs of texts: where they are cut, what comes second, and lines with words to fill in."""
+"""Lines as pairs of texts: cuts, second texts, and lines with masked words."""
 
 import numpy as np
 import pytest

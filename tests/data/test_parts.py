@@ -1,4 +1,4 @@
-"""A training set in parts: every planned pair in one, its words among the part's, batches of one part alone."""
+"""Parts of a training set: each planned pair is in one part, which has all its words; batches do not mix parts."""
 
 import numpy as np
 import pytest

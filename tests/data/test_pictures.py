@@ -1,4 +1,4 @@
-"""Reading pictures and captions, and what is refused."""
+"""Reading pictures and captions, and errors."""
 
 import io
 import zipfile
@@ -76,11 +76,11 @@ def test_a_picture_is_turned_as_its_camera_says(tmp_path):
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"no picture", "cannot be read (its format is not known): give a JPEG or PNG file"),
-        (b"", "cannot be read (its format is not known): give a JPEG or PNG file"),
+        (b"no picture", "cannot be read (its format is unknown): give a JPEG or PNG file"),
+        (b"", "cannot be read (its format is unknown): give a JPEG or PNG file"),
         (picture("L", (40, 40), "JPEG")[:300], "cannot be read ("),
         (picture(size=(8, 4)), "is too small, with 8 x 4 pixels: at least 8 x 8 are needed"),
-        (picture("I;16"), "has pixels of mode I;16: convert it to 8 bits of red, green and blue"),
+        (picture("I;16"), "has pixels of mode I;16: convert it to 8-bit RGB"),
         (None, "does not exist: correct the path"),
     ],
     ids=["text", "empty", "truncated", "small", "sixteen-bits", "missing"],
@@ -96,7 +96,7 @@ def test_bad_pictures_are_refused_with_the_line(content, problem, tmp_path):
 
 def test_a_huge_picture_is_refused(tmp_path, monkeypatch, recwarn):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**6)
-    for side in (1100, 1500):  # Pillow warns of the first and refuses the second
+    for side in (1100, 1500):  # Pillow warns about the first and rejects the second
         Image.new("1", (side, side)).save(tmp_path / "a.png")
         with pytest.raises(UserError, match=r"a\.png has more than 1 million pixels: make it smaller"):
             read(tmp_path / "a.png", 8)

@@ -1,4 +1,4 @@
-"""A prepared folder is read batch for batch as the text it was made of, or it is not there at all."""
+"""A prepared folder gives the same batches as its text, or it is not complete."""
 
 import json
 import os
@@ -117,7 +117,9 @@ def test_a_batch_is_read_at_once_not_pair_by_pair(tmp_path):
     assert calls(128) == calls(4)
 
 
-TINY = Translation("tiny", DATA, Luong(width=4, embedding=4, layers=1), Train(steps=2, warmup=1, evaluate_every=0))
+TINY = Translation(
+    "tiny", data=DATA, model=Luong(width=4, embedding=4, layers=1), train=Train(steps=2, warmup=1, evaluate_every=0)
+)
 
 
 def test_a_run_may_find_it_elsewhere_the_next_time(tmp_path):
@@ -148,7 +150,7 @@ def test_training_on_it_ends_in_the_same_weights(tmp_path):
 def test_a_whole_folder_is_left_as_it_is_and_another_corpus_refused(tmp_path):
     prepare.prepare(DATA, tmp_path / "made")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
-    assert not prepare.prepare(config.replace(DATA, tokens=7), tmp_path / "made").new  # how it is batched is free
+    assert not prepare.prepare(config.replace(DATA, tokens=7), tmp_path / "made").new  # batching has no effect
     for other in (config.replace(DATA, corpus=SORT), config.replace(DATA, source=Text(min_count=2))):
         assert refused(lambda other=other: prepare.prepare(other, tmp_path / "made")).endswith(
             "contains another corpus: choose another --out, or delete the folder"
@@ -232,7 +234,7 @@ def ended_at_rename(monkeypatch, moment, data, folder):
 
 @pytest.mark.parametrize("moment", range(1, 19))
 def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monkeypatch, moment):
-    """Every file appears by a rename: ending before any of them is all that a kill can do."""
+    """Every file appears by a rename, so that a kill can only end the preparation before one of them."""
     folder = tmp_path / "made"
     ended_at_rename(monkeypatch, moment, DATA, folder)
     monkeypatch.setattr(prepare, "CHUNK", 16)
@@ -246,7 +248,7 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
         prepare, "_write_section", lambda file, table, *rest: kept.append(table) or written(file, table, *rest)
     )
     assert prepare.prepare(DATA, folder, section=64).new
-    assert not set(kept) & whole.keys()  # whole sections were not made again
+    assert not set(kept) & whole.keys()  # complete sections were not made again
     monkeypatch.undo()
     assert equal(all_batches(DATA), all_batches(read_from(DATA, folder)))
     assert (
@@ -325,7 +327,7 @@ def test_what_is_damaged_is_named(tmp_path, harm, words):
 
 
 def blank(path):
-    """A copy that broke off: zeros where ids are missing."""
+    """An interrupted copy has zeros in place of ids."""
     size = path.stat().st_size
     os.truncate(path, size // 2)
     os.truncate(path, size)

@@ -1,8 +1,8 @@
-"""What is odd about training text is counted, and no error."""
+"""Suspicious training text is counted; it is not an error."""
 
 from s2sjax import config
 from s2sjax.data import Example, pairs, prepare, sources
-from s2sjax.data.remarks import Sides, overlaps, remarks
+from s2sjax.data.remarks import Sides, notes, overlaps
 
 
 def written(path, content):
@@ -19,16 +19,16 @@ def test_what_is_odd_about_training_text_is_counted(tmp_path):
         f"{tsv}: 1 of 6 lines has a blank target, the first is line 3: {remedy}",
         f"{tsv}: 2 of 6 lines have more than two columns, the first is line 4: each further column is one more target",
     ]
-    assert remarks(corpus, sources.load(corpus, "train")) == expected
+    assert notes(corpus, sources.load(corpus, "train")) == expected
     files = written(tmp_path / "source", "a\nb\n"), written(tmp_path / "target", "\nb\n")
     pair = config.TextFiles(train=files)
     blank = f"has a blank target, the first is line 1: {remedy}"
-    assert remarks(pair, sources.load(pair, "train")) == [f"{files[0]} and {files[1]}: 1 of 2 lines {blank}"]
+    assert notes(pair, sources.load(pair, "train")) == [f"{files[0]} and {files[1]}: 1 of 2 lines {blank}"]
     both = config.Mixture((corpus, pair, config.Synthetic(train=2)), tags=("<a>", "<b>", "<c>"))
-    assert len(remarks(both, sources.load(both, "train"))) == 4
-    assert remarks(config.Synthetic(train=2), sources.load(config.Synthetic(train=2), "train")) == []
-    several = [Example("read", ("R EH D", "R IY D")), Example("", ("b",))]  # several targets are usual there
-    assert remarks(config.Cmudict(), several) == ["Cmudict: 1 of 2 examples has a blank source, the first is example 2"]
+    assert len(notes(both, sources.load(both, "train"))) == 4
+    assert notes(config.Synthetic(train=2), sources.load(config.Synthetic(train=2), "train")) == []
+    several = [Example("read", ("R EH D", "R IY D")), Example("", ("b",))]  # CMUdict usually has several targets
+    assert notes(config.Cmudict(), several) == ["Cmudict: 1 of 2 examples has a blank source, the first is example 2"]
 
 
 def test_a_prepared_folder_keeps_its_remarks(tmp_path):
@@ -43,10 +43,10 @@ def test_examples_in_two_splits_are_counted_exactly_and_normalised():
     train = [Example("a dog", ("ein Hund",)), Example("a cat", ("eine Katze", "die Katze")), Example("", ("x",))]
     dev = [
         Example("a dog", ("ein Hund",)),  # exactly
-        Example("A  cat", ("Die\u00a0Katze",)),  # but for case, blanks and Unicode form
-        Example("a dog", ("der Hund",)),  # the source alone
+        Example("A  cat", ("Die\u00a0Katze",)),  # up to case, blanks and Unicode form
+        Example("a dog", ("der Hund",)),  # only the source
         Example("a bird", ("ein Vogel",)),
-        Example("", ("x",)),  # blank: counts for nothing
+        Example("", ("x",)),  # blank: ignored
     ]
     test = [Example("a bird", ("kein Vogel", "ein Vogel"))]
     assert overlaps(train, {"dev": dev, "test": test}, "sentence") == [

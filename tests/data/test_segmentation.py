@@ -1,4 +1,4 @@
-"""Subwords drawn at random: without randomness SentencePiece's own, with it any segmentation of the same text."""
+"""Random segmentation: without randomness that of SentencePiece, with it any segmentation of the same text."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ def vocabularies():
 
 
 def odd_texts(seed=1):
-    """Random letters, words never seen, blanks in runs and at the ends, characters that are unknown."""
+    """Random letters, unseen words, runs of blanks, blanks at the ends, and unknown characters."""
     rng = random.Random(seed)
     return ["", " ", "  low", "low  ", "日本 low日", *(
         "".join(rng.choices("lowerstnid  é", k=rng.randint(1, 30))) for _ in range(300)
@@ -129,7 +129,9 @@ def test_a_segmentation_is_drawn_by_its_probability(alpha):
 def drawn_pairs(vocabulary, kind, strength, seed=5, count=80):
     examples = [Example(text, (text,)) for text in lines(count, seed=4)]
     plain = encode(examples, vocabulary, vocabulary)
-    return plain, with_sampled_subwords(plain, examples, vocabulary.sampler(kind, strength), None, seed, BUCKETS)
+    return plain, with_sampled_subwords(
+        plain, examples, vocabulary.sampler(kind, strength), None, seed=seed, buckets=BUCKETS
+    )
 
 
 @pytest.mark.parametrize("kind, strength", [("bpe", 1.0), ("unigram", 0.001)])
@@ -167,12 +169,12 @@ def test_the_batch_of_a_step_is_drawn_by_seed_epoch_and_pair_alone(vocabularies,
 
 
 def test_a_draw_that_fits_no_bucket_comes_plain(vocabularies):
-    """Characters are far more than subwords: nothing is cut, nothing is lost."""
+    """A text has far more characters than subwords, but no row is truncated or dropped."""
     vocabulary = vocabularies["bpe"]
     examples = [Example("shower newest", ("low",)), Example("low", ("low",))]
     plain = encode(examples, vocabulary, vocabulary)
     assert plain.lengths.max() <= 8
-    pairs = with_sampled_subwords(plain, examples, vocabulary.sampler("bpe", 1.0), None, 0, ((8, 8),))
+    pairs = with_sampled_subwords(plain, examples, vocabulary.sampler("bpe", 1.0), None, seed=0, buckets=((8, 8),))
     assert pairs.lengths.tolist() == [[plain.lengths[0, 0], plain.lengths[0, 1]], [5, plain.lengths[1, 1]]]
     batch = make_batch(pairs, Plan(pairs.lengths, ((8, 8),), 32, seed=0), 0)
     rows = {example: source for example, source in zip(batch["example"].tolist(), batch["source"].tolist())}

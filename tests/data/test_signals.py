@@ -20,7 +20,7 @@ def test_strings_are_a_function_of_seed_split_and_index():
     names = lambda **options: [pieces for pieces, _ in Strings(**options).draw("train", [range(3), range(3, 6)])]
     few, many = names(train=20), names(train=40)
     assert few == many[:20] and names(train=20, seed=1) != few
-    assert all({n // 3 for n in pieces} in ({0}, {1}) for pieces in many)  # of one group
+    assert all({n // 3 for n in pieces} in ({0}, {1}) for pieces in many)  # from one group
     assert {len(pieces) for pieces in many} == {1, 2, 3, 4, 5}
 
 

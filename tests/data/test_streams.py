@@ -1,4 +1,4 @@
-"""A text cut into streams: each token is predicted once an epoch, from the token before it."""
+"""A text as parallel streams: each token is predicted once per epoch, from the token before it."""
 
 import gzip
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_every_token_is_predicted_once_an_epoch_from_the_one_before_it(total, ro
         assert ((inputs != PAD) == real).all()
         before = np.where(targets == 10, EOS if seed is None else 9 + total, targets - 1)
         assert (inputs[real] == np.where(inputs == EOS, EOS, before)[real]).all()
-        assert (inputs[:, 1:] == targets[:, :-1])[real[:, 1:] & (inputs[:, 1:] != EOS)].all()  # a stream reads on
+        assert (inputs[:, 1:] == targets[:, :-1])[real[:, 1:] & (inputs[:, 1:] != EOS)].all()  # a stream continues
 
 
 def test_epochs_begin_at_other_places_that_the_seed_decides():

@@ -1,4 +1,4 @@
-"""Synthetic tasks, with every answer worked out again by other means."""
+"""Synthetic tasks, whose targets are verified by other means."""
 
 import re
 from contextlib import suppress
@@ -61,7 +61,7 @@ READERS = (  # how Python's own parser reads a form, once ordinal endings, "the"
 
 
 def readings(source):
-    """Every day that a written date can be read as."""
+    """All days that a written date can mean."""
     plain = re.sub(r"(?<=\d)(st|nd|rd|th)\b", "", source.replace("the ", "").replace("of ", ""))
     for form in READERS:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""TSV files: every fault is named in one line with its file and line."""
+"""TSV files: errors are one line and name the file and the line."""
 
 import gzip
 

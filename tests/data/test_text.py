@@ -1,4 +1,4 @@
-"""Text becomes ids and comes back, and a vocabulary survives its run folder."""
+"""Text is encoded and decoded, and vocabularies are saved and loaded."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from s2sjax.data import text
 from s2sjax.errors import UserError
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a  cat, a dog!", " thé end "] * 2
-unhurried = settings(deadline=None, max_examples=50)  # machines that test may be slow
+unhurried = settings(deadline=None, max_examples=50)  # test machines may be slow
 KNOWN = "".join(sorted({c for line in LINES for c in line}))
 
 
@@ -121,7 +121,7 @@ def test_forms_of_a_text():
     assert forms == [line, "\ufb01 \u2460 É", "fi 1 É", "fi 1 é"]
     tagged = text.build(config.Text(normalize="nfkc_lower"), ["<2DE> Haus"], tags=["<2DE>"])
     assert tagged.encode("<2DE> HAUS") == tagged.encode("<2DE> haus")
-    assert tagged.encode("<2DE> Haus")[0] == 4  # the tag as it is
+    assert tagged.encode("<2DE> Haus")[0] == 4  # tags are not normalized
 
 
 def test_unknown_pieces_are_named():
@@ -153,7 +153,7 @@ def test_too_many_subwords_become_as_many_as_the_text_has(algorithm, capfd):
 
 def test_a_vocabulary_of_nothing_is_refused():
     assert error_of(text.build, config.Text("subwords"), []).startswith("there is no text to learn subwords from")
-    assert error_of(text.build, config.Text("words"), []).startswith("none of 0 words is left")
+    assert error_of(text.build, config.Text("words"), []).startswith("none of 0 words is frequent enough")
     assert "lower min_count 9" in error_of(text.build, config.Text("characters", min_count=9), ["abc"])
 
 

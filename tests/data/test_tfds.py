@@ -146,7 +146,7 @@ def test_a_feature_that_is_no_text_is_named(folder):
 
 
 def test_neither_preparing_nor_reading_imports_tensorflow(tmp_path):
-    """In a process of its own, where nobody else can have imported it."""
+    """In a separate process, in which no other test has imported TensorFlow."""
     program = (
         "import sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"

@@ -1,4 +1,4 @@
-"""A corpus decoded with every option, on a tiny model with random weights: what the options promise of the text."""
+"""Decodes a corpus with every option, on a tiny model with random weights, and checks the effect on the text."""
 
 import gc
 import weakref
@@ -29,7 +29,7 @@ def text():
 
 @pytest.fixture(scope="module")
 def weights(text):
-    """Two models with opinions, and their parameters."""
+    """Two models with peaked distributions, and their parameters."""
     made = []
     for name in ("transformer-post", "luong"):
         module = models.build(zoo.MODELS[name], text.size, text.size)
@@ -51,7 +51,7 @@ def texts(outputs):
 
 @pytest.mark.slow
 def test_batch_order_and_bucket_change_nothing(weights, text):
-    """Lines longer than all buckets, too, which come in fewer slots: their best; the third best of one is a tie."""
+    """Also of lines longer than all buckets, which have fewer slots: only their best, since the third best is a tie."""
     params = weights[0][1]
     long = ["facedecadebadcab"[:length] for length in range(9, 15)]
     found = lambda outputs: [best if len(best[0]) < 17 else best[:1] for best in texts(outputs)]
@@ -202,7 +202,7 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
 
 
 def test_learned_positions_bound_what_is_read_and_written(text):
-    """A generous ratio ends where the model's positions do; what goes beyond by name is refused by name."""
+    """A large search.max_ratio is bounded by the positions of the model; a larger search.max_length is refused."""
     name = "transformer-pre-learned"  # sixteen positions
     learned = [(models.build(zoo.MODELS[name], text.size, text.size), None)]
     params = zoo.Pure(name, vocabulary=text.size, sharp=3.0).params["params"]
@@ -221,7 +221,7 @@ def test_learned_positions_bound_what_is_read_and_written(text):
 
 @pytest.mark.slow
 def test_a_long_line_is_cut_and_changes_no_other(weights, text):
-    """Sources and targets; the limit is four times the longest bucket, or what search.max_source says."""
+    """Applies to sources and targets; the limit is four times the longest bucket, or search.max_source."""
     params, notes = weights[0][1], Notes()
     lines = ["fade", "abcdef" * 1000, "bad"]
     maker = translator(weights, text, beam=1, max_length=8)
@@ -297,7 +297,7 @@ def test_only_the_positions_of_the_decoder_bound_the_output(text, limited):
 
 
 def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text):
-    """Alone, or as a member of an ensemble; all else works."""
+    """A single model, or a member of an ensemble; everything else works."""
     blind = models.build(zoo.MODELS["cho"], text.size, text.size)
     for modules in (blind, [weights[0][0], blind]):
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""The loss of dev examples is what teacher forcing says, whatever the devices, the batches and the training tricks."""
+"""The dev loss equals that of teacher forcing for all devices, batches and options of training."""
 
 from functools import partial
 
@@ -25,12 +25,12 @@ TOO_LONG = Example("abcabcab", ("b",))
 
 @pytest.fixture(scope="module")
 def text():
-    """A task with everything that training adds to the loss, and its first parameters."""
+    """A task with everything that training adds to the loss, and its initial parameters."""
     experiment = Translation(
         "text",
-        Data(Synthetic("reverse", train=64, length=4, alphabet=3), buckets=BUCKETS, tokens=24),
-        Luong(width=8, embedding=4, layers=1, dropout=0.5),
-        Train(softmax=Softmax(samples=5)),
+        data=Data(Synthetic("reverse", train=64, length=4, alphabet=3), buckets=BUCKETS, tokens=24),
+        model=Luong(width=8, embedding=4, layers=1, dropout=0.5),
+        train=Train(softmax=Softmax(samples=5)),
     )
     task = experiment.task()
     task = task.replace(assets=task.learn_assets(task.read()))
@@ -63,7 +63,7 @@ def test_few_examples_share_one_program(text):
 
 @pytest.fixture(scope="module")
 def measured(text):
-    """The numbers of the sentences; one of them that is too long is left out. Compiled once a bucket."""
+    """The dev metrics of the sentences, without one that is too long. Compiled once per bucket."""
     task, params = text
     traced, loss = tracing(task)
     measure = dev_loss(task, [*SENTENCES, TOO_LONG], loss=loss)
@@ -106,7 +106,7 @@ def test_if_nothing_fits_there_is_nothing(text):
 
 
 def test_of_a_regression_it_is_the_squared_error():
-    task = Regression("series", Windows(Fibonacci(60), steps=4, tokens=16)).task()
+    task = Regression("series", data=Windows(Fibonacci(60), steps=4, tokens=16)).task()
     task = task.replace(assets=task.learn_assets(task.read()))
     params, examples = task.init(jax.random.key(0)), task.examples("dev")
     found = dev_loss(task, examples)(params)

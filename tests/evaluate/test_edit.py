@@ -1,4 +1,4 @@
-"""Edit distances known by heart, then the laws that any edit distance must obey."""
+"""Well-known edit distances, then the laws that any edit distance must satisfy."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ costs = st.integers(1, 3)
 
 
 def by_definition(a, b, substitution):
-    """The recursion on suffixes, word for word: no table, no library."""
+    """The recursive definition on suffixes, without a table or a library."""
 
     @cache
     def least(i, j):

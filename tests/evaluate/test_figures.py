@@ -1,4 +1,4 @@
-"""Figures are looked at by people; these tests look at their pixels and, in SVG, at their words."""
+"""Checks the pixels of figures and, in SVG files, their words."""
 
 import json
 import subprocess
@@ -24,14 +24,14 @@ def pixels(path):
 
 
 def dark_cell(path):
-    """(top, bottom, left, right) of the one cell in the darkest colour; the slim bar of colours is no cell."""
+    """(top, bottom, left, right) of the one cell in the darkest colour, ignoring the narrow colour bar."""
     dark = (pixels(path) == DARKEST).all(-1)
     rows, columns = (np.flatnonzero(dark.sum(axis) >= 40) for axis in (1, 0))
     return rows[0], rows[-1], columns[0], columns[-1]
 
 
 def words_in(path):
-    """The SVG writer leaves each text as a comment beside its glyphs."""
+    """The texts of an SVG file, which are comments next to their glyphs."""
     svg = path.read_text(encoding="utf-8")
     return [part.split(" -->")[0] for part in svg.split("<!-- ")[1:]]
 

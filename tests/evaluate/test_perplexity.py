@@ -1,4 +1,4 @@
-"""Every token of a text counts once, whatever the streams or windows it is read in."""
+"""Every token of a text counts once, for all numbers of streams and sizes of windows."""
 
 import math
 
@@ -11,7 +11,7 @@ from s2sjax.evaluate.perplexity import LineNats
 
 
 def counting(_, inputs, targets, seen):
-    """A model whose nats tell the target, the token before it, and how many tokens of its row were read before."""
+    """A model whose nats encode the target, the token before it, and the number of tokens read before in its row."""
     real = inputs != PAD
     place = np.cumsum(real, axis=1) - 1 + (0 if len(seen) == 0 else seen[:, None])
     found = np.where(real, targets * 1e6 + inputs * 1e3 + place, 0)

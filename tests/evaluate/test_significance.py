@@ -45,7 +45,7 @@ def test_outputs_that_are_no_numbers_cannot_be_tested():
 
 
 def test_sacrebleus_formula_finds_what_ours_finds():
-    """TER is a ratio of sums too: the scores and the margins agree, whoever draws."""
+    """TER is also a ratio of sums: the scores and the margins of both bootstraps agree."""
     references = [(f"a b c d {n}",) for n in range(60)]
     a = [f"a b c d {n if n % 3 else 'x'}" for n in range(60)]
     b = [f"a b c d {n if n % 2 else 'x'}" for n in range(60)]

@@ -79,6 +79,6 @@ def test_a_figure_has_a_bar_for_each_tag(tmp_path):
     scores = [TagScore("NOUN", 40, 30, "$X$"), *(TagScore(f"B-{n}", 1, 1, "") for n in range(50))]
     tag_bars(tmp_path / "tags.svg", scores)
     drawn = (tmp_path / "tags.svg").read_text()
-    for words in ("NOUN", "75.0% of 40, wrong mostly as $X$", "100.0% of 1", "B-38", "11 rarer tags are not shown"):
+    for words in ("NOUN", "75.0% of 40, mostly mistaken for $X$", "100.0% of 1", "B-38", "11 rarer tags are not shown"):
         assert words in drawn
     assert "B-39" not in drawn

@@ -55,7 +55,7 @@ def test_all_numbers_are_log_probabilities_and_a_legend_explains_the_rest(tmp_pa
     numbers = sorted(float(word.replace("\N{MINUS SIGN}", "-")) for word in words if word.startswith("-"))
     assert numbers == [-9.0, -8.0, -2.0, -1.25, -1.0, -1.0, -0.75, -0.5]
     assert {"#1", "#2"} <= set(words) and "#3" not in words
-    assert {"best output", "pruned", "small numbers: log-probability of the output up to there"} <= set(words)
+    assert {"best output", "pruned", "small numbers: log-probability of the output so far"} <= set(words)
 
 
 def test_the_best_output_is_blue(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_eight_blocks_keep_the_variance_of_the_embeddings(dropout):
 
 @pytest.mark.slow
 def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
-    """N(0, 4 (1 - p) / (k D)) before a gate, N(0, (1 - p) / D) behind dropout, N(0, 1 / D) elsewhere."""
+    """N(0, 4 (1 - p) / (k D)) before a gate, N(0, (1 - p) / D) after dropout, N(0, 1 / D) elsewhere."""
     shapes = dict(embedding=64, encoder_layers=((96, 3), (64, 5)), decoder_layers=((72, 1),), max_length=99)
     module = models.build(config.ConvS2S(**shapes, dropout=0.2, weight_norm=False), 40, 50)
     params = jax.jit(module.init)(jax.random.key(0), SOURCE, TARGET)["params"]
@@ -144,7 +144,7 @@ def test_weight_norm_begins_with_the_weights_as_they_were_drawn(layer):
 
 @pytest.mark.slow
 def test_the_encoders_gradient_is_divided_by_twice_the_number_of_attentions():
-    """Of the blocks; embeddings, which attention reaches past them, and the decoder keep theirs."""
+    """Only the gradient of the encoder blocks is scaled, not those of the embeddings and the decoder."""
 
     def gradient(scale: bool):
         module = models.build(config.replace(CONFIG, scale_gradient=scale), zoo.VOCABULARY, zoo.VOCABULARY)

@@ -55,7 +55,7 @@ def test_attention_is_the_position_itself(name):
 
 
 def test_the_window_is_all_that_a_token_of_dense_dense_sees():
-    """With a window of three, changing word 4 of seven changes the logits at 3, 4 and 5 alone."""
+    """With a window of three, changing word 4 of seven changes only the logits at 3, 4 and 5."""
     model = build("dense-dense")
     source = np.array([[4, 5, 6, 4, 5, 6, 2]])
     changed = np.where(np.arange(7) == 4, 6, source)

@@ -1,6 +1,7 @@
 """A cell, a score and a model that the library does not have, defined here as a user would define them."""
 
 import argparse
+import textwrap
 from typing import ClassVar, Literal
 
 import flax.linen as nn
@@ -13,8 +14,8 @@ import zoo
 from s2sjax import config, fields, layers, models
 from s2sjax.core import attention, cells
 from s2sjax.errors import UserError
-from s2sjax.models import objectives
-from s2sjax.models.contract import Memory, masked_mean, output_layer, shift_right
+from s2sjax.models import contract, objectives
+from s2sjax.models.contract import EncoderOutput, masked_mean, output_layer, shift_right
 from s2sjax.training import mesh as meshes
 from s2sjax.training.schedules import optimizer
 from s2sjax.training.state import create, make_train_step
@@ -28,7 +29,7 @@ def _leaky(weights, carry, projected, h):
 
 
 LEAKY = cells.Cell(("candidate",), 1, lambda d, h: {"input": (d, h), "state": (h, h), "bias": (h,)}, _leaky)
-NEGATIVE_DISTANCE = attention.Score(
+NEGATIVE_DISTANCE = attention.AttentionScore(
     lambda q, m, a: {"memory": (m, q)},
     lambda weights, memory: memory @ weights["memory"],
     lambda weights, state: state,
@@ -102,9 +103,9 @@ def test_a_configuration_refuses_other_names():
 
 @pytest.mark.parametrize("score", ["dot", "scaled_dot", "cosine"])
 def test_a_score_that_does_not_fit_is_refused(score):
-    with pytest.raises(UserError, match=f"^model.score '{score}' compares vectors of one width, but the state has 512"):
+    with pytest.raises(UserError, match=f"^model.score '{score}' compares vectors of one width, but the state has"):
         config.RNNsearch(score=score)
-    with pytest.raises(UserError, match=r"^model.coverage is a term of the additive score"):
+    with pytest.raises(UserError, match=r"^model.coverage requires the additive score"):
         config.RNNsearch(score="general", coverage=True)
 
 
@@ -124,7 +125,7 @@ class BagEncoder(nn.Module):
 
     def __call__(self, xs, mask, train, segments=None):
         states = self.project(xs)
-        return Memory(states, mask, ((masked_mean(states, mask),),))
+        return EncoderOutput(states, mask, ((masked_mean(states, mask),),))
 
 
 class BagDecoder(nn.Module):
@@ -173,6 +174,19 @@ class Bag(config.ModelSettings):
 
 def test_a_configuration_brings_its_modules():
     assert_steps_equal_teacher_forcing(Bag())
+
+
+def test_the_model_in_the_docstring_of_the_contract_runs_both_ways():
+    text, names = contract.__doc__, dict(vars(contract))
+    code = text[text.index("    class CopyEncoder") : text.index("The configuration's")]
+    exec(textwrap.dedent(code), names)
+    assert_steps_equal_teacher_forcing(names["Mean"]())
+
+
+def test_a_capability_that_is_not_declared_has_the_default():
+    assert not contract.capability(BagDecoder, "has_beam_step")
+    assert not contract.capability(nn.Module, "parallel")
+    assert contract.capability(BagDecoder, "parallel")
 
 
 def test_it_joins_the_decoders_and_encoders_of_the_library():

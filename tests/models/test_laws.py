@@ -165,7 +165,7 @@ def test_beam_one_equals_greedy(name, model):
 
 @every_formula
 def test_gradients_match_finite_differences(name):
-    """In float64, along random directions, as `check_grads` does: 1e-6 relative."""
+    """Compares gradients with finite differences along random directions in float64, to 1e-6 relative."""
     with jax.enable_x64(True):
         model = zoo.Pure(name, dtype="float64")
         params = jax.tree.map(lambda leaf: leaf.astype(np.float64), model.params)
@@ -201,6 +201,6 @@ build_optimized = cache(partial(zoo.Pure, sharp=1.5, options=zoo.AS_USERS_COMPIL
 @zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
 @pytest.mark.parametrize("law", OF_STRUCTURE, ids=lambda law: law.__name__.removeprefix("test_"))
 def test_the_laws_hold_with_the_optimisations_of_xla(law, name):
-    """As users compile; everywhere else they are off, to save time."""
+    """Compiles as users do. Other tests turn optimisations off to save time."""
     with zoo.optimized():
         law(name, build_optimized(name))

@@ -1,4 +1,4 @@
-"""What a model learns from: scheduled sampling and the softmax over some words, for every model of the zoo."""
+"""Training losses: scheduled sampling and the softmax over some words, for every model of the zoo."""
 
 from functools import cache, partial
 
@@ -143,7 +143,7 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
 
 @some_models
 def test_r_drop_is_the_cross_entropy_and_what_two_predictions_differ_by(name):
-    """By its definition, from the logits of two copies of each row; without dropout there is no difference."""
+    """Computes R-Drop by its definition, from the logits of two copies of each row; it is 0 without dropout."""
     noisy, params = zoo.build(name).module, zoo.build(name).params["params"]
     batch, strength, smoothing = {"source": SOURCE, "target": TARGET}, 3.0, 0.1
     key = jax.random.key(5)

@@ -11,7 +11,7 @@ import zoo
 from s2sjax import config, models
 from s2sjax.config import Carries, DecoderSpec, EncoderSpec
 from s2sjax.errors import UserError
-from s2sjax.models.contract import Bridge, Memory
+from s2sjax.models.contract import Bridge, EncoderOutput
 
 ROWS, TIME = 3, 4
 MASK = np.arange(TIME) < np.array([4, 2, 0])[:, None]
@@ -21,10 +21,10 @@ def draw(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def memory_of(given: EncoderSpec, parts: int) -> Memory:
+def memory_of(given: EncoderSpec, parts: int) -> EncoderOutput:
     widths = given.carries.widths if given.carries else ()
     final = tuple(tuple(draw(10 * i + j, ROWS, width) for j in range(parts)) for i, width in enumerate(widths))
-    return Memory(draw(99, ROWS, TIME, given.states), MASK, final)
+    return EncoderOutput(draw(99, ROWS, TIME, given.states), MASK, final)
 
 
 def crossed(kind: str, given: EncoderSpec, asked: DecoderSpec, parts: int = 1):
@@ -87,7 +87,7 @@ SINGLE = [name for name in zoo.FAMILIES if not isinstance(zoo.MODELS[name], conf
 
 @zoo.each(SINGLE, quick=())
 def test_every_encoder_joins_every_decoder(name):
-    """By shapes alone."""
+    """Checks only shapes."""
     ids, token = jnp.ones((2, 5), jnp.int32), jnp.ones(2, jnp.int32)
     for encoder in SINGLE:
         pair = config.Pair(config.replace(zoo.MODELS[encoder], **unshared(encoder)), zoo.MODELS[name])

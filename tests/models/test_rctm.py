@@ -28,7 +28,7 @@ def test_a_sentence_is_pooled_over_its_real_positions(pool, vector):
 
 
 def test_the_gradient_of_the_largest_goes_to_the_first_of_equals():
-    """It is a selection: nothing is divided by the number of equals."""
+    """The maximum selects one position: the gradient is not divided between equal ones."""
     states = np.array([[[1.0, 5], [3, 5], [3, 2], [9, 9]], [[0, 0]] * 4])
     mask = np.array([[True, True, True, False], [False] * 4])
     slope = jax.grad(lambda states: jnp.sum(rctm.masked_max(states, mask) * np.array([2.0, 7])))(states)
@@ -85,7 +85,7 @@ def test_residual_and_gated_convolutions_by_hand():
 
 
 def test_its_weights():
-    """Of the named model: kernels 2, 3, 4; a plain cell that reads a word, a sentence and itself; no more."""
+    """The named model has kernels 2, 3, 4 and a plain cell that reads a word, the sentence and its state."""
     c = models.NAMED["rctm"].config
     D, words = c.width, 1000
     module = models.build(c, words, words)

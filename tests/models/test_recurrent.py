@@ -148,7 +148,7 @@ def test_to_reverse_the_source_is_to_read_it_from_its_end(kind):
 
 
 def test_a_shared_stack_goes_on_as_if_it_read():
-    """To read `a b c` and write <sos> is to read `a b c <sos>`, where all matrices are one."""
+    """If all matrices are shared, reading `a b c` and decoding <sos> equals reading `a b c <sos>`."""
     module, variables = built(
         config.Sutskever(width=WIDTH, embedding=WIDTH, reverse=False, share=True, tie="all", dropout=0.0)
     )
@@ -161,7 +161,7 @@ def test_a_shared_stack_goes_on_as_if_it_read():
 
 
 def test_one_hot_tokens_are_rows_of_the_input_matrix():
-    """The same as an embedding that is the identity."""
+    """One-hot vectors equal an embedding that is the identity."""
     size = zoo.VOCABULARY
     options = dict(width=WIDTH, layers=1, dropout=0.0)
     plain, variables = built(config.Sutskever(**options, embedding=0))

@@ -1,4 +1,4 @@
-"""What is computed again is what was forgotten: the same loss, the same gradient, less memory."""
+"""Rematerialization: the same loss and gradient with less memory."""
 
 from functools import cache, partial
 
@@ -97,7 +97,7 @@ def temporary(program) -> int:
 
 @zoo.each(DEEP, quick=(), rare=("transformer", "rnnsearch"))
 def test_the_more_is_forgotten_the_less_memory_is_needed(name):
-    """As users compile: an optimiser that finds two values equal may keep the first and drop the second."""
+    """Compiles as users do: XLA could merge the recomputed values with the saved ones."""
     given = start(DEEP[name], rows=32, length=32)
     with zoo.optimized():
         sizes = [temporary(compiled(DEEP[name], kind, *given)) for kind in ("none", "products", "layers")]

@@ -120,7 +120,7 @@ def test_padding_of_frames_is_invisible(options):
 
 @pytest.mark.slow
 def test_the_grid_has_one_vector_a_place_by_rows():
-    """What changes in the bottom right corner changes the last place most."""
+    """A change in the bottom right corner changes the last position most."""
     frontend = PictureGrid(GRID, 8, 6)
     params = frontend.init(jax.random.key(0), PICTURES[:1])
     changed = PICTURES[:1].copy()

@@ -108,7 +108,7 @@ def eight_are_one(name, mesh):
 @both_kinds
 @pytest.mark.parametrize("learning", OBJECTIVES)
 def test_one_device_equals_eight_whatever_is_learnt_from(name, learning):
-    """What is drawn depends on the seed and the step, not on where the rows lie."""
+    """Random draws depend on the seed and the step, not on the device of the rows."""
     eight = meshes.make_mesh(config.Mesh(data=2, fsdp=4))
     alone, parameters = losses_and_parameters(name, one_device(), **OBJECTIVES[learning])
     together, spread = losses_and_parameters(name, eight, **OBJECTIVES[learning])
@@ -167,8 +167,8 @@ def restarted_is_straight(name, learning, tmp_path, dtype="float32", options=Non
             batches = lambda start: ((number, batch_of(number)) for number in range(start, 7))
             checkpoints = Checkpoints(tmp_path / folder)
             init = lambda state=state: state
-            where = dict(mesh=one_device(), compiler_options=options)
-            state = fit(state, init, step, batches, train, checkpoints, **where).state
+            where = dict(checkpoints=checkpoints, mesh=one_device(), compiler_options=options)
+            state = fit(step, batches, template=state, init=init, train=train, **where).state
             checkpoints.close()
         return jax.device_get(state)
 

@@ -133,7 +133,7 @@ def test_a_stack_has_one_table_of_relative_positions_shared_by_its_blocks():
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
 def test_only_distances_count(kind):
-    """The same words further on, behind words that the window does not reach, have the same memory."""
+    """The same words at later positions, after words outside of the window, have the same memory."""
     module, params = build(positions=kind, window=1)
     encode = jax.jit(lambda source: module.apply(params, source, method="encode").states)
     words = sentences(4, 1, 8)

@@ -1,4 +1,4 @@
-"""How many weights a system has is part of what it is: the counts of the papers, by shapes alone."""
+"""Parameter counts of the named models equal those of the papers, checked by shapes."""
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +97,7 @@ TIED = {
 
 @pytest.mark.parametrize("kind, options", zoo.first(3, TIED.values()), ids=TIED)
 def test_what_is_tied_is_counted_once(kind, options):
-    """`output` saves the output layer, its bias too; `all` the source embedding besides."""
+    """`output` saves the output layer and its bias; `all` also saves the source embedding."""
     free, output, every = (shapes(kind(**options, tie=tie), 10, 10) for tie in ("none", "output", "all"))
     assert count(free) - count(output) == 10 * 6 + 10
     assert count(output) - count(every) == 10 * 6
@@ -111,7 +111,7 @@ def test_two_vocabularies_cannot_be_one_embedding():
 
 
 def test_one_stack_reads_and_writes():
-    """With `share` the decoder has no cells; with one vocabulary tied, no other matrix either."""
+    """With `share` the decoder has no cells; with all embeddings tied, it has no matrices at all."""
     options = dict(width=6, embedding=6, layers=2)
     apart = shapes(config.Sutskever(**options), 10, 10)
     shared = shapes(config.Sutskever(**options, share=True), 10, 10)

@@ -59,7 +59,7 @@ def test_a_local_window_hides_the_rest(window):
 
 
 def test_coverage_is_the_sum_of_all_attention_and_changes_the_next():
-    """With its weight at zero the model is the one without."""
+    """With a coverage weight of zero the model equals the one without coverage."""
     module, params = build(config.RNNsearch(**SMALL, coverage=True))
     states, alpha, logits = written(module, params, TOKENS)
     np.testing.assert_allclose(states.coverage, alpha.cumsum(0), atol=1e-6)

@@ -1,4 +1,4 @@
-"""The report and the live page, as a user sees them in Chromium: of a run whose every text is markup."""
+"""The report and the live page in Chromium, for a run in which every text is markup."""
 
 import json
 import re
@@ -24,7 +24,7 @@ LIMITS = contents.Limits(attention=2, heads=2, trees=1, resamples=100)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with several layers and heads, in a folder whose name is markup as well."""
+    """A run with several layers and heads, in a folder whose name is also markup."""
     model = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=2, dropout=0.0)
     experiment = tasks.Translation(
         name=f"x{HACK}",
@@ -61,14 +61,14 @@ def values_of(file: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def report(trained):
-    """Of the run, and of the same run again under another name."""
+    """A report of the run, and of the same run under another name."""
     trained.evaluate("test")
     file = write.write([trained.folder, trained.folder], limits=LIMITS)
     assert file == trained.folder / "report.html"
     return file
 
 
-def test_the_report_has_what_it_promises(report):
+def test_the_report_has_all_sections(report):
     values = values_of(report)
     first = values["runs"][0]
     assert [score["label"] for score in first["scores"]] == ["WER", "exact"]
@@ -83,7 +83,7 @@ def test_the_report_has_what_it_promises(report):
     assert any(name == "model.heads" and set(rest) == {"2"} for name, *rest in values["fields"])
 
 
-def test_markup_is_shown_as_text_and_nothing_is_asked_for(report, browser):
+def test_markup_is_shown_as_text_and_no_request_is_made(report, browser):
     browser.open(report.as_uri())
     browser.run("document.querySelectorAll('details').forEach((box) => { box.open = true; })")
     browser.wait_for("document.querySelectorAll('.attention').length >= 2 && document.querySelector('.tree')")
@@ -102,7 +102,7 @@ def test_markup_is_shown_as_text_and_nothing_is_asked_for(report, browser):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_the_screen_and_the_colours_follow_it(report, browser, width, dark):
+def test_the_page_fits_the_screen_and_follows_its_color_scheme(report, browser, width, dark):
     browser.resize(width, dark=dark)
     browser.open(report.as_uri())
     browser.run("document.querySelectorAll('details').forEach((box) => { box.open = true; })")
@@ -111,7 +111,7 @@ def test_nothing_is_wider_than_the_screen_and_the_colours_follow_it(report, brow
     assert background == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
 
 
-def test_keys_alone_reach_the_weights_of_a_word(report, browser):
+def test_the_weights_of_a_word_can_be_reached_with_the_keyboard(report, browser):
     browser.resize(1200)
     browser.open(report.as_uri())
     browser.run("document.querySelector('summary').focus()")
@@ -125,7 +125,7 @@ def test_keys_alone_reach_the_weights_of_a_word(report, browser):
     assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_ten_thousand_examples_are_shown_a_page_at_a_time(trained, report, browser, tmp_path):
+def test_ten_thousand_examples_are_shown_in_pages(trained, report, browser, tmp_path):
     rows = [(f"source {n}", f"w{n} a b" if n % 3 else f"w{n} a", f"w{n} a b") for n in range(10_000)]
     results = metrics.score(["wer"], [row[1] for row in rows], [(row[2],) for row in rows])
     records = [{"source": source, "hypothesis": output, "references": [right]} for source, output, right in rows]
@@ -173,7 +173,7 @@ def test_live_input_shows_output_nbest_attention_and_tree(trained, browser):
 
 
 def test_a_run_that_reads_files_has_a_button_to_choose_one(browser):
-    """The page waits while programs are compiled, sends the file in base64, and shows what comes back."""
+    """The page waits while programs are compiled, sends the file in base64, and shows the answer."""
     asked = []
 
     class Pictures:
@@ -211,7 +211,8 @@ def test_a_run_that_reads_files_has_a_button_to_choose_one(browser):
         assert asked == [{"files": ["AQL/"]}] * 2
         browser.run(f"({choose})([0,0,0,0,0,0,0,0,0,0])")
         browser.wait_for("document.querySelector('.error')")
-        assert "the file has 10 bytes: at most 9" in browser.run("document.querySelector('.error').textContent")
+        error = browser.run("document.querySelector('.error').textContent")
+        assert error == "the file has 10 bytes: choose one of at most 9 bytes"
         assert len(asked) == 2
     finally:
         found.shutdown()

@@ -1,4 +1,4 @@
-"""`s2sjax report` and `s2sjax serve`: mistakes, and how a server ends."""
+"""`s2sjax report` and `s2sjax serve`: errors, and the end of a server."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import threading
 from s2sjax.startup import ends_by_signal
 
 
-def test_mistakes_are_one_line(call, tmp_path):
+def test_error_messages_are_one_line(call, tmp_path):
     assert call("report") == (2, "", "error: the following arguments are required: RUN: see s2sjax report --help\n")
     code, _, errors = call("report", tmp_path)
     assert code == 2 and errors == f"error: {tmp_path} is not a run folder (it has no config.json): " \
@@ -18,7 +18,7 @@ def test_mistakes_are_one_line(call, tmp_path):
     assert call("report", "--help")[0] == call("serve", "--help")[0] == 0
 
 
-def test_the_first_signal_stops_and_the_handlers_are_put_back():
+def test_the_first_signal_stops_the_server_and_restores_the_handlers():
     stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
     for number in (signal.SIGINT, signal.SIGTERM):
         stopped.clear()

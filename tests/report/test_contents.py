@@ -1,4 +1,4 @@
-"""What the report says of stored evaluations, without a model."""
+"""The contents of reports of stored evaluations, without a model."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from s2sjax.report import contents, examples, subjects, write
 
 
 def evaluation(tmp_path: Path, rows, names=("cer",), line="sentence", name="run"):
-    """rows: (source, output, references)."""
+    """An evaluation. rows: (source, output, references)."""
     outputs, references = [row[1] for row in rows], [tuple(row[2]) for row in rows]
     results = metrics.score(names, outputs, references, line)
     made = evaluations.make(tmp_path / name, "test", 3, results)
@@ -27,7 +27,7 @@ def test_edits_turn_the_closest_reference_into_the_output(tmp_path):
     assert found == [(0, "mmi"), (0, "m"), (0, "dd")]
 
 
-def test_texts_without_blanks_are_aligned_by_characters_but_labels_and_numbers_are_not(tmp_path):
+def test_texts_without_spaces_are_aligned_by_characters_but_labels_and_numbers_are_not(tmp_path):
     outputs = lambda pairs: [{"hypothesis": a, "references": [b]} for a, b in pairs]
     assert examples.alignments(outputs([("abd", "abc"), ("x", "xy")])) == [(0, "mms"), (0, "md")]
     assert examples.alignments(outputs([("yes", "no")] * 40)) is None
@@ -35,14 +35,14 @@ def test_texts_without_blanks_are_aligned_by_characters_but_labels_and_numbers_a
     assert examples.alignments([{"hypothesis": "a", "references": []}]) is None
 
 
-def test_accents_written_in_two_ways_are_equal_and_what_is_too_long_is_left_out(monkeypatch):
+def test_composed_and_decomposed_accents_are_equal_and_long_pairs_are_left_out(monkeypatch):
     rows = [{"hypothesis": "cafe\u0301 x", "references": ["caf\u00e9 x"]}]
     assert examples.alignments(rows) == [(0, "mm")]
     monkeypatch.setattr(examples, "LONGEST", 3)
     assert examples.alignments(rows) == [None]
 
 
-def test_quality_by_length_has_every_example_once_and_adds_up(tmp_path):
+def test_quality_by_length_counts_every_example_once(tmp_path):
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("ab"), size=rng.integers(1, 20))) for _ in range(200)]
     rows = [(word, word if len(word) < 10 else word[:-1], [word]) for word in words]
@@ -56,12 +56,12 @@ def test_quality_by_length_has_every_example_once_and_adds_up(tmp_path):
         bucket.values[0] * sum(bucket.low <= len(w) <= bucket.high and len(w) for w in words) for bucket in buckets
     )
     assert total / sum(map(len, words)) == pytest.approx(one["cer"].value, rel=1e-4)
-    by_chrf = examples.by_length([one], "chrf")[1]  # which is no ratio of sums
+    by_chrf = examples.by_length([one], "chrf")[1]  # not a ratio of sums
     assert [bucket.examples for bucket in by_chrf] == [bucket.examples for bucket in buckets]
     assert by_chrf[0].values == [100.0] and by_chrf[-1].values[0] < 100
 
 
-def test_a_source_length_that_all_share_is_one_bucket(tmp_path):
+def test_examples_of_one_source_length_are_one_bucket(tmp_path):
     one = evaluation(tmp_path, [("ab", "x", ["x"]), ("cd", "y", ["x"])])
     assert examples.by_length([one], "cer") == ("characters", [examples.Bucket(2, 2, 2, [50.0])])
 
@@ -75,7 +75,7 @@ def test_the_chosen_examples_are_the_worst_the_best_and_others():
     assert contents.chosen([5.0, None, 1.0], False, 1) == [0]  # the worst, if lower is better
 
 
-def test_speed_and_memory_are_those_of_the_log(tmp_path):
+def test_speed_and_memory_are_read_from_the_log(tmp_path):
     lines = [
         {"step": 1, "loss": 2.0, "tokens_per_second": 100.0, "seconds": 30, "compile_seconds": 4,
          "device_memory_bytes": 2_500_000},
@@ -94,14 +94,14 @@ def test_speed_and_memory_are_those_of_the_log(tmp_path):
     assert [contents.size(n) for n in (12, 5_000, 3.2e10)] == ["12 B", "5 kB", "32 GB"]
 
 
-def test_labels_are_as_short_as_they_can_be():
+def test_labels_are_the_shortest_unique_suffixes():
     assert subjects.labels(["/a/runs/x", "/a/runs/y"]) == ["x", "y"]
     assert subjects.labels(["/a/runs/x", "/b/runs/x"]) == ["a/runs/x", "b/runs/x"]
     assert subjects.labels(["/r/x/evaluations/test-1", "/r/x/evaluations/test-2"]) == ["test-1", "test-2"]
     assert len(set(subjects.labels(["/r/x", "/r/x"]))) == 2
 
 
-def test_mistakes_are_told_before_any_work(tmp_path):
+def test_errors_are_raised_before_any_work(tmp_path):
     with pytest.raises(UserError, match=r"ends in \.html"):
         write.check_out("report.png")
     with pytest.raises(UserError, match="name a run"):

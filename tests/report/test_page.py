@@ -1,4 +1,4 @@
-"""The page is one file, asks nobody for anything, and shows text from data as text."""
+"""The page is one file, makes no requests, and shows text from data as text."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def test_the_policy_allows_this_program_and_nothing_else(scripts):
     assert "</script" not in page.program(scripts)
 
 
-def test_the_program_never_reads_text_as_markup_and_names_no_address():
+def test_the_program_never_parses_text_as_markup_and_contains_no_address():
     for file in resources.files("s2sjax.report").iterdir():
         if file.name.endswith((".js", ".css")):
             text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")

@@ -1,4 +1,4 @@
-"""Requests that wait together are answered together, and each gets its own answers or its own error."""
+"""Waiting requests are batched, and each gets its own answers or its own error."""
 
 import threading
 
@@ -10,7 +10,7 @@ from s2sjax.serve.engine import Busy, Engine, Stopped
 
 
 class Recorded:
-    """An engine that doubles numbers and refuses 13. Each batch waits for a `step`, or until all are set free."""
+    """An engine that doubles numbers and refuses 13. Each batch waits for a `step`, or until all are released."""
 
     def __init__(self, *sizes: int, waiting: int = 100):
         self.batches: list[list[int]] = []
@@ -27,13 +27,13 @@ class Recorded:
         return lambda: [2 * item for item in items]
 
     def hold(self):
-        """Keeps the thread busy, so that what follows waits."""
+        """Keeps the thread busy, so that later requests wait."""
         first = self.engine.submit([0])
         assert self.begun.acquire(timeout=10)
         return first
 
     def step(self):
-        """Ends a batch, and waits for the next."""
+        """Ends a batch, and waits for the next one to start."""
         self.gate.release()
         assert self.begun.acquire(timeout=10)
 
@@ -62,7 +62,7 @@ def test_what_waits_together_is_one_batch(recorded):
 
 
 def test_a_small_request_waits_for_one_slice_of_a_large_one(monkeypatch):
-    """While others come, a large request gets a turn at a time, and new requests are decoded between two turns."""
+    """While others arrive, a large request gets one turn at a time, and new requests are decoded between two turns."""
     monkeypatch.setattr(engine, "QUIET", 1e9)
     recorded = Recorded(1, 4, 16, waiting=2000)
     recorded.engine.turn = 4
@@ -76,10 +76,10 @@ def test_a_small_request_waits_for_one_slice_of_a_large_one(monkeypatch):
     assert recorded.batches[-1] == [102, 103, 104, 105]
     small = [recorded.engine.submit([number]) for number in range(1, 13)]
     recorded.step()
-    assert recorded.batches[-1] == list(range(1, 13))  # the new ones alone, whatever the turn
+    assert recorded.batches[-1] == list(range(1, 13))  # only the new ones, however large the turn
     late = recorded.engine.submit([50])
     recorded.step()
-    assert recorded.batches[-1] == [106, 50, 107, 108]  # then the large one has its turn, and the next waits for none
+    assert recorded.batches[-1] == [106, 50, 107, 108]  # then it is the turn of the large one
     recorded.let_go()
     assert [future.result(10) for future in small] == [[2 * number] for number in range(1, 13)]
     assert late.result(10) == [100] and large.result(10) == [2 * number for number in range(100, 1100)]
@@ -105,7 +105,7 @@ def test_many_small_requests_fill_programs():
     futures = [many.engine.submit([number]) for number in range(20, 51)]
     many.let_go()
     assert [future.result(10) for future in futures] == [[2 * number] for number in range(20, 51)]
-    # 31 are 16, which fill a program, then 15, of which one row of a program is padding
+    # 31 are 16, which fill a program, then 15, with one row of padding
     assert [len(batch) for batch in many.batches] == [1, 16, 15]
     many.engine.close()
 
@@ -119,7 +119,7 @@ def test_at_most_half_of_a_program_is_padding(recorded, count, taken):
 
 
 def test_where_many_wait_the_next_batch_begins_before_the_last_is_answered():
-    """So the device computes while answers are made. Where fewer wait, an answer does not wait for the next batch."""
+    """The device computes while answers are prepared. If fewer wait, an answer does not wait for the next batch."""
     events = []
 
     def begin(items):

@@ -1,4 +1,4 @@
-"""Only files below one folder, regular and of a known size, are read; the answer for all others is the same."""
+"""Only regular files of a known size below one folder are read; all other paths get the same error."""
 
 import base64
 import io
@@ -56,7 +56,7 @@ def test_everything_else_gets_one_answer_and_nothing_is_read(folder):
         answers.add(str(error.value))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(answers) == 1 and "names no file" in answers.pop()
+    assert len(answers) == 1 and "is not a file" in answers.pop()
     assert most < 1_000_000 and len(os.listdir("/dev/fd")) == opened
 
 
@@ -68,7 +68,7 @@ def test_contents_in_base64():
 
 
 def test_a_small_file_that_stands_for_hours_is_not_decoded():
-    """A FLAC file of silence, and a picture of one colour, have a thousandth of the bytes of what they stand for."""
+    """A FLAC file of silence, and a picture of one color, are a thousandth as large as their decoded contents."""
     rng, content = np.random.default_rng(0), io.BytesIO()
     samples = np.zeros(8_000_000, np.float32)
     samples[:1000] = rng.uniform(-0.5, 0.5, 1000)

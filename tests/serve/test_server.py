@@ -1,4 +1,4 @@
-"""Which requests are answered, and with which errors. The model is a function here: it writes lines backwards."""
+"""Accepted requests, and the errors of refused ones. The model is replaced by a function that reverses lines."""
 
 import contextlib
 import http.client
@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Backwards:
-    """What the server needs of a service."""
+    """The part of a service that the server needs."""
 
     run, why, translates, most_bytes = SimpleNamespace(folder=Path("runs/<b>x")), [], True, 1_000_000
 
@@ -50,7 +50,7 @@ def running():
 
 
 def ask(running, method, path, body=None, **headers):
-    """(status, answer, headers)"""
+    """Sends a request. Returns (status, answer, headers)."""
     connection = http.client.HTTPConnection("127.0.0.1", running.server_port, timeout=10)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
@@ -76,8 +76,8 @@ def test_lines_and_health_and_the_page(running):
     ("status", "method", "path", "body", "headers", "reason"),
     [
         (404, "GET", "/nothing", None, {}, "there is nothing at /nothing"),
-        (405, "GET", "/decode", None, {}, "answers POST only"),
-        (405, "DELETE", "/", None, {}, "answers GET only"),
+        (405, "GET", "/decode", None, {}, "only accepts POST"),
+        (405, "DELETE", "/", None, {}, "only accepts GET"),
         (501, "TRACE", "/", None, {}, "Unsupported method"),
         (415, "POST", "/decode", "{}", {}, "application/json"),
         (415, "POST", "/decode", "{}", {"Content-Type": "text/plain"}, "application/json"),
@@ -88,11 +88,11 @@ def test_lines_and_health_and_the_page(running):
         (400, "POST", "/decode", '{"lines": 3}', JSON, "lines is not a list"),
         (400, "POST", "/decode", "{}", JSON, "lines is missing"),
         (400, "POST", "/decode", "{}", JSON | {"Content-Length": "-1"}, "not a number"),
-        (411, "POST", "/decode", None, JSON | {"Transfer-Encoding": "chunked"}, "length of the body is missing"),
+        (411, "POST", "/decode", None, JSON | {"Transfer-Encoding": "chunked"}, "Transfer-Encoding is not supported"),
         (413, "POST", "/decode", None, JSON | {"Content-Length": "1000001"}, "too large"),
         (413, "POST", "/decode", None, JSON | {"Content-Length": "9" * 5000}, "too large"),
         (400, "POST", "/explain", "{}", JSON, "nothing to explain"),
-        (500, "POST", "/decode", '{"lines": ["break"]}', JSON, "the server made a mistake"),
+        (500, "POST", "/decode", '{"lines": ["break"]}', JSON, "internal error: see the output"),
         (403, "GET", "/health", None, {"Host": "evil.example"}, "Host is 'evil.example'"),
         (403, "GET", "/", None, {"Host": "127.0.0.1.evil.example:80"}, "Host is"),
         (403, "GET", "/health", None, {"Origin": "http://evil.example"}, "another site"),
@@ -148,7 +148,7 @@ def test_what_is_not_http_gets_json_too(running):
 
 
 def raw(running, content, answers=1):
-    """(the statuses of `answers` answers, whether the connection is closed then)"""
+    """Returns (the statuses of `answers` answers, whether the connection is closed after them)."""
     with socket.create_connection(("127.0.0.1", running.server_port), timeout=10) as client:
         client.sendall(content)
         file, statuses = client.makefile("rb"), []
@@ -205,12 +205,12 @@ def test_requests_follow_each_other_on_a_connection(running):
     (431, b"GET /" + b"x" * 20_000),
 ])  # fmt: skip
 def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(running, status, request_):
-    """The classics of request smuggling. What comes after it is never answered as a request of its own."""
+    """Classic request smuggling: what follows is never answered as a separate request."""
     assert raw(running, request_) == ([status], True)
 
 
 def test_head_and_body_are_one_write(running):
-    """Two would wait for each other, 40 ms on every request: Nagle's algorithm and delayed acknowledgements."""
+    """Two packets would cost 40 ms per request, by Nagle's algorithm and delayed acknowledgements."""
     with socket.create_connection(("127.0.0.1", running.server_port), timeout=10) as client:
         for _ in range(5):
             client.sendall(HIDDEN)
@@ -244,7 +244,7 @@ def test_clients_that_leave_in_the_middle_of_a_body_are_no_error(capfd):
 
 
 def test_slow_and_idle_connections_make_room_for_others(monkeypatch):
-    """However many clients send a byte now and then: who sends a request is answered."""
+    """A client that sends a request is answered, however many others send a byte now and then."""
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
     with serving(Backwards()) as found, contextlib.ExitStack() as stack:
         slow = [stack.enter_context(connect(found)) for _ in range(4)]
@@ -253,7 +253,7 @@ def test_slow_and_idle_connections_make_room_for_others(monkeypatch):
         assert slow[3].recv(12) == b"HTTP/1.1 200"
         for _ in range(6):
             assert ask(found, "GET", "/health")[:2] == (200, {"status": "ok"})
-        assert slow[0].recv(1) == b""  # the one that had waited for longest was closed
+        assert slow[0].recv(1) == b""  # the longest waiting connection was closed
 
 
 def test_connections_that_are_being_answered_are_kept_and_the_next_is_turned_away(monkeypatch):
@@ -271,7 +271,7 @@ def test_connections_that_are_being_answered_are_kept_and_the_next_is_turned_awa
 
 
 def test_a_whole_request_has_one_deadline(monkeypatch):
-    """A byte now and then does not extend it: the client sends as fast as the server's clock runs."""
+    """A byte now and then does not extend the deadline of a request."""
     monkeypatch.setattr(server, "PATIENCE", 0.2)
     with serving(Backwards()) as found, connect(found) as slow:
         ended = threading.Event()
@@ -285,7 +285,7 @@ def test_a_whole_request_has_one_deadline(monkeypatch):
         thread = threading.Thread(target=trickle)
         thread.start()
         with contextlib.suppress(ConnectionError):
-            assert slow.recv(1) == b""  # closed, though every byte came in time
+            assert slow.recv(1) == b""  # closed, although every byte came in time
         ended.set()
         thread.join()
 
@@ -312,7 +312,7 @@ def test_a_server_stops_before_it_starts_and_while_clients_wait():
         assert client.recv(12) == b"HTTP/1.1 200"
         other.shutdown()
         with contextlib.suppress(ConnectionError):
-            assert client.makefile("rb").read()[-1:] == b"\n"  # the first answer, and no more
+            assert client.makefile("rb").read()[-1:] == b"\n"  # only the first answer
 
 
 def test_health_says_that_programs_are_compiled(running, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a run answers, for every task: nothing is compiled for a request, and files come as the request allows."""
+"""The answers of a run of every task: no request compiles a program, and files are read as allowed."""
 
 import base64
 import io
@@ -34,11 +34,11 @@ LINES = {
     "recognition": lambda n: " ".join(["0.5"] * 3 * n),
     "transcription": lambda n: " ".join(["0.5"] * 3 * n),
 }
-"""a line of length n"""
+"""function from n to a line of length n"""
 
 
 def opened(experiment, monkeypatch, devices=1):
-    """A run that was not trained: its parameters are random."""
+    """An untrained run with random parameters."""
     task = task_of(experiment)
     task = task.replace(assets=task.learn_assets(task.read()))
     mesh = make_mesh(config.Mesh(), jax.devices()[:devices])
@@ -51,7 +51,7 @@ def opened(experiment, monkeypatch, devices=1):
 
 
 class Compilations:
-    """How many programs were compiled inside, also those that the persistent cache has."""
+    """Counts the programs compiled inside, including those from the persistent cache."""
 
     def __enter__(self):
         self.count, self.listen = 0, self._listen
@@ -73,7 +73,7 @@ def picture(n, size=8):
 
 @zoo.each(("beam", *EXPERIMENTS, "beam on 8 devices"), quick=("tagging",))
 def test_nothing_is_compiled_for_a_request(name, monkeypatch):
-    """Whatever the lengths and the number of lines, whatever is asked for; what is too long is refused or cut."""
+    """No length or number of lines and no field compiles a program; lines that are too long are refused or cut."""
     name, _, several = name.partition(" ")
     service = api.Service(opened(EXPERIMENTS.get(name, BEAM), monkeypatch, 8 if several else 1))
     with Compilations() as before:
@@ -117,7 +117,7 @@ def test_while_it_warms_up_requests_are_told_so(monkeypatch):
     free.set()
     assert service.engine.call(lambda: service.warming).result(60) is False
     first, last = printed
-    assert first.startswith("compiling its programs: ") and last.startswith("ready: 2 programs compiled in ")
+    assert first.startswith("compiling the programs: ") and last.startswith("ready: 2 programs compiled in ")
     assert service.decode({"lines": ["", "a"]}).result(60)["outputs"][0]["text"] == ""
     service.engine.close()
 
@@ -177,7 +177,7 @@ def test_recordings_are_sent_or_named_below_a_folder(recognizer, tmp_path):
         with pytest.raises(UserError) as error:
             service.decode({"lines": [name]})
         reasons.add(str(error.value))
-    assert len(reasons) == 1 and "names no file" in reasons.pop()
+    assert len(reasons) == 1 and "is not a file" in reasons.pop()
     service.engine.close()
 
 
@@ -190,5 +190,5 @@ def test_without_a_folder_no_file_is_opened(recognizer, monkeypatch, tmp_path):
     monkeypatch.setattr(api, "MOST_FILE_BYTES", 10)
     with pytest.raises(UserError, match="the files have more than 10 bytes: send fewer"):
         service.decode({"files": ["AAAA"] * 4})
-    with pytest.raises(UserError, match="reads lines, no files: leave out --files"):
+    with pytest.raises(UserError, match="reads lines, not files: leave out --files"):
         api.Service(opened(BEAM, monkeypatch), files=tmp_path)

@@ -1,4 +1,4 @@
-"""Pictures to sentences: what is learned, BLEU, decode of paths, and mistakes of a user."""
+"""Captions of pictures: learning, BLEU, decoding of paths, and user errors."""
 
 import math
 
@@ -21,15 +21,15 @@ from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, 
 
 SMALL = Captioning(
     "small",
-    CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
-    CaptionModel(
+    data=CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
+    model=CaptionModel(
         Grid(channels=(8, 16), groups=4),
         Pair(Identity(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
         attention_penalty=0.1,
     ),
-    Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
-    Search(beam=2, max_length=12),
-    CaptionEvaluate(drawn=2),
+    train=Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
+    search=Search(beam=2, max_length=12),
+    evaluate=CaptionEvaluate(drawn=2),
 )
 
 
@@ -47,7 +47,7 @@ def task():
 
 @pytest.mark.slow
 def test_one_to_many_image_captioning_show_attend_and_tell(tmp_path, monkeypatch, capsys):
-    """It learns to name colours and places of unseen pictures, draws where it looks, and decodes paths of pictures."""
+    """A model learns colours and positions in unseen pictures, draws its attention, and decodes paths of pictures."""
     everything = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     trained, _ = run.train(SMALL, tmp_path / "run")
@@ -110,7 +110,7 @@ def test_combinations_that_cannot_work_are_refused():
     )
     network(Luong(width=16, embedding=16), attention_penalty=1.0)
     assert "requires a source of words" in message(lambda: network(Luong(width=16, embedding=16, tie="all")))
-    assert "one word for each place" in message(lambda: network(config.DenseDense(width=8, embedding=8)))
+    assert "one word for each position" in message(lambda: network(config.DenseDense(width=8, embedding=8)))
     assert "search.max_length 0 derives" in message(lambda: config.replace(SMALL, search=Search()))
     assert "search.nbest applies to translation" in message(
         lambda: config.replace(SMALL, search=Search(max_length=12, nbest=2))
@@ -136,9 +136,9 @@ def test_the_figure_of_a_caption_has_a_picture_for_each_word_bright_where_it_loo
 
 
 def test_words_keep_their_vectors_in_another_vocabulary(task):
-    """--init: rows are matched by word, also where both vocabularies have the same size."""
+    """--init matches rows by word, even if both vocabularies have the same size."""
     pieces = task.target.all_pieces
-    others = [*pieces[4:][::-1][1:], "circle"]  # of the last word, another one is in its place
+    others = [*pieces[4:][::-1][1:], "circle"]  # another word in place of the last one
     other = task.replace(assets={"target": text.Vocabulary("words", others)})
     assert other.target.size == task.target.size
     rows = task.transfer_rows(other)
@@ -159,4 +159,4 @@ def test_runs_of_an_ensemble_read_alike(task):
     corpus = config.replace(SMALL.data.corpus, size=2 * SMALL.data.corpus.size)
     larger = task.replace(config.replace(SMALL, data=config.replace(SMALL.data, corpus=corpus)))
     task.check_ensemble(task)
-    assert "an ensemble requires runs that read alike" in message(lambda: task.check_ensemble(larger))
+    assert "an ensemble requires runs with equal inputs" in message(lambda: task.check_ensemble(larger))

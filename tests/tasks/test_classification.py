@@ -1,4 +1,4 @@
-"""Sentences and frames to labels: every pooling, padding, mistakes of a user, and the commands."""
+"""Sentences and frames to labels: every pooling, padding, user errors, and the commands."""
 
 import json
 
@@ -18,7 +18,9 @@ from s2sjax.tasks.classification import Prediction
 
 TINY = dict(width=6, embedding=4, dropout=0.0)
 PAIRS = [("good film", "1"), ("bad film", "0"), ("a good one", "1"), ("so bad", "0")]
-SMALL = Classification("small", LabelData(InMemory(train=PAIRS, dev=PAIRS), buckets=((4,), (8,))), LabelModel())
+SMALL = Classification(
+    "small", data=LabelData(InMemory(train=PAIRS, dev=PAIRS), buckets=((4,), (8,))), model=LabelModel()
+)
 ENCODERS = {
     "recurrent": RNNsearch(**TINY),
     "ngrams": NGrams(embedding=4, kernels=(1, 2, 3), filters=2, dropout=0.0),
@@ -93,7 +95,7 @@ def test_what_is_read_of_an_embedding_before_training_has_the_deviation_asked_fo
             "model.pooling final takes the last state of a recurrent encoder, and NGrams has none: set mean, max or "
             "attention",
         ),
-        (lambda: LabelModel(pooling="mean", queries=2), "model.queries and model.attention_width are of pooling"),
+        (lambda: LabelModel(pooling="mean", queries=2), "model.queries and model.attention_width apply to pooling"),
         (lambda: LabelModel(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: LabelModel(initial=0.0), "model.initial is 0.0: it must be above 0"),
         (
@@ -153,7 +155,7 @@ def test_an_ensemble_takes_the_mean_of_the_probabilities():
 
 @pytest.mark.slow
 def test_the_commands_on_text(call, tmp_path, monkeypatch):
-    """Trained until it is right; then evaluated, decoded and compared; figures are drawn."""
+    """A run learns its training examples; it is then evaluated, decoded and compared, and figures are drawn."""
     monkeypatch.chdir(tmp_path)
     lines = [f"{'good' if n % 3 else 'bad'} film {n}\t{'yes' if n % 3 else 'no'}\n" for n in range(60)]
     (tmp_path / "train.tsv").write_text("".join(lines))
@@ -162,9 +164,10 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
         "from s2sjax.models.ngrams import NGrams\n"
         "from s2sjax.tasks import Classification\n"
         "experiment = Classification('films',\n"
-        "    LabelData(LabelledText('.', dev_percent=20.0), Text('words', min_count=2), buckets=((4,),), tokens=64),\n"
-        "    LabelModel(NGrams(embedding=8, kernels=(1,), filters=8), initial=1.0),\n"
-        "    Train(steps=30, warmup=1, learning_rate=2e-2, evaluate_every=30, log_every=30))\n"
+        "    data=LabelData(LabelledText('.', dev_percent=20.0), Text('words', min_count=2), buckets=((4,),),\n"
+        "                   tokens=64),\n"
+        "    model=LabelModel(NGrams(embedding=8, kernels=(1,), filters=8), initial=1.0),\n"
+        "    train=Train(steps=30, warmup=1, learning_rate=2e-2, evaluate_every=30, log_every=30))\n"
     )
     code, out, err = call("train", "page.py")
     assert (code, err) == (0, ""), err
@@ -175,7 +178,7 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
     outputs = [json.loads(line) for line in next((tmp_path / "runs/films").rglob("outputs.jsonl")).open()]
     assert all(row["hypothesis"] == row["references"][0] and 0.5 < row["probability"] <= 1 for row in outputs)
     code, out, err = call("compare", "runs/films", "runs/films")
-    assert code == 0 and "not tested, because it is no sum over examples: macro F1 100.00% (A)" in out
+    assert code == 0 and "not tested, because it is not a sum over examples: macro F1 100.00% (A)" in out
     code, out, err = call("decode", "runs/films", "--also", "runs/films", stdin=b"bad film\n")
     assert (code, out, err) == (0, "no\n", "")
     code, out, err = call("decode", "runs/films", stdin=b"good film\n\nbad film\n")
@@ -191,9 +194,9 @@ def test_frames_of_a_speaker(tmp_path):
     (tmp_path / "train.tsv").write_text("".join(f"{n % 2}\t{frames(n % 2)}\n" for n in range(60)))
     experiment = Classification(
         "frames",
-        LabelData(config.LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), tokens=64),
-        LabelModel(Luong(width=8, embedding=0, layers=1, cell="gru", dropout=0.0), "final", dropout=0.0),
-        Train(steps=60, warmup=1, learning_rate=2e-2, evaluate_every=60, log_every=60),
+        data=LabelData(config.LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), tokens=64),
+        model=LabelModel(Luong(width=8, embedding=0, layers=1, cell="gru", dropout=0.0), "final", dropout=0.0),
+        train=Train(steps=60, warmup=1, learning_rate=2e-2, evaluate_every=60, log_every=60),
     )
     trained, _ = run.train(experiment, tmp_path / "run")
     assert run.evaluate(trained).results["accuracy"].value >= 90

@@ -1,4 +1,4 @@
-"""Language models: a state that is carried equals one pass; regularisation acts in training alone; prompts."""
+"""Language models: a carried state equals one pass; regularisation acts in training alone; prompts."""
 
 from functools import cache
 from pathlib import Path
@@ -26,9 +26,9 @@ TRANSFORMER = TransformerLM(width=8, heads=2, feedforward=8, layers=2)
 
 @cache
 def made(model, **fields):
-    """A task with its vocabulary, parameters that are not trained, and the ids of the text."""
+    """A task with its vocabulary, its initial parameters, and the ids of the text."""
     data = PlainText(TEXT, TEXT, rows=2, steps=8)
-    task = LanguageModel("small", data, model, **fields).task()
+    task = LanguageModel("small", data=data, model=model, **fields).task()
     task = task.replace(assets=task.learn_assets(LINES))
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -88,7 +88,7 @@ def test_one_token_at_a_time_equals_all_positions(model):
     task, params, ids = made(model)
     inputs = np.stack([ids[:8], ids[8:16]])
     logits, _ = apply(task, params, "__call__", inputs, language_model.start(model, 2, jnp.float32))
-    prefix = np.where(np.arange(8) < [[3], [0]], inputs, PAD)  # of three tokens, and of none
+    prefix = np.where(np.arange(8) < [[3], [0]], inputs, PAD)  # prefixes of three tokens and of none
     state = apply(task, params, "begin", prefix)
     for t in range(5):
         tokens = np.array([inputs[0, 3 + t], inputs[1, t]])
@@ -143,7 +143,7 @@ OTHERS = [name for name in NOISE if name != "weight_drop"] + ["word_dropout of a
 
 @zoo.each(["weight_drop", *OTHERS], quick=(), rare=OTHERS)
 def test_regularisation_changes_training_and_leaves_evaluation(name):
-    """Weight drop among them: DropConnect leaves the weights of evaluation whole."""
+    """This includes weight drop: DropConnect leaves the weights whole in evaluation."""
     field, _, transformer = name.partition(" ")
     base = config.replace(TRANSFORMER, dropout=0.0) if transformer else RECURRENT
     (plain, params, ids), (noisy, _, _) = made(base), made(config.replace(base, **{field: NOISE[field]}))
@@ -216,7 +216,7 @@ def test_samples_follow_the_seed_the_prompt_and_its_line():
     [
         (lambda: RecurrentLM(weight_drop=1.0), "model.weight_drop is 1.0: it must be in [0, 1)"),
         (lambda: RecurrentLM(cell="mingru", weight_drop=0.1), "model.weight_drop drops weights from state to state"),
-        (lambda: TransformerLM(width=10, heads=4), "model.width 10 does not divide into model.heads 4"),
+        (lambda: TransformerLM(width=10, heads=4), "model.width 10 is not divisible by model.heads 4"),
         (lambda: PlainText(rows=0), "data.rows is 0: it must be at least 1"),
         (lambda: Continuation(top_p=0.0), "search.top_p is 0.0: it must be above 0"),
         (
@@ -248,7 +248,7 @@ LEARNERS = ["next word", "next character", "next word of a Transformer"]
 
 @zoo.each(LEARNERS, quick=(), rare=LEARNERS[1:])
 def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeypatch):
-    """Of a line that comes again and again nothing is left to guess."""
+    """A line that is repeated becomes certain."""
     everything = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda *_: everything[:1])
     line, text = "one two three two one", tmp_path / "text.txt"
@@ -256,9 +256,9 @@ def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeyp
     model = TransformerLM(16, 2, 16, 1, dropout=0.0) if "Transformer" in name else RecurrentLM(16, 16, 1)
     unit = "characters" if "character" in name else "words"
     experiment = LanguageModel(
-        "line", PlainText(str(text), str(text), unit=unit, rows=4, steps=11), model,
-        Train(steps=150, learning_rate=3e-2, warmup=10, evaluate_every=0, save_every=150),
-        Continuation(temperature=0.0), PerplexityEvaluate(context=6),
+        "line", data=PlainText(str(text), str(text), unit=unit, rows=4, steps=11), model=model,
+        train=Train(steps=150, learning_rate=3e-2, warmup=10, evaluate_every=0, save_every=150),
+        search=Continuation(temperature=0.0), evaluate=PerplexityEvaluate(context=6),
     )  # fmt: skip
     trained, _ = run.train(experiment, tmp_path / "run")
     assert run.evaluate(trained)["perplexity"].value < 1.1
@@ -270,8 +270,8 @@ def test_the_commands(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.py").write_text(
         "from s2sjax.config import *\nfrom s2sjax.tasks import LanguageModel\n"
-        f"experiment = LanguageModel('lm', PlainText({TEXT!r}, {TEXT!r}, rows=8, steps=4), RecurrentLM(4, 6, 1),\n"
-        "    Train(steps=4, evaluate_every=2, save_every=2), show=('the cat',))\n"
+        f"experiment = LanguageModel('lm', data=PlainText({TEXT!r}, {TEXT!r}, rows=8, steps=4),\n"
+        "    model=RecurrentLM(4, 6, 1), train=Train(steps=4, evaluate_every=2, save_every=2), show=('the cat',))\n"
     )
     code, out, err = call("train", "page.py")
     assert (code, err) == (0, "")

@@ -1,4 +1,4 @@
-"""BERT: both losses, padding, lines to fill in, mistakes of a user; and other tasks that start from it."""
+"""BERT: both losses, padding, lines to fill in, user errors; and other tasks that start from it."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from s2sjax import config, folder, run
+from s2sjax import config, folder, run, train_run
 from s2sjax.config import (
     BertModel,
     Data,
@@ -34,9 +34,9 @@ FILE = str(Path(__file__).with_name("text.txt"))
 ENCODER = Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, norm="pre", dropout=0.0)
 BERT = Pretraining(
     "bert",
-    Paragraphs(FILE, FILE, text=Text("words"), buckets=((12,), (16,)), tokens=48),
-    BertModel(ENCODER, mask_rate=0.3),
-    Train(steps=2, warmup=1, evaluate_every=0, save_every=2, log_every=2),
+    data=Paragraphs(FILE, FILE, text=Text("words"), buckets=((12,), (16,)), tokens=48),
+    model=BertModel(ENCODER, mask_rate=0.3),
+    train=Train(steps=2, warmup=1, evaluate_every=0, save_every=2, log_every=2),
 )
 
 
@@ -68,7 +68,7 @@ def error_of(call):
 
 @pytest.mark.slow
 def test_the_loss_is_of_masked_positions_alone_and_of_next_sentences(task, params):
-    """Against all positions one by one: only those that are hidden count, each with the label of its line."""
+    """Compared with all positions one by one: only masked ones count, each with the label of its line."""
     batch = task.columns(task.read()).batch(np.array([0, 3, -1]), (12,))
     masks = jax.random.key(5)
     found = jax.jit(task._losses)(params, batch, masks)
@@ -113,7 +113,7 @@ def test_scores_are_those_of_the_evaluation_loss_and_do_not_change(task, params)
     outputs = task.predictor()(params, examples)
     scores = task.metrics(examples, outputs)
     assert list(scores) == ["perplexity", "nats", "accuracy", "next"]
-    assert outputs[2:4] == task.predictor()(params, examples[2:4])  # the same words are hidden, whatever the others
+    assert outputs[2:4] == task.predictor()(params, examples[2:4])  # the same words are masked, whatever the others
     columns = task.dev_columns(examples)
     sums = jax.jit(task.evaluation_loss())(params, columns.batch(np.arange(len(examples)), (16,)))
     np.testing.assert_allclose(scores["nats"].value, sums["word_loss"][0] / sums["word_loss"][1], rtol=1e-5)
@@ -139,7 +139,7 @@ def test_a_line_that_cannot_be_filled_is_refused(task):
     assert error_of(lambda: task.example_of("the cat", "line 2")) == (
         "line 2 has no [MASK]: write one in place of each word to fill in"
     )
-    assert "line 3: each [MASK] must be a word of its own" in error_of(
+    assert "line 3: each [MASK] must be a separate word" in error_of(
         lambda: task.example_of("[MASK][MASK] cat", "line 3")
     )
     assert "positions, the model reads at most 256" in error_of(lambda: task.example_of("[MASK] " * 300, "line 4"))
@@ -168,11 +168,11 @@ def test_settings_and_files_that_cannot_work_are_refused(tmp_path):
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_a_text_of_unknown_words_alone_is_refused_before_training(tmp_path, split):
-    """A line with one known word hides it, so that no score is of 0 words."""
+    """A line with one known word masks it, so that no score is over 0 words."""
     (tmp_path / "other.txt").write_text("xx yy\nzz ww\n")
     other = config.replace(BERT, data=config.replace(BERT.data, **{split: str(tmp_path / "other.txt")}))
     assert error_of(lambda: run.train(other, tmp_path / "run")) == (
-        f"{tmp_path}/other.txt has no word of the training text, so that none can be hidden and guessed: "
+        f"{tmp_path}/other.txt has no word of the training text, so that none can be masked: "
         f"give a text in its language, or unset data.{split}"
     )
     (tmp_path / "other.txt").write_text("xx yy\nzz the\n")
@@ -185,26 +185,29 @@ def test_a_text_of_unknown_words_alone_is_refused_before_training(tmp_path, spli
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> run.Run:
-    """A run with one checkpoint, of step 2."""
+    """A run with one checkpoint, that of step 2."""
     path = tmp_path_factory.mktemp("bert") / "run"
     made = run.Run(path, folder.start_task(BERT, path, BERT.task().read()))
     checkpoints = made.checkpoints()
-    checkpoints.save(run.initial_state(made, meshes.make_mesh(config.Mesh())), 2, notes={"best": {}})
+    checkpoints.save(train_run.initial_state(made.task, meshes.make_mesh(config.Mesh())), 2, notes={"best": {}})
     checkpoints.wait()
     return made
 
 
 def started(path, experiment, base, adopt=True):
-    """The task of a new run, and its parameters before the first step."""
+    """The task of a new run, and its initial parameters."""
     task = experiment.task()
     made = folder.start_task(experiment, path, task.read(), assets=base.task.assets if adopt else None)
-    state = run.transferred_state(run.Run(path, made), meshes.make_mesh(config.Mesh()), base, Log(None, 1, 1))
+    source = train_run.Source(base.folder, base.task)
+    state = train_run.transferred_state(made, meshes.make_mesh(config.Mesh()), source, Log(None, 1, 1))
     return made, jax.device_get(state.params)
 
 
 PAIRS = [("the cat sat", "1"), ("a dog saw", "0"), ("new words", "1")]
 LABELS = Classification(
-    "labels", LabelData(InMemory(train=PAIRS, dev=PAIRS), buckets=((8,),)), LabelModel(ENCODER, "first", dropout=0.0)
+    "labels",
+    data=LabelData(InMemory(train=PAIRS, dev=PAIRS), buckets=((8,),)),
+    model=LabelModel(ENCODER, "first", dropout=0.0),
 )
 IDS = np.array([[4, 6, 8, 7, EOS, 0]])
 
@@ -253,7 +256,7 @@ def test_pre_training_and_transfer_to_tagging(base, states, tmp_path, capsys):
     rows = [("the cat sat", "D N V"), ("a bird saw", "D N V")]
     model = TaggerModel(ENCODER, Spelling(on=False), spelling_width=4)
     data = TagData(InMemory(train=rows, dev=rows), min_count=1)
-    task, params = started(tmp_path / "new", Tagging("tags", data, model), base)
+    task, params = started(tmp_path / "new", Tagging("tags", data=data, model=model), base)
     words, theirs = task.assets["words"].all_pieces, base.task.vocabulary.all_pieces
     assert {*theirs} - {CLS, MASK} <= {*words} and "bird" in words
     said = capsys.readouterr().out
@@ -271,7 +274,7 @@ def test_pre_training_and_transfer_to_tagging(base, states, tmp_path, capsys):
 def test_pre_training_and_transfer_to_translation(base, states, tmp_path, capsys, tie):
     rows = [("the cat sat", "die Katze sass"), ("a dog saw", "ein Hund sah")]
     data = Data(InMemory(train=rows, dev=rows), Text("words"), Text("words"), buckets=((8, 8),))
-    task, params = started(tmp_path / "new", Translation("to", data, config.replace(ENCODER, tie=tie)), base)
+    task, params = started(tmp_path / "new", Translation("to", data=data, model=config.replace(ENCODER, tie=tie)), base)
     assert task.source.fingerprint == base.task.vocabulary.fingerprint and "Katze" in task.target.all_pieces
     size = task.source.size
     assert f"source_embedding/table {size} of {size}" in capsys.readouterr().out
@@ -282,7 +285,7 @@ def test_pre_training_and_transfer_to_translation(base, states, tmp_path, capsys
 @pytest.mark.slow
 def test_a_run_started_from_bert_continues_with_the_same_command(base, tmp_path):
     path = tmp_path / "new"
-    for _ in range(2):  # the second finds what the first has written before its first checkpoint
+    for _ in range(2):  # the second finds the files that the first wrote before its first checkpoint
         made = folder.start_task(LABELS, path, LABELS.task().read(), assets=base.task.assets)
     assert made.assets["text"].fingerprint == base.task.vocabulary.fingerprint
 

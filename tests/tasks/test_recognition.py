@@ -1,4 +1,4 @@
-"""Frames to labels: predictions, scores, random changes, and mistakes of a user."""
+"""Frames to labels: predictions, scores, random changes, and user errors."""
 
 import json
 from functools import partial
@@ -22,14 +22,15 @@ from s2sjax.tasks.recognition import (
     Augment,
     LabelledSignals,
     LabelSearch,
+    RecognitionEvaluate,
     RecognizerModel,
     Transcript,
 )
 
 SMALL = Recognition(
     "small",
-    LabelledSignals(Patterns(Strings(train=12, dev=3, test=3, longest=2), labels=3, width=2), buckets=((12, 2),)),
-    RecognizerModel(DenseDense(width=4, embedding=0, window=3, dropout=0.0), stack=2),
+    data=LabelledSignals(Patterns(Strings(train=12, dev=3, test=3, longest=2), labels=3, width=2), buckets=((12, 2),)),
+    model=RecognizerModel(DenseDense(width=4, embedding=0, window=3, dropout=0.0), stack=2),
 )
 
 
@@ -58,6 +59,11 @@ def test_rates_of_labels_and_sequences(task):
     assert task.record(examples[0], outputs[0])["references"] == ["1 2 2"]
 
 
+def test_the_settings_of_older_runs_are_read():
+    stored = {"kind": "s2sjax.tasks.recognition:LabelEvaluate", "drawn": 2}
+    assert config.from_json(stored) == RecognitionEvaluate(drawn=2)
+
+
 def test_columns_have_normalised_frames_and_ids_from_one(task):
     examples = task.read()
     batch = task.columns(examples).batch(np.array([3, -1]), (12, 2))
@@ -73,13 +79,15 @@ def test_columns_have_normalised_frames_and_ids_from_one(task):
 def test_sequences_too_short_for_their_labels_are_remarked(task):
     frames = lambda count: np.zeros((count, 2), np.float32)
     short = [Signal(frames(4), ("1", "1"), ""), Signal(frames(5), ("1", "1"), ""), Signal(frames(1), ("1", "2"), "")]
-    assert task.remarks(short) == ["2 training sequences have fewer frames than their labels need: they have no effect"]
+    assert task.remarks(short) == [
+        "2 training sequences have fewer frames than their labels need, so they have no effect"
+    ]
     assert task.remarks(short[1:2]) == []
 
 
 @pytest.mark.slow
 def test_predictions_are_those_of_the_searches(task):
-    """Greedy, and prefix beam search with a language model; of a long example too."""
+    """Greedy search, and prefix beam search with a language model; also for a long example."""
     params = task.init(jax.random.key(0))
     examples = [*task.examples("test"), task.example_of(" ".join(["1 -1 0 2"] * 10), "line 1")]  # 20 frames
     apply = lambda params, batch: task.module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
@@ -113,7 +121,7 @@ def test_random_changes_depend_on_seed_step_and_example_alone(task):
 @pytest.mark.parametrize(
     "build, expected",
     [
-        (lambda: LabelSearch(bonus=1.0), "search.language_weight and search.bonus are of prefix beam search: set"),
+        (lambda: LabelSearch(bonus=1.0), "search.language_weight and search.bonus apply to prefix beam search: set"),
         (lambda: LabelledSignals(buckets=()), "data.buckets is empty"),
         (lambda: Augment(speed=1.5), "data.augment.speed is 1.5: it must be below 1"),
         (lambda: RecognizerModel(stack=2, channels=8), "model.channels already reads four frames as one"),
@@ -122,13 +130,13 @@ def test_random_changes_depend_on_seed_step_and_example_alone(task):
         (lambda: Recognition("x", train=Train(label_smoothing=0.1)), "train.label_smoothing applies to translation"),
         (
             lambda: Recognition(
-                "x", LabelledSignals(ngram=0), search=LabelSearch(beam=2, language_weight=1.0)
+                "x", data=LabelledSignals(ngram=0), search=LabelSearch(beam=2, language_weight=1.0)
             ),
             "search.language_weight requires a language model: set data.ngram above 0",
         ),
         (
             lambda: Recognition("x", model=RecognizerModel(Transformer(positions="learned", max_length=8))),
-            "model.encoder.max_length 8 is shorter than the longest of data.buckets, 64 frames that are read: raise it",
+            "model.encoder.max_length 8 is shorter than the last of data.buckets, 64: raise it",
         ),
         (
             lambda: LabelModel.of("abc", [], 14),
@@ -148,13 +156,13 @@ from s2sjax.tasks.recognition import *
 
 experiment = Recognition(
     'digits',
-    LabelledSignals(
+    data=LabelledSignals(
         Patterns(Strings(train=60, dev=6, test=6, longest=2), labels=2, width=3, frames=2), buckets=((8, 2),),
         tokens=200,
     ),
-    RecognizerModel(DenseDense(width=16, embedding=0, window=3, dropout=0.0)),
-    Train(steps=60, learning_rate=2e-2, warmup=5, evaluate_every=60, save_every=60),
-    evaluate=LabelEvaluate(drawn=2),
+    model=RecognizerModel(DenseDense(width=16, embedding=0, window=3, dropout=0.0)),
+    train=Train(steps=60, learning_rate=2e-2, warmup=5, evaluate_every=60, save_every=60),
+    evaluate=RecognitionEvaluate(drawn=2),
 )
 """
 

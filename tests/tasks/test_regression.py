@@ -1,4 +1,4 @@
-"""The Fibonacci experiment: weights counted by hand, and mistakes of a user."""
+"""The Fibonacci experiment: weights counted by hand, and user errors."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from s2sjax.errors import UserError
 from s2sjax.tasks import Regression
 from s2sjax.tasks.regression import CsvSeries, Estimate, Fibonacci, Scale, Series, SeriesEvaluate, SeriesModel, Windows
 
-SMALL = Regression("small", Windows(Fibonacci(40), steps=4, split="spread"))
+SMALL = Regression("small", data=Windows(Fibonacci(40), steps=4, split="spread"))
 
 
 def weights(experiment) -> int:
@@ -23,9 +23,12 @@ def weights(experiment) -> int:
 
 
 def test_many_to_one_fibonacci_has_11_weights_and_33_with_attention():
-    """RNN of two units on one input 8, dense 3; attention over 20 states of width 2: 22."""
-    assert weights(Regression("plain", Windows(steps=20), SeriesModel(2, "rnn"))) == 8 + 3
-    assert weights(Regression("attention", Windows(steps=20), SeriesModel(2, "rnn", attention=True))) == 8 + 22 + 3
+    """An RNN of two units on one input has 8 weights, dense 3, attention over 20 states of width 2 has 22."""
+    assert weights(Regression("plain", data=Windows(steps=20), model=SeriesModel(2, "rnn"))) == 8 + 3
+    assert (
+        weights(Regression("attention", data=Windows(steps=20), model=SeriesModel(2, "rnn", attention=True)))
+        == 8 + 22 + 3
+    )
 
 
 def test_the_series_and_its_windows():
@@ -69,7 +72,7 @@ def hours(folder, count=20):
 
 def test_a_split_by_time_has_the_latest_targets_in_dev(tmp_path):
     data = Windows(hours(tmp_path), steps=4, dev_percent=25.0, test_percent=0.0, split="time", scale="deviation")
-    task = Regression("series", data).task()
+    task = Regression("series", data=data).task()
     train, dev = task.examples("train"), task.examples("dev")
     assert [window.target for window in train] == [n * n for n in range(4, 15)]
     assert [window.target for window in dev] == [n * n for n in range(15, 20)]
@@ -78,13 +81,13 @@ def test_a_split_by_time_has_the_latest_targets_in_dev(tmp_path):
     values = np.arange(15.0) ** 2  # each training hour once
     assert abs(scale.low - values.mean()) < 1e-9 and abs(scale.high - values.mean() - values.std()) < 1e-9
     ahead = config.replace(data, horizon=3)
-    later = Regression("series", ahead).task().examples("dev")
+    later = Regression("series", data=ahead).task().examples("dev")
     assert later[0].values[-1] == 12 * 12 and later[0].target == 15 * 15
 
 
 @settings
 class Numbers(Series):
-    """0, 1, 2, ...: a value is its own place."""
+    """0, 1, 2, ...: each value is its index."""
 
     length: int = 100
 
@@ -95,12 +98,12 @@ class Numbers(Series):
 @pytest.mark.parametrize("steps, horizon", [(1, 1), (4, 1), (7, 3), (20, 5)])
 @pytest.mark.parametrize("dev_percent, test_percent", [(10.0, 20.0), (25.0, 0.0), (0.0, 30.0), (7.5, 12.5), (0.0, 0.0)])
 def test_by_default_no_value_is_in_two_parts(steps, horizon, dev_percent, test_percent):
-    """In order of time, so that no target of dev and test is read in training; dev and test are as large as by time."""
+    """Splits are in order of time, so training reads no target of dev and test; their sizes are those of `time`."""
     data = Windows(Numbers(200), steps, horizon, dev_percent, test_percent)
     assert data.split == "gap"
     parts = {}
     for split in ("train", "dev", "test"):
-        task, by_time = (Regression("x", each).task() for each in (data, config.replace(data, split="time")))
+        task, by_time = (Regression("x", data=each).task() for each in (data, config.replace(data, split="time")))
         if not task.has(split):
             continue
         windows = task.examples(split)
@@ -113,7 +116,7 @@ def test_by_default_no_value_is_in_two_parts(steps, horizon, dev_percent, test_p
 
 def test_a_split_that_leaks_says_so():
     spread, by_time, gap = (Windows(Numbers(100), steps=4, split=split) for split in ("spread", "time", "gap"))
-    task = Regression("x", spread).task()
+    task = Regression("x", data=spread).task()
     train = {value for window in task.read() for value in window.values}
     targets = [window.target for split in ("dev", "test") for window in task.examples(split)]
     read = len(train.intersection(targets))
@@ -121,18 +124,18 @@ def test_a_split_that_leaks_says_so():
         f"training reads {read} of the {len(targets)} values that dev and test predict: "
         "set data.split gap to measure forecasts"
     ]
-    assert all(Regression("x", data).task().remarks([]) == [] for data in (by_time, gap))
+    assert all(Regression("x", data=data).task().remarks([]) == [] for data in (by_time, gap))
 
 
 def test_the_scale_is_that_of_the_training_values(tmp_path):
-    task = Regression("x", Windows(Numbers(100), steps=4, scale="range")).task()
+    task = Regression("x", data=Windows(Numbers(100), steps=4, scale="range")).task()
     train = task.read()
     assert task.learn_assets(train)["scale"] == (0.0, train[-1].target)
 
 
 @pytest.mark.slow
 def test_the_default_model_beats_persistence():
-    """On two waves, after 100 updates; persistence is scored by default."""
+    """It does so on two waves, after 100 updates; persistence is scored by default."""
     task = Regression("x").task()
     task = task.replace(assets=task.learn_assets(task.read()))
     columns = task.columns(task.read())
@@ -186,7 +189,9 @@ class Huge(Series):
     ],
 )
 def test_numbers_that_overflow_are_refused_before_training(tmp_path, series, options, message):
-    experiment = Regression("huge", Windows(series, steps=4, **options), train=config.Train(steps=2, evaluate_every=0))
+    experiment = Regression(
+        "huge", data=Windows(series, steps=4, **options), train=config.Train(steps=2, evaluate_every=0)
+    )
     with pytest.raises(UserError) as caught:
         run.train(experiment, tmp_path / "run")
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
@@ -195,7 +200,7 @@ def test_numbers_that_overflow_are_refused_before_training(tmp_path, series, opt
 def test_a_column_that_overflows_is_named(tmp_path):
     series = hours(tmp_path)
     (tmp_path / "series.csv").write_text("OT\n" + "1e308\n-1e308\n" * 10)
-    task = Regression("huge", Windows(series, steps=2)).task()
+    task = Regression("huge", data=Windows(series, steps=2)).task()
     with pytest.raises(UserError, match=r"value 1 of column 'OT' of .*series\.csv is 1e\+308: sums or squares"):
         task.learn_assets(task.read())
     with pytest.raises(UserError, match=r"line 1, number 2 is 1e\+300, too far from the training values"):
@@ -204,7 +209,7 @@ def test_a_column_that_overflows_is_named(tmp_path):
 
 def test_persistence_is_the_value_of_now(tmp_path):
     data = Windows(hours(tmp_path), steps=4, dev_percent=25.0, test_percent=0.0, split="time", scale="deviation")
-    task = Regression("series", data, evaluate=SeriesEvaluate(("mse", "persistence"))).task()
+    task = Regression("series", data=data, evaluate=SeriesEvaluate(("mse", "persistence"))).task()
     task = task.replace(assets={"scale": Scale(0.0, 10.0)})
     dev = task.examples("dev")
     found = task.metrics(dev, [Estimate(window.target, window.target / 10) for window in dev])
@@ -214,7 +219,7 @@ def test_persistence_is_the_value_of_now(tmp_path):
 
 
 def test_a_residual_model_that_says_zero_is_persistence():
-    task = Regression("series", Windows(steps=3), SeriesModel(output="linear", residual=True)).task()
+    task = Regression("series", data=Windows(steps=3), model=SeriesModel(output="linear", residual=True)).task()
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     values = np.array([[[1.0], [2.0], [5.0]]], np.float32)
@@ -269,7 +274,7 @@ def test_a_line_that_is_no_window_is_refused(line, message):
             "train.label_smoothing applies to translation, and a regression",
         ),
         (
-            lambda: Regression("x", Windows(Fibonacci(10), steps=20)).task().read(),
+            lambda: Regression("x", data=Windows(Fibonacci(10), steps=20)).task().read(),
             "the series has 10 values: data.steps 20 and data.horizon 1 need 21",
         ),
         (lambda: Regression("a/b"), "name is 'a/b': it must be the name of a folder"),
@@ -286,7 +291,7 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.py").write_text(
         "from s2sjax.config import Train\nfrom s2sjax.tasks.regression import *\n"
-        "experiment = Regression('fib', Windows(Fibonacci(40), steps=4), train=Train(steps=2, evaluate_every=0))\n"
+        "experiment = Regression('fib', data=Windows(Fibonacci(40), steps=4), train=Train(steps=2, evaluate_every=0))\n"
     )
     code, out, err = call("train", "page.py")
     assert (code, err) == (0, "")
@@ -301,7 +306,7 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     assert err.splitlines() == [
         "error: standard input, line 2 has 2 numbers: write 4, separated by blanks",
         "error: standard input, line 4: could not convert string to float: 'x': write 4 numbers, separated by blanks",
-        "error: 2 of 4 lines could not be read, their answers are empty lines: see above",
+        "error: 2 of 4 lines could not be read and got empty answers: see the errors above",
     ]
     for arguments, message in (
         (
@@ -309,7 +314,7 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
             "error: --tag applies only to runs that translate text: leave it out\n",
         ),
         (("decode", "runs/fib", "--search.beam", 4), "error: runs/fib has no field --search.beam that can be changed"),
-        (("score", "runs/fib"), "error: runs/fib does not translate text, so score cannot be used"),
+        (("score", "runs/fib"), "error: runs/fib does not translate text, which score requires"),
         (("prepare", "page.py"), "error: page.py has no text to prepare: use s2sjax train\n"),
         (("plan", "page.py", "--source-size", 9, "--target-size", 9), "error: --source-size and --target-size do not"),
     ):
@@ -331,7 +336,7 @@ def test_many_to_one_fibonacci_has_a_lower_test_error_with_attention_than_withou
 def errors_of(attention: bool, seeds: int, steps: int) -> np.ndarray:
     """[seeds]: the mean squared error of the test windows after training on batches of 8."""
     data = Windows(Fibonacci(1200), steps=20, split="spread", scale="range")
-    task = Regression("fibonacci", data, SeriesModel(2, "rnn", attention, "tanh", residual=False)).task()
+    task = Regression("fibonacci", data=data, model=SeriesModel(2, "rnn", attention, "tanh", residual=False)).task()
     task = task.replace(assets=task.learn_assets(task.read()))
     train, test = (task.columns(task.examples(split)) for split in ("train", "test"))
     train, test = (columns.batch(np.arange(len(columns.lengths)), (20,)) for columns in (train, test))

@@ -54,10 +54,11 @@ from s2sjax.tasks import (
     Translation,
 )
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals, RecognizerModel
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
 from s2sjax.tasks.task import task_of
 from s2sjax.tasks.transcription import SpellerModel
+from s2sjax.training import loop
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
 LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
@@ -66,91 +67,91 @@ TEXT = str(Path(__file__).with_name("text.txt"))
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
-        Data(Synthetic("reverse", train=40, dev=4, test=4, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
-        Luong(width=8, embedding=4, layers=1, dropout=0.2),
-        TRAIN,
-        Search(beam=1),
+        data=Data(Synthetic("reverse", train=40, dev=4, test=4, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
+        model=Luong(width=8, embedding=4, layers=1, dropout=0.2),
+        train=TRAIN,
+        search=Search(beam=1),
     ),
     "regression": Regression(
         "regression",
-        Windows(Fibonacci(60), steps=4, split="spread", scale="range", tokens=32),
-        SeriesModel(width=4, attention=True, output="tanh", residual=False),
-        TRAIN,
+        data=Windows(Fibonacci(60), steps=4, split="spread", scale="range", tokens=32),
+        model=SeriesModel(width=4, attention=True, output="tanh", residual=False),
+        train=TRAIN,
     ),
     "classification": Classification(
         "classification",
-        LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
-        LabelModel(NGrams(embedding=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
-        TRAIN,
+        data=LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
+        model=LabelModel(NGrams(embedding=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
+        train=TRAIN,
     ),
     "tagging": Tagging(
         "tagging",
-        TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
-        TaggerModel(
+        data=TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
+        model=TaggerModel(
             DenseDense(width=4, embedding=5, window=3, dropout=0.0),
             Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
             spelling_width=2,
             dropout=0.2,
             intent=1.0,
         ),
-        TRAIN,
+        train=TRAIN,
     ),
     "recognition": Recognition(
         "recognition",
-        LabelledSignals(
+        data=LabelledSignals(
             Patterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2),
             Augment(speed=0.2, noise=0.1),
             buckets=((8, 2),),
             tokens=80,
         ),
-        RecognizerModel(DenseDense(width=8, embedding=0, window=3, dropout=0.0), stack=2, dropout=0.2),
-        TRAIN,
+        model=RecognizerModel(DenseDense(width=8, embedding=0, window=3, dropout=0.0), stack=2, dropout=0.2),
+        train=TRAIN,
     ),
     "language_model": LanguageModel(
         "language_model",
-        config.PlainText(TEXT, TEXT, rows=8, steps=4),
-        config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
-        TRAIN,
+        data=config.PlainText(TEXT, TEXT, rows=8, steps=4),
+        model=config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
+        train=TRAIN,
         evaluate=config.PerplexityEvaluate(streams=4),
     ),
     "pretraining": Pretraining(
         "pretraining",
-        config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
-        config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
-        TRAIN,
+        data=config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
+        model=config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
+        train=TRAIN,
     ),
     "captioning": Captioning(
         "captioning",
-        CaptionData(
+        data=CaptionData(
             Squares(train=20, dev=4, test=4, size=8),
             config.Text(unit="words"),
             PictureChanges(zoom=0.2, flip=0.5),
             buckets=((12,),),
             tokens=96,
         ),
-        CaptionModel(
+        model=CaptionModel(
             Grid(channels=(4, 4), groups=2),
             config.Pair(Identity(4), Luong(width=4, embedding=4, layers=1, dropout=0.0)),
             dropout=0.2,
             attention_penalty=0.1,
         ),
-        TRAIN,
-        Search(beam=1, max_length=4),
-        CaptionEvaluate(drawn=0),
+        train=TRAIN,
+        search=Search(beam=1, max_length=4),
+        evaluate=CaptionEvaluate(drawn=0),
     ),
     "transcription": Transcription(
         "transcription",
-        LabelledSignals(
+        data=LabelledSignals(
             Patterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2),
             Augment(speed=0.2, noise=0.1),
             ngram=0,
             buckets=((8, 3),),
             tokens=88,
         ),
-        SpellerModel(config.RNNsearch(width=4, embedding=4, dropout=0.0), stack=2, dropout=0.2),
-        TRAIN,
-        Search(beam=1, max_length=4),
-        LabelEvaluate(drawn=0),
+        model=SpellerModel(config.RNNsearch(width=4, embedding=4, dropout=0.0), stack=2, dropout=0.2),
+        train=TRAIN,
+        search=Search(beam=1, max_length=4),
+        evaluate=RecognitionEvaluate(drawn=0),
     ),
 }
 
@@ -170,7 +171,7 @@ def test_every_task_is_here():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_test_split_that_is_to_be_left_alone_is_not_predicted_after_training(name, tmp_path, monkeypatch):
-    """Neither scored nor drawn: dev takes its place."""
+    """Test is neither scored nor drawn: dev takes its place."""
     wanted = EXPERIMENTS[name]
     for test in (True, False):
         task = config.replace(wanted, evaluate=config.replace(wanted.evaluate, test=test)).task()
@@ -227,8 +228,8 @@ def with_unseen(name, split):
 
 UNSEEN = {
     "classification": "{split} example 1: label 'unseen' does not occur in the training data: use a, b",
-    "tagging": "tags of {split} that training never sees, so that they count as wrong: unseen\n"
-    "intents of {split} that training never sees, so that they count as wrong: never",
+    "tagging": "tags of {split} that are not in train count as wrong: unseen\n"
+    "intents of {split} that are not in train count as wrong: never",
     "recognition": "{split} 0: the label 'unseen' is not in the alphabet, 0 1 2 3: correct it",
     "transcription": "{split} 0: the label 'unseen' is not in the alphabet, 0 1 2 3: correct it",
 }
@@ -243,9 +244,9 @@ class Training(Exception):
 @pytest.mark.parametrize("split", ["dev", "test"])
 @pytest.mark.parametrize("name", UNSEEN)
 def test_a_symbol_that_only_dev_or_test_has_is_named_before_training(name, split, tmp_path, monkeypatch, capsys):
-    """In the same words for both."""
+    """The message is the same for both."""
     assert UNSEEN.keys() == EXPERIMENTS.keys() - OPEN
-    monkeypatch.setattr(run, "fit", lambda *arguments, **options: (_ for _ in ()).throw(Training))
+    monkeypatch.setattr(loop, "fit", lambda *arguments, **options: (_ for _ in ()).throw(Training))
     with pytest.raises((Training, UserError)) as caught:
         run.train(with_unseen(name, split), tmp_path)
     said = f"{caught.value}\n{capsys.readouterr().out}"
@@ -264,7 +265,7 @@ def one_device(monkeypatch):
 
 @pytest.fixture(scope="module")
 def straight(request, tmp_path_factory):
-    """An undisturbed run of a task on one device: (folder, result). Made once, and shared by several laws."""
+    """An undisturbed run of a task on one device: (folder, result). Several laws share it."""
     made = {}
 
     def of(name):
@@ -278,7 +279,7 @@ def straight(request, tmp_path_factory):
 
 @quick_for_one
 def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
-    """In the middle of an epoch, dropout on."""
+    """The restart is in the middle of an epoch, with dropout."""
     experiment = changed(EXPERIMENTS[name], schedule="constant")
     run.train(changed(experiment, steps=4), tmp_path)
     restarted = params(run.train(experiment, tmp_path))
@@ -287,7 +288,7 @@ def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
 
 @zoo.each(EXPERIMENTS, quick=tuple(EXPERIMENTS))
 def test_a_shard_of_a_batch_has_the_rows_of_the_whole_batch(name):
-    """Bit for bit, random changes included, whichever rows a process loads beside them."""
+    """They are equal bit for bit, random changes included, whichever other rows a process loads."""
     task = task_of(EXPERIMENTS[name])
     data = task.read()
     columns = task.replace(assets=task.learn_assets(data)).columns(data)
@@ -330,7 +331,7 @@ import conftest, jax
 everything = jax.devices()
 jax.devices = lambda *_: everything[:1]
 from tasks.test_task_laws import EXPERIMENTS, changed
-from s2sjax import run
+from s2sjax import folder, run
 from s2sjax.training import checkpoints
 
 class Mortal(checkpoints.Checkpoints):
@@ -341,14 +342,14 @@ class Mortal(checkpoints.Checkpoints):
             import os, signal
             os.kill(os.getpid(), signal.SIGKILL)
 
-run.Checkpoints = Mortal
+folder.Checkpoints = Mortal
 run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
 """
 
 
 @every_task
 def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
-    """SIGKILL right after the checkpoint of step 4; the same command then ends as an undisturbed run."""
+    """After SIGKILL at the checkpoint of step 4, the same command ends as an undisturbed run."""
     program = KILLED.format(tests=str(Path(__file__).parents[1]), name=name, folder=str(tmp_path))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(s2sjax.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

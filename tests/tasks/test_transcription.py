@@ -1,4 +1,4 @@
-"""Frames to labels by an attention decoder: what is learned, columns, and mistakes of a user."""
+"""Frames to labels by an attention decoder: learning, columns, and user errors."""
 
 import jax
 import numpy as np
@@ -11,22 +11,22 @@ from s2sjax.data.written import Patterns
 from s2sjax.errors import UserError
 from s2sjax.evaluate import time_figure
 from s2sjax.tasks import Transcription
-from s2sjax.tasks.recognition import Augment, LabelEvaluate, LabelledSignals
+from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate
 from s2sjax.tasks.transcription import SpellerModel
 
 SMALL = Transcription(
     "small",
-    LabelledSignals(
+    data=LabelledSignals(
         Patterns(Strings(train=300, dev=10, test=40, longest=3), labels=3, width=4),
         Augment(noise=0.1),
         ngram=0,
         buckets=((20, 4),),
         tokens=768,
     ),
-    SpellerModel(RNNsearch(width=16, embedding=8, dropout=0.0), stack=2),
-    Train(steps=200, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=200, log_every=50),
-    Search(beam=2, max_length=6),
-    LabelEvaluate(drawn=2),
+    model=SpellerModel(RNNsearch(width=16, embedding=8, dropout=0.0), stack=2),
+    train=Train(steps=200, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=200, log_every=50),
+    search=Search(beam=2, max_length=6),
+    evaluate=RecognitionEvaluate(drawn=2),
 )
 
 
@@ -62,9 +62,9 @@ def test_columns_are_frames_and_labels_with_their_end():
 
 
 def test_what_cannot_work_is_refused():
-    assert "set data.ngram 0" in message(lambda: Transcription("x", LabelledSignals()))
+    assert "set data.ngram 0" in message(lambda: Transcription("x", data=LabelledSignals()))
     short = Transformer(width=8, heads=2, positions="learned", max_length=8)
-    assert "places that are read, 10" in message(lambda: config.replace(SMALL, model=SpellerModel(short, stack=2)))
+    assert "positions that are read, 10" in message(lambda: config.replace(SMALL, model=SpellerModel(short, stack=2)))
     limited = config.replace(SMALL, model=SpellerModel(config.replace(short, max_length=10), stack=2)).task()
     line = " ".join(["0"] * 4 * 21)
     assert "line 1 has 21 frames, the model reads at most 20" in message(lambda: limited.example_of(line, "line 1"))
@@ -74,7 +74,7 @@ def test_what_cannot_work_is_refused():
         alphabet = ("a b",)
 
     task = config.replace(SMALL, data=config.replace(SMALL.data, corpus=Blank())).task()
-    assert "a label has no blanks" in message(lambda: task.learn_assets([Signal(np.zeros((1, 4)), (), "x")]))
+    assert "which contains blanks" in message(lambda: task.learn_assets([Signal(np.zeros((1, 4)), (), "x")]))
 
 
 def test_the_figure_of_time_has_frames_and_weights_of_each_label(monkeypatch):

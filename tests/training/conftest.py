@@ -1,4 +1,4 @@
-"""Checkpoints to be damaged."""
+"""Checkpoints for tests to damage."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """Checkpoints of steps 10 and 20, both with scores, that of 20 the better one."""
+    """Checkpoints of steps 10 and 20 with scores; 20 has the better one."""
     from lives import KEEP, state_at  # imports Orbax, which is slow
 
     from s2sjax.training.checkpoints import Checkpoints

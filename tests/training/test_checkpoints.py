@@ -1,4 +1,4 @@
-"""Whatever happens to the files, what comes back is what was saved: of this step, or of an older one, told so."""
+"""Restoring returns exactly what was saved, of this step or, with a message, of an older one, whatever the damage."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.training import mesh, reading
+from s2sjax.training.checkpoint_store import CheckpointStore
 from s2sjax.training.checkpoints import Checkpoints
 from s2sjax.training.fingerprints import fingerprint, fingerprint_on_host
 from s2sjax.training.loop import Best, _restore_or_init
@@ -22,7 +23,7 @@ from s2sjax.training.state import TrainState, create
 
 
 def state_at(step, shape=(16, 4), ema=False, optimizer=None) -> TrainState:
-    """A state whose every number tells its step."""
+    """A state whose numbers depend on its step."""
     values = jnp.arange(shape[0] * shape[1], dtype=jnp.float32).reshape(shape) + 1000 * step
     made = create({"net": {"kernel": values}}, optimizer or optax.sgd(0.1), ema)
     return made._replace(step=jnp.int32(step), ema=None if made.ema is None else {"net": {"kernel": values + 0.5}})
@@ -35,7 +36,7 @@ def assert_same(one, other):
 
 @pytest.fixture
 def open_folder(tmp_path):
-    """Opens the checkpoints of one folder, again and again, and closes them all."""
+    """Opens the checkpoints of one folder any number of times, and closes them all."""
     opened = []
 
     def open_again(**options):
@@ -47,7 +48,7 @@ def open_folder(tmp_path):
         checkpoints.close()
 
 
-# ------------------------------------------------------------------------------ the good days
+# ------------------------------------------------------------------------------ without damage
 
 
 @pytest.mark.parametrize("ema", [False, True])
@@ -75,12 +76,12 @@ def test_a_carry_comes_back_and_is_kept_only_where_there_is_one(open_folder, tmp
     template = state_at(0)._replace(carry=jax.tree.map(jnp.zeros_like, carry))
     assert_same(open_folder().restore(template, 7)[0], saved)
     assert_same(open_folder().restore(state_at(0), 8)[0], state_at(8))
-    names = [path for path in checkpoints._header(8)["leaves"] if "carry" in path]
-    assert not names and any("rest/carry" in path for path in checkpoints._header(7)["leaves"])
+    names = [path for path in checkpoints.header(8)["leaves"] if "carry" in path]
+    assert not names and any("rest/carry" in path for path in checkpoints.header(7)["leaves"])
 
 
 def test_a_donated_state_is_saved_as_it_was(open_folder):
-    """The step after a save overwrites the arrays that are still being written behind it."""
+    """The step after a save overwrites the arrays while they are still being written in the background."""
     advance = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 - 1, s), donate_argnums=0)
     checkpoints = open_folder(keep=9)
     for step in (1, 2, 3):
@@ -190,12 +191,10 @@ def test_parameters_are_read_without_orbax_and_by_orbax_alike(open_folder, monke
         assert_same(params, plain)
         return params
 
-    by_orbax = Checkpoints._restore_arrays, Checkpoints._restore_notes
-    for name in ("_restore_arrays", "_restore_notes", "_open"):
-        monkeypatch.setattr(Checkpoints, name, None)
-    quick = restored()
-    monkeypatch.setattr(Checkpoints, "_restore_arrays", by_orbax[0])
-    monkeypatch.setattr(Checkpoints, "_restore_notes", by_orbax[1])
+    with monkeypatch.context() as patch:
+        for name in ("_restore_arrays", "_restore_notes", "_open"):
+            patch.setattr(CheckpointStore, name, None)
+        quick = restored()
     for name in ("read_json", "read_arrays"):
         monkeypatch.setattr(reading, name, lambda *_: None)
     assert_same(restored(), quick)
@@ -225,7 +224,7 @@ def test_decoding_without_a_checkpoint_says_train_first(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-# ------------------------------------------------------------------------------- the bad days
+# --------------------------------------------------------------------------------- with damage
 
 
 def flip(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is proved damaged is set aside and told; whatever else goes wrong while reading is told as what it is."""
+"""Checkpoints that are proved damaged are set aside and reported; other errors in reading are reported as they are."""
 
 import errno
 import logging
@@ -17,13 +17,14 @@ from lives import KEEP, state_at
 
 from s2sjax.errors import UserError
 from s2sjax.training import reading
+from s2sjax.training.checkpoint_store import CheckpointStore
 from s2sjax.training.checkpoints import Checkpoints
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 
 
 def largest(item):
-    """The file that holds most of an item's numbers."""
+    """The largest data file of an item."""
     return max((path for path in item.rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
@@ -78,7 +79,7 @@ def test_what_others_left_in_the_folder_is_neither_taken_nor_touched(folder):
 
 
 def test_a_state_saved_twice_is_never_absent_in_between(folder):
-    """A score that comes later goes to notes.json: no file of Orbax changes, and the state is never deleted."""
+    """A later score is written to notes.json: no file of Orbax changes, and the state is never deleted."""
     files = {path: path.stat().st_mtime_ns for path in (folder / "20").rglob("*")}
     checkpoints = Checkpoints(folder, KEEP, "max")
     state, _ = checkpoints.restore(state_at(0))
@@ -140,13 +141,13 @@ def fail_in(reader, error, patch):
     def fail(*_, **__):
         raise error
 
-    patch.setattr(Checkpoints, READERS[reader], fail)
+    patch.setattr(CheckpointStore, READERS[reader], fail)
     if reader == "notes":
-        patch.setattr(reading, "read_json", lambda item: None)  # then they are left to Orbax
+        patch.setattr(reading, "read_json", lambda item: None)  # then Orbax reads them
 
 
 def assert_nothing_is_called_damaged(folder, capsys):
-    """And when the trouble is over, all is as before."""
+    """Without the error, everything works as before."""
     checkpoints = Checkpoints(folder, KEEP)
     assert checkpoints.restore(state_at(0))[1] == 20
     checkpoints.save(state_at(21), 21)
@@ -179,7 +180,7 @@ def test_an_error_of_the_code_is_not_damage_and_is_raised_as_it_is(folder, monke
 
 
 def test_a_checkpoint_that_disappears_is_not_damaged(folder):
-    """Deleted by the training that goes on while this process decodes, or its disk is gone."""
+    """Training may delete it while this process decodes, or its disk may be unmounted."""
     checkpoints = Checkpoints(folder, KEEP, read_only=True)
     shutil.rmtree(folder / "20")
     with pytest.raises(UserError, match=f"cannot read {folder / '20'} .*: fix it, and run the same command again"):
@@ -189,7 +190,7 @@ def test_a_checkpoint_that_disappears_is_not_damaged(folder):
 @pytest.mark.parametrize("file", ["rest/_METADATA", "params/_METADATA", "rest/array_metadatas/process_0"])
 @pytest.mark.parametrize("key", zoo.first(1, ["param_name", "write_shape", "key_type", "net", "optimizer"]))
 def test_metadata_with_another_key_or_name_is_damage(folder, capsys, file, key):
-    """It can be parsed, but Orbax fails on it with whatever error, or not at all."""
+    """The metadata can be parsed, but Orbax may fail on it with any error, or not at all."""
     path = folder / "20" / file
     whole = path.read_text()
     path.write_text(whole.replace(f'"{key}"', f'"{key}x"', 1))
@@ -202,7 +203,7 @@ def test_metadata_with_another_key_or_name_is_damage(folder, capsys, file, key):
 
 
 def test_processes_agree_on_the_step_they_fall_back_to(folder, monkeypatch, capsys):
-    """The other process of two finds the shard of step 20 that only it reads torn: this one falls back with it."""
+    """The other process finds a truncated shard of step 20, which only it reads: both fall back."""
     gather = lambda what, text: [text, "Da shard is torn" if what == "read the checkpoint of step 20" else ""]
     monkeypatch.setattr("s2sjax.training.hosts.all_gather_text", gather)
     checkpoints = Checkpoints(folder, KEEP)
@@ -226,7 +227,7 @@ def test_an_error_of_another_process_ends_this_one_too_and_is_not_damage(folder,
 
 
 def test_an_older_damaged_checkpoint_is_set_aside_too(folder):
-    """Nobody restores it, and yet the next saves do not delete it."""
+    """It is never restored, but the next saves do not delete it."""
     os.truncate(folder / "10" / "notes" / "metadata", 100)
     checkpoints = Checkpoints(folder, KEEP, "max")
     assert checkpoints.restore(state_at(0))[1] == 20
@@ -237,7 +238,7 @@ def test_an_older_damaged_checkpoint_is_set_aside_too(folder):
 
 
 def test_nobody_elses_logging_is_changed(folder):
-    """Orbax's log, asyncio's log, warnings and hooks are as before, whether the checkpoints are good or damaged."""
+    """Logging of Orbax and asyncio, warnings and hooks are unchanged, also after a damaged checkpoint."""
 
     def settings():
         asyncio_filters = list(logging.getLogger("asyncio").filters)

@@ -1,4 +1,4 @@
-"""Killed a hundred times, out of space, without rights, damaged: nothing is lost but the last moments, all is told."""
+"""Kills, full disks and missing permissions: only the work since the last save is lost, and errors are reported."""
 
 import multiprocessing
 import os
@@ -30,7 +30,7 @@ FORKING = multiprocessing.get_context("forkserver")
 
 @pytest.fixture(autouse=True, scope="module")
 def fork_server():
-    """It is started with this process's path, for it does not find what it cannot import worth telling."""
+    """Starts the fork server with this process's path, because it silently ignores modules it cannot import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         FORKING.set_forkserver_preload(["pytest", "lives"])
@@ -38,7 +38,7 @@ def fork_server():
 
 
 class Child:
-    """A process that runs one function of tests/lives.py; `hear` is what it says."""
+    """A process that runs one function of tests/lives.py; `hear` receives its messages."""
 
     def __init__(self, function, cache, *arguments):
         self.ear, mouth = FORKING.Pipe(duplex=False)
@@ -47,14 +47,14 @@ class Child:
         mouth.close()
 
     def hear(self, seconds):
-        """What it says within so many seconds, or None."""
+        """The next message within so many seconds, or None."""
         try:
             return self.ear.recv() if self.ear.poll(seconds) else None
         except EOFError:
             return None
 
     def listen(self, seconds, until=None):
-        """All that it says within so many seconds, or up to one event."""
+        """All messages within so many seconds, or up to the event `until`."""
         said, end = [], time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and (one := self.hear(left)) is not None:
             said.append(one)
@@ -64,7 +64,7 @@ class Child:
         return said
 
     def kill(self):
-        """Ends it without warning; all that it said and nobody has heard."""
+        """Kills the process. Returns the messages that were not received yet."""
         self.process.kill()
         rest = []
         while (said := self.hear(10)) is not None:
@@ -77,7 +77,7 @@ class Child:
 
 
 def at_random(rng):
-    """Hears a child out until a random moment: in its start, somewhen after it, or within one of its first saves."""
+    """Listens until a random moment: during the start, at any time after it, or within one of the first saves."""
 
     def listen(child, folder):
         moment = rng.choice(["start", "any", "save", "save"])
@@ -93,7 +93,7 @@ def at_random(rng):
 
 
 def within_save(number, delay=0.0):
-    """Until a save is being written, the first or a later one; on a quick disk, until it has been."""
+    """Listens until save `number` is being written or, on a fast disk, is complete."""
 
     def listen(child, folder):
         said = [one for _ in range(number) for one in child.listen(WAIT, "saving")]
@@ -108,15 +108,15 @@ def within_save(number, delay=0.0):
 
 
 def after(event, number=1):
-    """Until it has said so, the first time or a later one."""
+    """Listens until an event has occurred `number` times."""
     return lambda child, folder: [one for _ in range(number) for one in child.listen(WAIT, event)]
 
 
 def lead_lives(folder, ends):
-    """How many deaths fell within a save.
+    """Runs and kills a process per end. Returns the number of kills within a save.
 
-    Each life must restore, bit for bit, what is not older than one save interval before the last save that was sent
-    off: `whole`, since a save begins when the one before it has ended; nor newer than the last that was begun.
+    Each process must restore, bit for bit, a state that is at most one save interval older than the last save that
+    returned (`whole`, because a save starts when the one before is complete), and not newer than the last one begun.
     """
     cache = folder.with_name("cache")
     whole = begun = within = 0
@@ -164,31 +164,30 @@ def test_a_hundred_lives_that_end_at_random(tmp_path):
 
 
 class Killed(BaseException):
-    """What ends a process that cannot be killed, since it runs the test."""
+    """Stands for a kill of this process, which runs the test."""
 
 
 def replaced_until(folder, end):
-    """Replaces the checkpoint of step 20, and dies before or after the call number `end` that changes the folder."""
+    """Replaces the checkpoint of step 20. Dies before or after a call that changes the folder, selected by `end`."""
     checkpoints, calls = Checkpoints(folder, KEEP), count()
+    manager = checkpoints._store._manager
 
     def mortal(function):
         def call(*arguments, **options):
-            if threading.current_thread() is not threading.main_thread():  # Orbax, which has laws of its own
+            if threading.current_thread() is not threading.main_thread():  # a thread of Orbax
                 return function(*arguments, **options)
             if next(calls) == end:
                 raise Killed
             result = function(*arguments, **options)
             if next(calls) == end:
-                checkpoints._manager.wait_until_finished()
+                manager.wait_until_finished()
                 raise Killed
             return result
 
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for where, name in (
-            (os, "rename"), (shutil, "rmtree"), (checkpoints._manager, "save"), (checkpoints._manager, "delete"),
-        ):  # fmt: skip
+        for where, name in ((os, "rename"), (shutil, "rmtree"), (manager, "save"), (manager, "delete")):
             patch.setattr(where, name, mortal(getattr(where, name)))
         try:
             checkpoints.save(state_at(21)._replace(step=jnp.int32(20)), 20)
@@ -196,12 +195,12 @@ def replaced_until(folder, end):
         except Killed:
             return True
         finally:
-            checkpoints._manager.close()
+            manager.close()
     return False
 
 
 def state_of_20(folder, **options):
-    """Which state the checkpoint of step 20 holds."""
+    """The number of the state that the checkpoint of step 20 holds."""
     restored, step = Checkpoints(folder, KEEP, **options).restore(state_at(0))
     assert step == 20
     (which,) = np.unique(np.asarray(restored.params["net"] - state_at(0).params["net"]))
@@ -239,7 +238,7 @@ def test_also_in_processes_that_are_killed(folder, tmp_path):
 
 
 def test_a_save_that_fails_behind_stops_the_run_at_the_next_step(tmp_path):
-    """The save of step 200 fails while batch 200 is made: the run must not go on to the save of step 300."""
+    """The save of step 200 fails while batch 200 is made: the run must stop before the save of step 300."""
     child = Child(lives.run_out_of_space, tmp_path / "cache", tmp_path / "run")
     error, batch, steps = child.hear(WAIT)
     assert error == (
@@ -251,14 +250,14 @@ def test_a_save_that_fails_behind_stops_the_run_at_the_next_step(tmp_path):
 
 @pytest.fixture
 def public():
-    """A folder that others may enter; pytest's own are closed to them."""
+    """A folder that other users may enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
 
 
 def test_a_folder_of_another_user_is_told_before_the_first_step_and_can_be_decoded(public, saved, tmp_path):
-    """Closed for writing; open, but with a checkpoint, or with what a killed save left, that cannot be deleted."""
+    """The folder is read-only, or it has a checkpoint or the rest of a killed save that cannot be deleted."""
     folders = [public / name for name in ("closed", "checkpoint", "debris")]
     for folder in folders:
         shutil.copytree(saved, folder)

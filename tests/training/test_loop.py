@@ -1,4 +1,4 @@
-"""A toy that learns y = x . w with dropout, through the whole loop: interrupted, resumed, stopped, broken."""
+"""The whole loop, interrupted, resumed, stopped and failing, on a toy model that learns y = x . w with dropout."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def loss(params, batch, key, step):
 
 
 class Lab:
-    """One run folder; `fit` is what a command does: build everything anew, then train."""
+    """One run folder; `fit` does what a command does: builds everything anew, then trains."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -57,7 +57,8 @@ class Lab:
         log = progress.Log(self.folder, train.steps, train.log_every, tensorboard=False)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", train.keep, best) if saving else None
         try:
-            return loop.fit(template, init, step, batches, train, self.checkpoints, evaluate, log, **options)
+            options |= dict(checkpoints=self.checkpoints, evaluate=evaluate, log=log)
+            return loop.fit(step, batches, template=template, init=init, train=train, **options)
         finally:
             if saving:
                 self.checkpoints.close()
@@ -68,7 +69,7 @@ class Lab:
 
 @pytest.fixture(autouse=True, scope="module")
 def each_program_is_compiled_once():
-    """Many fits of one toy: let even what compiles quickly come from the cache."""
+    """Caches even programs that compile quickly, because many tests train the same model."""
     option = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, option)
     jax.config.update(option, 0.0)
@@ -90,20 +91,25 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def preempted_at(last, number=signal.SIGTERM):
-    """Batches that bring a signal after `last` steps."""
+def acting_at(last, action):
+    """Batches that call `action` after `last` steps."""
 
-    def preempted(start):
+    def acting(start):
         for step, batch in batches(start):
             if step == last:
-                os.kill(os.getpid(), number)
+                action()
             yield step, batch
 
-    return preempted
+    return acting
+
+
+def preempted_at(last, number=signal.SIGTERM):
+    """Batches that send a signal after `last` steps."""
+    return acting_at(last, lambda: os.kill(os.getpid(), number))
 
 
 def scores(*values):
-    """An evaluation that finds these errors, one after the other, or is ended by a signal."""
+    """An evaluation that returns these errors one after the other, or is interrupted by a signal."""
     remaining = list(values)
 
     def evaluate(state, step):
@@ -131,26 +137,23 @@ def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
 
 
 def dying_at(last):
-    """Batches that end the run after `last` steps as a kill does: nothing is saved, and the log may be ahead."""
+    """Batches that end the run after `last` steps like a kill: nothing is saved, and the log may be ahead."""
 
-    def dying(start):
-        for step, batch in batches(start):
-            if step == last:
-                raise ConnectionError("the data went away")
-            yield step, batch
+    def die():
+        raise ConnectionError("the data went away")
 
-    return dying
+    return acting_at(last, die)
 
 
 def logged(lab):
-    """metrics.jsonl without what a clock or the memory of the device tells."""
+    """metrics.jsonl without times and device memory."""
     clocked = ("seconds", "tokens_per_second", "device_memory_bytes")
     return [{k: v for k, v in line.items() if not k.endswith(clocked)} for line in lab.lines()]
 
 
 @pytest.mark.parametrize("end", zoo.first(1, ["kill", "SIGTERM", "more steps"]))
 def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(lab, other, end):
-    """Means are over 3 steps each: the runs end within the second three, and the third."""
+    """Each mean is over 3 steps; the runs end within the second and the third mean."""
     train = config.replace(TRAIN, steps=10, schedule_steps=10, log_every=3, save_every=2, evaluate_every=4)
     error = lambda state, step: loop.Scores("error", 1 / step, higher_is_better=False)
     lab.fit(train, evaluate=error)
@@ -173,7 +176,7 @@ def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(lab, other, end):
 
 
 def test_an_evaluation_that_is_made_again_is_logged_once(lab, monkeypatch):
-    """The run is killed between the line of the evaluation of step 4 and the save of its score."""
+    """The run is killed after the evaluation of step 4 is logged and before its score is saved."""
     train = config.replace(TRAIN, steps=4, evaluate_every=4, save_every=100)
     assert lab.fit(train, evaluate=scores(signal.SIGTERM)).status == "interrupted"
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
@@ -184,7 +187,7 @@ def test_an_evaluation_that_is_made_again_is_logged_once(lab, monkeypatch):
 
 
 def test_a_resumed_run_does_not_build_the_initial_state(lab):
-    """Restore comes before initialise: there is never more than one state in memory."""
+    """There is never more than one state in memory."""
     lab.fit(config.replace(TRAIN, steps=4))
     assert lab.inits == 1
     resumed = lab.fit(config.replace(TRAIN, steps=6))
@@ -192,7 +195,7 @@ def test_a_resumed_run_does_not_build_the_initial_state(lab):
 
 
 def test_lines_of_steps_that_are_run_again_are_cut(lab):
-    """The run dies at step 7; its newest checkpoint is that of step 4: steps 5 and 6 are made, and told, once more."""
+    """The run dies at step 7 with a checkpoint of step 4: steps 5 and 6 run again and are logged again."""
     with pytest.raises(ConnectionError):
         lab.fit(batches=dying_at(7))
     before = lab.lines()
@@ -215,7 +218,7 @@ def test_a_finished_run_returns_at_once_with_its_state(lab, capsys):
 
 
 def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys):
-    """Step t is sent off before the numbers of t - 1 are read, except where an evaluation or a save needs it."""
+    """Step t is dispatched before the metrics of t - 1 are read, except before an evaluation or a save."""
     events = []
 
     def told(start):
@@ -266,7 +269,8 @@ def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_don
         init = lambda: mesh.init_sharded(create, where, min_size=1)
         step = state.make_train_step(loss, optimizer, train, seed=7)
         checkpoints = Checkpoints(lab.folder)
-        result = loop.fit(template, init, step, batches, train, checkpoints, mesh=where, shapes=[make_batch(0)])
+        options = dict(template=template, init=init, train=train, mesh=where, shapes=[make_batch(0)])
+        result = loop.fit(step, batches, checkpoints=checkpoints, **options)
         checkpoints.close()
         return result.state
 
@@ -295,7 +299,7 @@ def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
 
 
 def test_an_evaluation_made_up_for_is_not_made_twice_though_it_was_no_better(lab):
-    """The SIGTERM put the evaluation of step 4 off; the next run made it and was killed before its next save."""
+    """A SIGTERM postponed the evaluation of step 4; the next run made it and was killed before its next save."""
     train = config.replace(TRAIN, steps=8, evaluate_every=2, save_every=100)
     assert lab.fit(train, evaluate=scores(1.0, signal.SIGTERM)).status == "interrupted"
     with pytest.raises(ConnectionError):
@@ -315,7 +319,7 @@ def test_better_means_strictly_better_and_never_nan(higher):
 
 
 def poisoned(*bad):
-    """Batches, of which those of some steps have no finite loss."""
+    """Batches whose loss is not finite at the steps `bad`."""
 
     def poisoned_batches(start):
         for step, batch in batches(start):
@@ -339,7 +343,7 @@ def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys)
 
 
 def test_no_host_ends_the_pod_before_the_skipped_step_is_written(lab, monkeypatch):
-    """The first host to exit ends the others."""
+    """The first host that exits ends the others."""
     written = []
     monkeypatch.setattr(loop.hosts, "wait_for_all", lambda what: written.extend(lab.lines("nonfinite.jsonl")))
     with pytest.raises(UserError, match="1 non-finite steps in a row"):
@@ -348,7 +352,7 @@ def test_no_host_ends_the_pod_before_the_skipped_step_is_written(lab, monkeypatc
 
 
 def test_skipped_steps_are_kept_with_their_examples_once_each(lab):
-    """Steps 6 and 7 are skipped, the run ends at step 8, and goes on from the checkpoint of step 4."""
+    """Steps 6 and 7 are skipped; the run ends at step 8 and resumes from the checkpoint of step 4."""
     train = config.replace(TRAIN, max_skipped=3)
     with pytest.raises(UserError, match="3 non-finite steps in a row"):
         lab.fit(train, batches=poisoned(1, 5, 6, 7))
@@ -367,19 +371,20 @@ def test_without_a_folder_the_examples_are_in_the_message_and_padding_is_not_amo
     train = config.replace(TRAIN, max_skipped=1)
     optimizer = schedules.optimizer(train)
     init = lambda: state.create({"w": jnp.zeros(4)}, optimizer)
+    step = state.make_train_step(loss, optimizer, train, seed=7)
     with pytest.raises(UserError, match=r"the last one step 1: check examples 0, 1, 2, or lower"):
-        loop.fit(jax.eval_shape(init), init, state.make_train_step(loss, optimizer, train, seed=7), few, train)
+        loop.fit(step, few, template=jax.eval_shape(init), init=init, train=train)
 
 
 def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
-    """Each process has its own rows; here the other one's are those of this one, a hundred higher."""
+    """Each process has its own rows; here those of the other process are a hundred higher."""
     gather = lambda own, tiled: np.concatenate([own, np.where(own < 0, own, own + 100)])
     monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
     monkeypatch.setattr("jax.process_count", lambda: 2)
     metrics = {"loss": (np.float32("inf"), np.float32(8)), "grad_norm": np.float32(2), "skipped": np.int32(1)}
     log = progress.Log(lab.folder, 10, 1, tensorboard=False)
     log.start(0)
-    loop._flush((3, {"example": np.array([4, 5, -1])}, metrics), TRAIN, log)
+    loop._log_step(3, {"example": np.array([4, 5, -1])}, metrics, train=TRAIN, log=log)
     log.close()
     (line,) = lab.lines("nonfinite.jsonl")
     assert line == {"step": 3, "loss": "inf", "grad_norm": 2.0, "examples": [4, 5, 104, 105]}
@@ -389,19 +394,16 @@ def test_signals_are_as_before_after_the_loop_and_a_second_one_is_not_caught(lab
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
-    def preempted(start):
-        for step, batch in batches(start):
-            if step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-                seen.append(signal.getsignal(signal.SIGTERM))
-            yield step, batch
+    def preempt():
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(signal.getsignal(signal.SIGTERM))
 
-    assert lab.fit(batches=preempted).status == "interrupted"
+    assert lab.fit(batches=acting_at(2, preempt)).status == "interrupted"
     assert seen == [signal.SIG_DFL] and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_sigterm_cuts_an_evaluation_short_and_saves(lab):
-    """An evaluation may take minutes; whoever sends a SIGTERM waits seconds."""
+    """An evaluation may take minutes, but the sender of a SIGTERM waits only seconds."""
     train = config.replace(TRAIN, steps=8, evaluate_every=4, save_every=100)
 
     cut = lab.fit(train, evaluate=scores(signal.SIGTERM))
@@ -423,7 +425,7 @@ def test_a_sigterm_cuts_compiling_short(lab, monkeypatch):
 
 @pytest.fixture
 def keyboard():
-    """As in a terminal or a notebook: jobs in the background have SIGINT ignored."""
+    """Handles SIGINT as in a terminal or a notebook; background jobs ignore it."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "as before the loop"
@@ -445,16 +447,13 @@ def test_a_ctrl_c_saves_and_the_next_run_goes_on_bit_for_bit(lab, other, keyboar
 
 
 def test_a_second_ctrl_c_ends_at_once(lab, keyboard):
-    def impatient(start):
-        for step, batch in batches(start):
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-                raise AssertionError("it went on")
-            yield step, batch
+    def press_twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("it went on")
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        lab.fit(batches=impatient)
+        lab.fit(batches=acting_at(5, press_twice))
     assert type(caught.value) is KeyboardInterrupt and lab.checkpoints.steps() == [4]
 
 
@@ -477,7 +476,7 @@ def test_a_ctrl_c_before_the_first_step_promises_nothing(lab, keyboard, monkeypa
 
 
 def test_a_ctrl_c_in_a_pod_stops_all_processes_at_one_step(lab, keyboard, monkeypatch):
-    """It becomes a SIGTERM, of which JAX tells all processes: here, to stop two steps later."""
+    """Ctrl-C becomes a SIGTERM, which JAX passes to all processes: here, to stop two steps later."""
     told = []
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", lambda step: step == 7)

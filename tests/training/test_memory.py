@@ -1,4 +1,4 @@
-"""What lives where, counted by hand: two matrices of 4 kB, a bias, Adam's two moments of each, an average."""
+"""Device memory, counted by hand: two matrices of 4 kB, a bias, Adam's two moments of each, an average."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ TRAIN = config.Train(steps=1, evaluate_every=0, ema=0.9)
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/kernel", ("tensor", None)))
 ROWS, WIDTH, HIDDEN = 16, 16, 64
 KERNEL, BIAS, ROW = 4 * WIDTH * HIDDEN, 4 * HIDDEN, 4 * WIDTH  # bytes
-COUNTERS = 4 * 5  # of the state: step, skipped, skipped in all; of Adam and of the schedule: updates
+COUNTERS = 4 * 5  # step, skipped, skipped_total; the update counts of Adam and of the schedule
 
 
 def init():
@@ -65,7 +65,8 @@ def test_it_is_told_once_before_the_first_step(capsys):
     template = mesh.abstract_state(init, where, min_size=1)
     start = lambda: mesh.init_sharded(init, where, min_size=1)
     log = progress.Log(None, 1, 1)
-    loop.fit(template, start, TRAIN_STEP, batches, TRAIN, log=log, mesh=where, shapes=[next(batches(0))[1]])
+    options = dict(template=template, init=start, train=TRAIN, log=log, mesh=where)
+    loop.fit(TRAIN_STEP, batches, shapes=[next(batches(0))[1]], **options)
     compiled, named, held, step = capsys.readouterr().out.splitlines()
     assert compiled.startswith("compiled") and step.startswith("step 1/1")
     assert named == "mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host"

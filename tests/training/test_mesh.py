@@ -1,4 +1,4 @@
-"""One device equals eight: the same toy Transformer block's worth of matrices, split in every way."""
+"""One device equals eight: the matrices of a toy Transformer block, split in every way."""
 
 import functools
 import itertools
@@ -149,14 +149,14 @@ def test_tpus_of_several_slices_are_refused_and_gpus_of_several_hosts_are_not():
 
 
 class NumberedRows:
-    """Columns whose batches tell which rows they have."""
+    """Columns whose batches contain the numbers of their rows."""
 
     def batch(self, rows, bucket, epoch=0):
         return {"example": rows, "wide": np.stack([rows * 10 + place for place in range(bucket[0])], 1)}
 
 
 def factorisations(count):
-    """Every data x fsdp x tensor with this many devices."""
+    """Every mesh shape data x fsdp x tensor with this many devices."""
     sizes = [n for n in range(1, count + 1) if count % n == 0]
     return [shape for shape in itertools.product(sizes, repeat=3) if np.prod(shape) == count]
 
@@ -167,7 +167,7 @@ PODS = [(processes, devices) for processes in range(1, 5) for devices in range(1
 @pytest.mark.parametrize("processes, devices", PODS, ids=[f"{p}x{d}" for p, d in PODS])
 @pytest.mark.parametrize("order", ["by process", "in turns", "shuffled"])
 def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processes, devices, order, monkeypatch):
-    """The batches of all processes are the same global array, for every mesh: processes may share rows."""
+    """The batches of all processes form one global array, for every mesh; processes may share rows."""
     fakes = [
         FakeDevice(id=n, process_index=n // devices, platform="cpu", device_kind="fake", slice_index=0)
         for n in range(processes * devices)

@@ -51,7 +51,7 @@ def loss(params, batch, key, step):
 
 
 def batch(index: int) -> dict:
-    """The second one has a loss that is not finite."""
+    """A batch; batch 1 has a loss that is not finite."""
     rng = np.random.default_rng(index)
     x = rng.normal(size=(16, 16)).astype(np.float32)
     weight = np.full(16, np.nan, np.float32) if index == 1 else np.arange(16, dtype=np.float32)
@@ -96,7 +96,7 @@ EIGHT = [
 
 @pytest.mark.parametrize("name, which", zoo.first(0, EIGHT))
 def test_one_device_equals_eight_also_after_a_restart(name, which, tmp_path):
-    """Two micro-batches, saved and restored after two steps, against one device, one batch and no restart."""
+    """Compares two micro-batches and a restart after two steps with one device, one batch and no restart."""
     shape, rules = MESHES[which]
     where, train = mesh.make_mesh(shape), settings(name, micro_batches=2)
     half = trained(train, where, rules, steps=range(2))
@@ -147,7 +147,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
     for block in updates["encoder"]["stack"]["kernel"]:  # singular values near 1, each block by itself
         values = np.linalg.svd(block, compute_uv=False)
         assert values.min() > 0.3 and values.max() < 1.4
-    sizes = np.abs(updates["source_embedding"]["table"])  # the first step of Adam has one size, whatever the gradient
+    sizes = np.abs(updates["source_embedding"]["table"])  # Adam's first step has the same size for any gradient
     np.testing.assert_allclose(sizes, sizes[0, 0], rtol=1e-4)
 
 
@@ -208,7 +208,7 @@ def test_adam_has_the_defaults_of_the_transformer_and_others_their_own():
             dict(optimizer="sgd", optimizer_args=("momentum=abc",)),
             "train.optimizer sgd with momentum=abc does not work",
         ),
-        (dict(optimizer="adam", weight_decay=0.1), "train.weight_decay is 0.1, and adam has none: set train.optimizer"),
+        (dict(optimizer="adam", weight_decay=0.1), "train.weight_decay is 0.1, but adam has none: set train.optimizer"),
         (dict(schedule="step"), "train.schedule is 'step': it must be one of cosine, linear, inverse_sqrt, constant"),
         (dict(schedule="optax.exponential_decay"), "requires init_value: add init_value=VALUE to train.schedule_args"),
         (dict(schedule_args=("decay=0.1",)), "train.schedule_args: cosine does not take decay: it takes no other arg"),
@@ -217,7 +217,7 @@ def test_adam_has_the_defaults_of_the_transformer_and_others_their_own():
         (dict(schedule="wsd", schedule_args=("decay=x",)), "train.schedule wsd with decay=x does not work ("),
         (
             dict(schedule="constant", final_fraction=0.1),
-            "train.final_fraction is 0.1, and the schedule constant has no",
+            "train.final_fraction is 0.1, but the schedule constant has no",
         ),
         (dict(schedule_steps=-1), "train.schedule_steps is -1: it must be at least 0"),
     ],

@@ -1,4 +1,4 @@
-"""A signal is noted wherever it arrives, and never escapes as an exception of ours."""
+"""A signal is recorded wherever it arrives, and never escapes as an internal exception."""
 
 import signal
 import sys
@@ -11,8 +11,9 @@ from s2sjax.training.preemption import Preemption
 
 
 def signalled_at(end: int, numbers: tuple[int, ...], watched: Preemption):
-    """watched.interruptible(work), with the signals arriving at instruction `end` of preemption.py, or of work:
-    (result, interrupted, whether the signals were sent).
+    """Calls watched.interruptible(work); the signals arrive at instruction `end` of preemption.py, or of work.
+
+    Returns (result, interrupted, whether the signals were sent).
     """
     instructions, sent = count(), []
 
@@ -45,11 +46,11 @@ def signalled_at(end: int, numbers: tuple[int, ...], watched: Preemption):
     "numbers", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGTERM, signal.SIGINT)], ids=["SIGTERM", "SIGINT", "both"]
 )
 def test_a_signal_at_any_instruction_of_an_interruptible_block_is_noted(numbers):
-    """Before the block, in it, between its end and the end of the call: the state can be saved after each of them."""
+    """Before the block, in it, or between its end and the end of the call: the state can then be saved."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = []
     try:
-        with Preemption() as watched:  # Python 3.12 tells no instruction of a function that it traces first
+        with Preemption() as watched:  # Python 3.12 reports no instructions the first time it traces a function
             signalled_at(-1, numbers, watched)
         for end in count():
             with Preemption() as watched:

@@ -1,4 +1,4 @@
-"""The compiled train steps: in the background, one line on each bucket, an error where its program is needed."""
+"""Train steps are compiled in the background, with one line per bucket; errors are raised where they are needed."""
 
 import threading
 
@@ -16,7 +16,7 @@ from s2sjax.training.loop import Programs
 from s2sjax.training.progress import Log
 from s2sjax.training.state import create, make_train_step
 
-WAIT = 60  # seconds; what takes so long has failed
+WAIT = 60  # seconds after which a test fails
 
 
 def step(state, batch):
@@ -44,7 +44,7 @@ class Hold:
 
 @pytest.fixture
 def held(monkeypatch):
-    """Compiling for batches of these widths waits for `go`. Two programs are compiled at once."""
+    """Makes compilation for batches of these widths wait for `go`. Two programs are compiled at once."""
     holds: dict[int, Hold] = {}
     plain = Programs._compile
 
@@ -89,7 +89,7 @@ def test_a_bucket_does_not_wait_for_another_one(state, log, held, capsys):
 
 
 def test_no_process_begins_before_all_have_compiled(state, log, monkeypatch):
-    """One may find its programs in the cache while another compiles for longer than a collective waits."""
+    """One process may find its programs in the cache while another compiles until a collective times out."""
     waited = []
     programs = Programs(step, state)
     monkeypatch.setattr(hosts, "is_multiprocess", lambda: True)
@@ -113,7 +113,7 @@ def test_buckets_are_compiled_in_the_order_of_use_and_what_is_not_begun_is_forgo
 
 
 def test_a_run_ends_without_waiting_for_a_compilation(held, capsys):
-    """As at a SIGTERM or when patience runs out: here after a mistake, before the other bucket was needed."""
+    """The run ends with an error before the other bucket is needed; a SIGTERM or lost patience are similar."""
     held[9] = Hold()
 
     def broken(start):
@@ -180,7 +180,7 @@ def loss(params, batch, key, step):
 
 
 def alternating(start):
-    """Batches of 3 and of 4, one after the other."""
+    """Batches of width 3 and 4 in turn."""
     for number in range(start, TRAIN.steps):
         rng = np.random.default_rng(number)
         yield number, {"source": rng.normal(size=(2, 3 + number % 2)).astype(np.float32)}
@@ -190,11 +190,11 @@ def fit(batches, shapes):
     optimizer = schedules.optimizer(TRAIN)
     init = lambda: create({"w": jnp.float32(0)}, optimizer)
     train_step = make_train_step(loss, optimizer, TRAIN, seed=7)
-    return loop.fit(jax.eval_shape(init), init, train_step, batches, TRAIN, shapes=shapes).state
+    return loop.fit(train_step, batches, template=jax.eval_shape(init), init=init, train=TRAIN, shapes=shapes).state
 
 
 def test_the_result_does_not_depend_on_when_a_program_is_ready(held):
-    """Compiled when it is needed, or ahead of time; the second one is ready after the first step."""
+    """Programs are compiled on demand, or ahead of time; the second one is ready after the first step."""
     plain = fit(alternating, ())
     held[4] = Hold()
 

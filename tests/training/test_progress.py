@@ -1,4 +1,4 @@
-"""What is written can be read back: a mean over tokens, not over batches; a step at most once."""
+"""The log: means are over tokens, not over batches; each step is written at most once."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from s2sjax.training.progress import Log, remove_after, remove_samples_after
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch):
-    """A log that a test does not close would print into the next test."""
+    """Stops the heartbeat of logs that a test does not close, which would print into the next test."""
     started: list[Log] = []
     start = Log.start
     monkeypatch.setattr(Log, "start", lambda self, *values: (started.append(self), start(self, *values))[1])
@@ -93,7 +93,7 @@ def test_tensorboard_events_and_scores(tmp_path, capsys):
     log = Log(tmp_path, steps=5, every=1)
     log.start(0)
     log.step(1, numbers(1.0, 2.0))
-    log.scores(1, "per", 12.5, False, {"exact": 70.0, "samples": ["a", "b"]})
+    log.scores(1, "per", 12.5, {"exact": 70.0, "samples": ["a", "b"]})
     log.close()
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert events.stat().st_size > 100
@@ -134,7 +134,7 @@ def test_another_process_neither_speaks_nor_writes(tmp_path, monkeypatch, capsys
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when a test says so."""
+    """A clock that only the test advances."""
     now = [100.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
@@ -146,7 +146,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def beats(monkeypatch):
-    """Heartbeats without their threads: `beat()` is called by the test."""
+    """Heartbeats without threads: the test calls `beat()`."""
     made: list[Heartbeat] = []
     monkeypatch.setattr(Heartbeat, "__enter__", lambda self: made.append(self) or self)
     monkeypatch.setattr(Heartbeat, "__exit__", lambda *_: None)
@@ -229,7 +229,7 @@ def test_work_outside_of_the_loop_is_told_too(clock, beats, capsys):
         beats[0].beat()
     told = ["evaluating test: 20 s so far", "evaluating test: 1,000 of 5,000, 3 min left"]
     assert capsys.readouterr().out.splitlines() == told
-    count(1, 2)  # nobody listens
+    count(1, 2)  # without effect outside of `counting`
 
 
 def test_on_a_terminal_the_bar_says_what_is_going_on(clock, beats, monkeypatch, capsys):
@@ -269,7 +269,7 @@ def test_another_process_has_no_heartbeat(monkeypatch, beats):
 
 def test_a_full_disk_is_told_with_the_file_and_what_was_written_stays(tmp_path, capsys):
     def fill(name):
-        """Every write to the file ends as on a full disk."""
+        """Makes every write to the file fail as on a full disk."""
         (tmp_path / name).unlink(missing_ok=True)
         (tmp_path / name).symlink_to("/dev/full")
 
@@ -309,7 +309,7 @@ def test_events_that_cannot_be_written_do_not_hide_what_ended_the_run(tmp_path, 
 
 
 def test_a_run_goes_on_when_its_events_cannot_be_written(tmp_path, monkeypatch):
-    """The thread of tensorboardX ends at the first error, and nobody empties its queue any more."""
+    """The thread of tensorboardX ends at the first error, and its queue is no longer emptied."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Nothing is compiled once a run is warm: each bucket met, one evaluation made, one checkpoint saved."""
+"""Nothing is compiled after warm-up: every bucket seen, one evaluation made, one checkpoint saved."""
 
 import jax
 import pytest
@@ -12,10 +12,10 @@ from s2sjax.training import progress
 EVERY = 4
 EXPERIMENT = Translation(
     "warm",
-    Data(Synthetic("reverse", train=60, dev=4, test=0, length=7, alphabet=4), buckets=((5, 5), (8, 8)), tokens=64),
-    Luong(width=8, embedding=4, layers=1, dropout=0.2),
-    Train(steps=6 * EVERY, warmup=1, evaluate_every=EVERY, save_every=EVERY, log_every=1),
-    Search(beam=1),
+    data=Data(Synthetic("reverse", train=60, dev=4, test=0, length=7, alphabet=4), buckets=((5, 5), (8, 8)), tokens=64),
+    model=Luong(width=8, embedding=4, layers=1, dropout=0.2),
+    train=Train(steps=6 * EVERY, warmup=1, evaluate_every=EVERY, save_every=EVERY, log_every=1),
+    search=Search(beam=1),
 )
 
 
@@ -29,7 +29,7 @@ def test_nothing_is_compiled_once_a_run_is_warm(tmp_path, monkeypatch):
             shapes.append(batch["source"].shape)
             yield step, batch
 
-    def listen(event, seconds, **_):  # also for a program that the persistent cache has
+    def listen(event, seconds, **_):  # also called for programs in the persistent cache
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(event)
 

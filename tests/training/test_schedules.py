@@ -1,4 +1,4 @@
-"""Rates known by hand, and an optimizer that leaves biases alone."""
+"""Learning rates computed by hand, and weight decay that leaves biases alone."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def test_every_schedule_climbs_in_a_straight_line_to_its_peak():
 
 def test_what_follows_the_peak():
     np.testing.assert_allclose(rates(schedules.constant(2.0, 4), [4, 9, 10**6]), 2.0, rtol=1e-6)
-    # half-way down the cosine lies the mean of peak and end; the end is kept afterwards
+    # the middle of the cosine is the mean of peak and end; the end is kept afterwards
     cosine = schedules.cosine(2.0, 10, 110, final_fraction=0.1)
     np.testing.assert_allclose(rates(cosine, [10, 60, 110, 500]), [2.0, 1.1, 0.2, 0.2], rtol=1e-6)
     linear = schedules.linear(2.0, 10, 110, final_fraction=0.1)
@@ -30,7 +30,7 @@ def test_what_follows_the_peak():
     wsd = schedules.wsd(2.0, 10, 100, final_fraction=0.1)
     np.testing.assert_allclose(rates(wsd, [10, 79, 80, 90, 100, 500]), [2.0, 2.0, 2.0, 1.1, 0.2, 0.2], rtol=1e-6)
     np.testing.assert_allclose(rates(schedules.wsd(2.0, 0, 10, decay=0.1), [0, 9, 10, 11]), [2, 2, 0, 0], atol=1e-6)
-    # a warm-up longer than what is left leaves one step to fall
+    # a warm-up that takes all steps leaves one step for the decay
     np.testing.assert_allclose(rates(schedules.wsd(2.0, 10, 10), [9, 10, 11]), [2, 2, 0], atol=1e-6)
     # four times the warm-up: half the peak
     np.testing.assert_allclose(rates(schedules.inverse_sqrt(2.0, 100), [99, 399, 1599]), [2.0, 1.0, 0.5], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Settings that a user makes around a training: they reach every thread, or are refused by name."""
+"""JAX settings that a user makes around training reach every thread, or are refused by name."""
 
 import contextlib
 import inspect
@@ -55,7 +55,7 @@ def loss(params, batch, key, step):
 
 def fit(loss=loss, shapes=()):
     step = make_train_step(loss, OPTIMIZER, TRAIN, seed=7)
-    return loop.fit(jax.eval_shape(init), init, step, batches, TRAIN, shapes=shapes).state
+    return loop.fit(step, batches, template=jax.eval_shape(init), init=init, train=TRAIN, shapes=shapes).state
 
 
 def in_a_thread(function):
@@ -65,7 +65,7 @@ def in_a_thread(function):
 
 @pytest.mark.parametrize("name", MANAGERS)
 def test_a_thread_sees_every_setting_of_its_caller(name):
-    """Also where this one is inside of another, and the thread itself is left as it was."""
+    """Settings may be nested. The thread keeps its own settings afterwards."""
     plain = dict(jax.config.values)
     with jax.transfer_guard("allow"), getattr(jax, name)(MANAGERS[name]):
         mine = dict(jax.config.values)

@@ -1,4 +1,4 @@
-"""One step of a toy network whose loss is a masked sum: everything else must not change it."""
+"""One step of a toy network whose loss is a masked sum, which nothing else may change."""
 
 import functools
 
@@ -20,7 +20,7 @@ def parameters():
 
 
 def batch(seed=0):
-    """Rows of uneven lengths: mask [rows, length]."""
+    """A batch of rows of different lengths: mask [rows, length]."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, LENGTH + 1, ROWS)
     return {
@@ -155,7 +155,7 @@ def test_the_reported_rate_is_the_one_the_optimizer_used_also_after_a_skip():
 
 
 def carrying(params, batch, key, step, carry=None):
-    """What the rows of the batches before have added up to enters the loss of this one."""
+    """A loss that depends on the sum of the rows of earlier batches."""
     seen = jnp.zeros((len(batch["x"]), WIDTH)) if carry is None else carry["seen"]
     after = seen + batch["x"].sum(1)
     sums = loss(params, batch | {"x": batch["x"] + jnp.tanh(seen)[:, None]}, key)
@@ -192,9 +192,9 @@ def test_a_non_finite_step_leaves_the_carry():
 
 
 def test_the_mean_of_the_parameters_from_a_step_on():
-    """Averaged SGD: before that step the parameters themselves, then the plain mean of all since."""
+    """Averaged SGD: before that step the parameters themselves, then the mean of all later ones."""
     steps = [run(n, average_from=2)[0] for n in (1, 2, 3, 4, 5)]
-    for one in steps[:3]:  # up to one rounding: XLA may compute the update once for each of the two
+    for one in steps[:3]:  # up to one rounding: XLA may compute the update twice
         np.testing.assert_allclose(one.ema["out"], one.params["out"], rtol=2e-7)
     mean = np.mean([one.params["out"] for one in steps[2:]], axis=0)
     np.testing.assert_allclose(steps[-1].ema["out"], mean, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What is taken from another run: by name and shape, and row by row where vocabularies differ."""
+"""Parameters from another run, matched by name and shape, and row by row where vocabularies differ."""
 
 import jax
 import jax.numpy as jnp
