@@ -22,7 +22,7 @@ test-ci: .venv/dev
 	@$(PYTEST) -m "not exhaustive"
 
 test-all: .venv/dev
-	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
+	@s2sjax_TEST_RANDOM=1 $(PYTEST)
 
 # The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About ten minutes on 2 cores.
 test-tpu: .venv/tpu
@@ -32,7 +32,7 @@ test-tpu: .venv/tpu
 test-gpu: .venv/gpu-dev
 	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' || \
 	  { echo "JAX finds no GPU here: s2sjax doctor says what to install"; exit 2; }
-	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/test_fused.py core/test_short.py)
+	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/attention/test_decode_kernel.py core/attention/test_short_sequence_kernel.py)
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev

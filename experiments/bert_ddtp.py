@@ -10,8 +10,9 @@ Score     46.58% of the chosen words of dev, a tenth of which are not masked; pe
           (unit:subwords|vocabulary:8000|words:9625); next sentence 92.12%; seed 0
 """
 
-from s2sjax.config import BertEvaluate, BertModel, Paragraphs, Text, Train, Transformer
+from s2sjax.config import Text, Train, Transformer
 from s2sjax.tasks import Pretraining
+from s2sjax.tasks.pretraining import BertEvaluate, BertModel, Paragraphs
 
 experiment = Pretraining(
     name="bert_ddtp",

@@ -13,7 +13,7 @@ Score     BLEU 27.56, chrF2 57.86 from BERT; 21.93 and 52.71 from scratch; beam 
 from pathlib import Path
 
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Translation
 
 base = load_experiment(str(Path(__file__).with_name("bert_ddtp.py")))

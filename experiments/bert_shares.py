@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import replace
 from s2sjax.errors import UserError
-from s2sjax.evaluate import share_figure
-from s2sjax.experiment_file import load_experiment
+from s2sjax.evaluate.figures import share_curves
+from s2sjax.runs import run
+from s2sjax.runs.experiment_file import load_experiment
 
 TASKS = {"bert_sst2": "SST-2, sentiment", "bert_ud_pos": "UD English EWT, parts of speech"}
 SHARES = (1.0, 10.0, 100.0)
@@ -47,7 +48,7 @@ def main(runs: Path) -> None:
     for title, each in curves.items():
         for label, values in each.items():
             print(f"| {title} | {label} | " + " | ".join(f"{value:.2f}%" for value in values) + " |")
-    share_figure.curves(runs / "bert_shares.png", SHARES, curves)
+    share_curves.curves(runs / "bert_shares.png", SHARES, curves)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ Score     accuracy on dev with 1%, 10% and 100% of the labels, seed 0: 57.57%, 6
 
 from pathlib import Path
 
-from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Text, Train
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Classification
+from s2sjax.tasks.classification import LabelData, LabelledText, LabelModel
 
 base = load_experiment(str(Path(__file__).with_name("bert_ddtp.py")))
 experiment = Classification(

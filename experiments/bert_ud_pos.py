@@ -13,9 +13,10 @@ Score     accuracy with 1%, 10% and 100% of the labels, seed 0: 78.21%, 87.00% a
 
 from pathlib import Path
 
-from s2sjax.config import Spelling, TagData, TaggerModel, Train, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Spelling, Train, replace
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Tagging
+from s2sjax.tasks.tagging import TagData, TaggerModel
 
 here = Path(__file__)
 base, tags = (load_experiment(str(here.with_name(name))) for name in ("bert_ddtp.py", "ud_pos.py"))

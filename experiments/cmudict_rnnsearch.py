@@ -10,7 +10,7 @@ Score     19.72%, 20.08% and 19.65% of the test words wrong (seeds 0, 1 and 2)
 from pathlib import Path
 
 from s2sjax.config import RNNsearch, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("cmudict.py")))
 experiment = replace(

@@ -14,11 +14,11 @@ Score     BLEU-1 to 4: 45.12, 27.77, 17.01 and 10.88, beam 5, seed 0
 """
 
 from s2sjax.config import Pair, RNNsearch, Search, Text, Train
-from s2sjax.data.pictures import CaptionedFiles
-from s2sjax.models.identity import Identity
-from s2sjax.models.pictures import Grid
+from s2sjax.models.families.identity import Identity
 from s2sjax.tasks import Captioning
 from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+from s2sjax.tasks.captioning.captioned_pictures import CaptionedFiles
+from s2sjax.tasks.captioning.picture_grid import Grid
 
 experiment = Captioning(
     name="flickr8k",

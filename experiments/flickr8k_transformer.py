@@ -11,9 +11,9 @@ Score     BLEU-1 to 4: 49.79, 31.41, 19.66 and 12.58, beam 5, seed 0
 from pathlib import Path
 
 from s2sjax.config import Transformer, replace
-from s2sjax.experiment_file import load_experiment
-from s2sjax.models.pictures import Grid
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks.captioning import CaptionModel
+from s2sjax.tasks.captioning.picture_grid import Grid
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("flickr8k.py"))),

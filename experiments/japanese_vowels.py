@@ -8,8 +8,9 @@ Score     accuracy 98.67% (74 of 75), 97.33%, 97.33% for seeds 0, 1, 2 (the last
 Dev is evaluated once, after the last step, and selects nothing.
 """
 
-from s2sjax.config import LabelData, LabelledFrames, LabelModel, Luong, Train
+from s2sjax.config import Luong, Train
 from s2sjax.tasks import Classification
+from s2sjax.tasks.classification import LabelData, LabelledFrames, LabelModel
 
 experiment = Classification(
     name="japanese_vowels",

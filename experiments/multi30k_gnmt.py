@@ -12,7 +12,7 @@ Score     tokenised lower-case BLEU on test 2016 34.81, 35.46 and 35.65 (seeds 0
 from pathlib import Path
 
 from s2sjax.config import GNMT, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(

@@ -10,7 +10,7 @@ Score     tokenised lower-case BLEU on test 2016 39.42, 38.88 and 38.70 (seeds 0
 from pathlib import Path
 
 from s2sjax.config import Luong, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(

@@ -9,7 +9,7 @@ Score     BLEU 41.26, 40.75 and 41.97, chrF2 65.28, 65.07 and 65.78 on test 2016
 from pathlib import Path
 
 from s2sjax.config import TextFiles, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 pair = lambda split: tuple(f"../data/multi30k/raw/{split}.{language}" for language in ("en", "de"))

@@ -9,7 +9,7 @@ Score     tokenised lower-case BLEU on test 2016 39.18, 39.30 and 38.92 (seeds 0
 from pathlib import Path
 
 from s2sjax.config import RNNsearch, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(

@@ -12,7 +12,7 @@ Score     label error rate 0.98%, sequences with an error 2.90%, 1,000 test numb
 
 from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
-from s2sjax.data.written import PenDigits
+from s2sjax.data.signals.handwritten_digits import PenDigits
 from s2sjax.tasks import Recognition
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 

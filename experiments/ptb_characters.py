@@ -9,8 +9,9 @@ Hardware  one H200, shared with eight other trainings; 473 s, 22,100,277 weights
 Score     1.3476 bits per character on valid, state carried in 16 streams, seed 0; the last checkpoint
 """
 
-from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
+from s2sjax.config import PlainText, Train
 from s2sjax.tasks import LanguageModel
+from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, RecurrentLM
 
 experiment = LanguageModel(
     name="ptb_characters",

@@ -11,8 +11,9 @@ Score     perplexity 63.89 on valid, state carried in one stream, seed 0; the ch
           chose
 """
 
-from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
+from s2sjax.config import PlainText, Train
 from s2sjax.tasks import LanguageModel
+from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, RecurrentLM
 
 experiment = LanguageModel(
     name="ptb_lstm",

@@ -12,8 +12,9 @@ Score     perplexity 70.84 on valid, state carried, seed 0; the last checkpoint,
 
 from pathlib import Path
 
-from s2sjax.config import PerplexityEvaluate, Train, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Train, replace
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.language_model import PerplexityEvaluate
 
 base = load_experiment(str(Path(__file__).with_name("ptb_lstm.py")))
 experiment = replace(

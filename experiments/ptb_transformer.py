@@ -7,8 +7,9 @@ Score     perplexity 83.55 on valid, windows of 128 with a context of 96, seed 0
           valid chose
 """
 
-from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, Train, TransformerLM
+from s2sjax.config import PlainText, Train
 from s2sjax.tasks import LanguageModel
+from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, TransformerLM
 
 experiment = LanguageModel(
     name="ptb_transformer",

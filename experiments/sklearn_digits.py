@@ -10,7 +10,7 @@ Score     test LER 1.64 %, SER 4.60 % on 500 numbers, greedy, seed 0; 103,563 we
 
 from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
-from s2sjax.data.written import SklearnDigits
+from s2sjax.data.signals.handwritten_digits import SklearnDigits
 from s2sjax.tasks import Recognition
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 

@@ -16,7 +16,7 @@ Score     label error rate 12.03%, strings with an error 24.70%: 1,000 test stri
 
 from s2sjax.config import Luong, Train
 from s2sjax.data.signals import Strings
-from s2sjax.data.spoken import SpokenDigits
+from s2sjax.data.signals.spoken_digits import SpokenDigits
 from s2sjax.tasks import Recognition
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 

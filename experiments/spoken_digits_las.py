@@ -14,7 +14,7 @@ Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test stri
 
 from s2sjax.config import RNNsearch, Search, Train
 from s2sjax.data.signals import Strings
-from s2sjax.data.spoken import SpokenDigits
+from s2sjax.data.signals.spoken_digits import SpokenDigits
 from s2sjax.tasks import Transcription
 from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate
 from s2sjax.tasks.transcription import SpellerModel

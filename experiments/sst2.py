@@ -11,9 +11,10 @@ Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% in the mean
           Dev is evaluated once, after the last step, and selects nothing.
 """
 
-from s2sjax.config import LabelData, LabelledText, LabelModel, Text, Train
-from s2sjax.models.ngrams import NGrams
+from s2sjax.config import Text, Train
+from s2sjax.models.families.ngram_cnn import NGrams
 from s2sjax.tasks import Classification
+from s2sjax.tasks.classification import LabelData, LabelledText, LabelModel
 
 experiment = Classification(
     name="sst2",

@@ -7,8 +7,9 @@ Score     accuracy 79.01%, macro F1 78.98%, for seed 0
 
 from pathlib import Path
 
-from s2sjax.config import LabelModel, RNNsearch, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import RNNsearch, replace
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.classification import LabelModel
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("sst2.py"))),

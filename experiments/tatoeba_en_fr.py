@@ -10,7 +10,7 @@ Score     BLEU 49.31, chrF2 66.46 (seed 0)
 from pathlib import Path
 
 from s2sjax.config import TextFiles, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 base = load_experiment(str(Path(__file__).with_name("tatoeba_en_de.py")))
 corpus = TextFiles(("../data/tatoeba/fra.train.tsv",), test=("../data/tatoeba/fra.dev.tsv",), dev_percent=2)

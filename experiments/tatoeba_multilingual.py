@@ -12,7 +12,7 @@ Score     to German BLEU 45.41, chrF2 63.90; to French BLEU 49.03, chrF2 66.30 (
 from pathlib import Path
 
 from s2sjax.config import Mixture, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 german, french = (
     load_experiment(str(Path(__file__).with_name(f"tatoeba_en_{language}.py"))) for language in ("de", "fr")

@@ -11,8 +11,9 @@ Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84
           after the last step, and selects nothing
 """
 
-from s2sjax.config import LabelData, LabelledText, LabelModel, RNNsearch, Text, Train
+from s2sjax.config import RNNsearch, Text, Train
 from s2sjax.tasks import Classification
+from s2sjax.tasks.classification import LabelData, LabelledText, LabelModel
 
 experiment = Classification(
     name="trec",

@@ -7,9 +7,10 @@ Score     accuracy 82.81%, macro F1 81.76% on 512 questions, for seed 0
 
 from pathlib import Path
 
-from s2sjax.config import LabelModel, replace
-from s2sjax.experiment_file import load_experiment
-from s2sjax.models.ngrams import NGrams
+from s2sjax.config import replace
+from s2sjax.models.families.ngram_cnn import NGrams
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.classification import LabelModel
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("trec.py"))),

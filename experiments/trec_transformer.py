@@ -7,8 +7,9 @@ Score     accuracy 82.42%, macro F1 80.01% on 512 questions, for seed 0
 
 from pathlib import Path
 
-from s2sjax.config import LabelModel, Transformer, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Transformer, replace
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.classification import LabelModel
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("trec.py"))),

@@ -9,8 +9,9 @@ Hardware  one H200, beside six other trainings; 277 s, 2,786,789 weights
 Score     accuracy 95.22% on the official dev part (25,147 words), seed 0; if padding counted as right: 99.20%
 """
 
-from s2sjax.config import Luong, TagData, TaggedFiles, TaggerModel, Train
+from s2sjax.config import Luong, Train
 from s2sjax.tasks import Tagging
+from s2sjax.tasks.tagging import TagData, TaggedFiles, TaggerModel
 
 experiment = Tagging(
     name="ud-pos",

@@ -8,8 +8,9 @@ Score     accuracy 94.82% on the official dev part, seed 0; if padding counted a
 
 from pathlib import Path
 
-from s2sjax.config import DenseDense, TaggerModel, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import DenseDense, replace
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.tagging import TaggerModel
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("ud_pos.py"))),

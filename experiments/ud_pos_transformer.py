@@ -8,8 +8,9 @@ Score     accuracy 93.49% on the official dev part, seed 0; if padding counted a
 
 from pathlib import Path
 
-from s2sjax.config import TaggerModel, Transformer, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Transformer, replace
+from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.tasks.tagging import TaggerModel
 
 base = load_experiment(str(Path(__file__).with_name("ud_pos.py")))
 experiment = replace(

@@ -9,8 +9,9 @@ Score     perplexity 71.86 on valid, state carried in 8 streams with a context o
           27,000, which valid chose
 """
 
-from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train
+from s2sjax.config import PlainText, Train
 from s2sjax.tasks import LanguageModel
+from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, RecurrentLM
 
 experiment = LanguageModel(
     name="wikitext2_lstm",

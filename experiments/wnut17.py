@@ -9,8 +9,9 @@ Hardware  one H200, beside six other trainings; 192 s, 574,600 weights
 Score     entity F1 23.20% (precision 49.03%, recall 15.19%) on the official dev part, seed 0
 """
 
-from s2sjax.config import Luong, TagData, TagEvaluate, TaggedFiles, TaggerModel, Train
+from s2sjax.config import Luong, Train
 from s2sjax.tasks import Tagging
+from s2sjax.tasks.tagging import TagData, TagEvaluate, TaggedFiles, TaggerModel
 
 experiment = Tagging(
     name="wnut17",

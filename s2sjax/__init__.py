@@ -12,21 +12,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # importing s2sjax does not import JAX
-    from s2sjax.comparison import Comparison
-    from s2sjax.config import Experiment
-    from s2sjax.evaluations import Evaluation
-    from s2sjax.run import Run
+from s2sjax import former_names
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:  # importing s2sjax does not import JAX
+    from s2sjax.config import Experiment
+    from s2sjax.runs.comparison import Comparison
+    from s2sjax.runs.evaluations import Evaluation
+    from s2sjax.runs.run import Run
+
+__version__ = "0.2.0"
+former_names.install()
 
 
 def load(folder: str | Path, trust: bool = False) -> Run:
-    """Opens the run in a folder. See s2sjax/run.py.
+    """Opens the run in a folder. See s2sjax/runs/run.py.
 
     trust: execute the code of a run that this user has not trained, and remember that it is trusted.
     """
-    from s2sjax import run
+    from s2sjax.runs import run
 
     return run.load(folder, trust)
 
@@ -43,9 +46,9 @@ def train(
 
     experiment: an experiment, or the path of an experiment file. init: the run folder from which a new run takes its
     initial parameters; with `init_assets`, also its vocabularies. accept_code: continue a run whose code has changed.
-    `s2sjax.run.train` also returns the final state.
+    `s2sjax.runs.run.train` also returns the final state.
     """
-    from s2sjax import run
+    from s2sjax.runs import run
 
     file = None
     if isinstance(experiment, str | Path):
@@ -61,6 +64,6 @@ def compare(
     resamples: int = 1000,
 ) -> Comparison:
     """Compares two evaluations, or the newest ones of two runs: scores, and significance of the difference."""
-    from s2sjax import comparison
+    from s2sjax.runs import comparison
 
     return comparison.compare(first, second, split, resamples)

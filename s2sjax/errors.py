@@ -1,5 +1,8 @@
 """The exception for user errors. Its message says what is wrong, and the remedy, in one line."""
 
+import difflib
+from collections.abc import Sequence
+
 LONGEST = 800
 """maximal number of characters of an error that are printed"""
 
@@ -15,3 +18,7 @@ def one_line(error: object) -> str:
         half = LONGEST // 2
         text = f"{text[:half]} ... {text[-half:]}"
     return " ".join(text.splitlines())
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]

@@ -23,7 +23,7 @@ if HAS_OLD_GENERATOR:
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 if FLAGS[0] not in os.environ.get("XLA_FLAGS", ""):  # a worker's parent has set them
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS]).strip()
-os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli gives
+os.environ.setdefault("PJRT_NPROC", "64")  # threads for them all, as s2sjax.cli.main gives
 # In the environment, so that the processes that tests start use the same cache.
 CACHE = os.environ.get("S2SJAX_TEST_CACHE", Path(tempfile.gettempdir()) / "s2sjax-test-cache")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
@@ -130,14 +130,14 @@ needs_eight_devices = pytest.mark.skipif(ON_GPU, reason="needs eight fake device
 def call(capsys, monkeypatch):
     """call("decode", folder, stdin=b"...") -> (exit code, standard output, standard error)."""
 
-    from s2sjax import cli
+    from s2sjax.cli import main
 
     def command(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
         code = 0
         try:
-            cli.main([str(argument) for argument in arguments])
+            main.main([str(argument) for argument in arguments])
         except SystemExit as end:
             code = end.code
         return code, *capsys.readouterr()

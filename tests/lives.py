@@ -21,8 +21,8 @@ import orbax.checkpoint  # noqa: F401  here, while the files of Python can be re
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training import loop, progress, schedules, state
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training import loop, optimizers, run_log, train_state
+from s2sjax.training.checkpoints.manager import Checkpoints
 
 KEEP, EVERY = 2, 3
 
@@ -36,11 +36,13 @@ def begin(function, cache: Path, *arguments) -> None:
     function(*arguments)
 
 
-def state_at(step: int) -> state.TrainState:
+def state_at(step: int) -> train_state.TrainState:
     """A state whose numbers depend on its step."""
     values = (np.arange(256 * 512, dtype=np.float32) + 1000 * step).reshape(256, 512)
     optimizer = {"mean": values + 0.25, "count": np.int32(step)}
-    return jax.device_put(state.TrainState(np.int32(step), {"net": values}, optimizer, None, np.int32(0), np.int32(0)))
+    return jax.device_put(
+        train_state.TrainState(np.int32(step), {"net": values}, optimizer, None, np.int32(0), np.int32(0))
+    )
 
 
 def open_and_restore(folder: Path) -> tuple[Checkpoints, int]:
@@ -89,8 +91,8 @@ def replace(mouth: Connection, folder: Path) -> None:
 def run_out_of_space(mouth: Connection, folder: Path) -> None:
     """Trains for 300 steps, saving every 100, on a disk that is full from step 150 on."""
     train = config.Train(steps=300, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=100, log_every=100)
-    optimizer = schedules.optimizer(train)
-    init = lambda: state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
+    optimizer = optimizers.optimizer(train)
+    init = lambda: train_state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
     loss = lambda params, batch, key, step: {"loss": (jnp.sum((params["w"] - batch["x"]) ** 2), jnp.float32(1))}
     checkpoints = Checkpoints(folder / "checkpoints")
     batch = 0
@@ -104,8 +106,8 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
             yield batch, {"x": np.float32(0)}
 
-    log = progress.Log(folder, train.steps, train.log_every, tensorboard=False)
-    step = state.make_train_step(loss, optimizer, train, seed=0)
+    log = run_log.Log(folder, train.steps, train.log_every, tensorboard=False)
+    step = train_state.make_train_step(loss, optimizer, train, seed=0)
     options = dict(template=jax.eval_shape(init), init=init, train=train, checkpoints=checkpoints, log=log)
     with contextlib.redirect_stdout(io.StringIO()):
         said = _attempt(lambda: loop.fit(step, batches, **options))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax.core import search
-from s2sjax.core.tokens import EOS, PAD, SOS, UNK
+from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 
 VOCABULARY = 6
 A, B = 4, 5  # two words, besides <unk>

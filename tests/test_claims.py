@@ -102,7 +102,7 @@ def test_a_result_that_changes_only_its_settings_is_measured_again(claim, tmp_pa
 
 
 def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinished(claim, monkeypatch, tmp_path):
-    from s2sjax import run
+    from s2sjax.runs import run
 
     common = claim("common")
     study = common.Study(common.Claim("x", "", "", "", ""), "toy", tmp_path)

@@ -12,13 +12,25 @@ import zoo
 from conftest import said_by_us
 
 from s2sjax import config, tasks
-from s2sjax.core import search
-from s2sjax.experiment_file import load_experiment
+from s2sjax.core.search import beam_decoding
+from s2sjax.runs.experiment_file import load_experiment
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-EXAMPLES = {"mine.py", "cell.py", "corpus.py", "model.py", "score.py", "series.py", "recordings.py"}
+EXAMPLES = {
+    "mine.py",
+    "tags.py",
+    "text.py",
+    "pictures.py",
+    "labels.py",
+    "cell.py",
+    "corpus.py",
+    "model.py",
+    "score.py",
+    "series.py",
+    "recordings.py",
+}
 """files that a reader is asked to write"""
 PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md", "your-data.md"}
 """pages whose Python a test runs: here, in test_python, test_extending, test_your_data and align/test_command"""
@@ -45,8 +57,8 @@ def words(text: str) -> list[str]:
 
 
 def test_the_page_of_search_is_the_specification():
-    assert search.__doc__ is not None
-    specification = search.__doc__.split("-------------\n")[1].split("A model is a function")[0]
+    assert beam_decoding.__doc__ is not None
+    specification = beam_decoding.__doc__.split("-------------\n")[1].split("A model is a function")[0]
     page = (DOCS / "search.md").read_text(encoding="utf-8")
     shown = page.split("V vocabulary.\n")[1].split("## One beam")[0]
     assert words(shown) == words(specification)

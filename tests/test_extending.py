@@ -33,11 +33,12 @@ def in_another_process(program: str, folder: Path, stdin: str = "") -> str:
 
 OPEN = """
 import sys
-from s2sjax import cli, load
+from s2sjax import load
+from s2sjax.cli import main
 opened = load(sys.argv[1] if len(sys.argv) > 1 else {run!r})
 print("kind", type(opened.experiment).__name__, type(opened.experiment.model).__name__)
-cli.main(["evaluate", {run!r}])
-cli.main(["decode", {run!r}])
+main.main(["evaluate", {run!r}])
+main.main(["decode", {run!r}])
 """
 
 
@@ -75,7 +76,7 @@ def test_a_class_that_is_nowhere_is_named(tmp_path, call, monkeypatch):
     (tmp_path / "corpus.py").write_text(FILES["corpus"], encoding="utf-8")
     assert call("train", "corpus.py", "--train.steps", "1", "--train.evaluate_every", "0")[0] == 0
     (tmp_path / "runs/corpus/code/corpus.py").unlink()
-    program = "from s2sjax import cli; cli.main(['evaluate', 'runs/corpus'])"
+    program = "from s2sjax.cli import main; main.main(['evaluate', 'runs/corpus'])"
     environment = child_environment()
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

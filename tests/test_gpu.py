@@ -15,8 +15,10 @@ from models import test_laws as laws
 from models.test_training_laws import restarted_is_straight
 
 from s2sjax import config
-from s2sjax.core import attention, device, fused, kv_cache, losses, short
-from s2sjax.core.tokens import PAD
+from s2sjax.core import attention, losses
+from s2sjax.core.attention import decode_kernel, kv_cache, short_sequence_kernel
+from s2sjax.core.backend import device
+from s2sjax.core.special_tokens import PAD
 
 pytestmark = [pytest.mark.skipif(not ON_GPU, reason="needs a GPU: make test-gpu"), pytest.mark.exhaustive]
 every_family = pytest.mark.parametrize("name", zoo.FAMILIES)
@@ -112,7 +114,9 @@ def test_short_attention_at_the_sizes_of_training(length, causal):
         lambda *heads: attention.multi_head(*heads, seen), *(head.astype(jnp.float32) for head in heads)
     )
     expected = exact, *pull(gradient.astype(jnp.float32))
-    found, pull = jax.vjp(lambda *heads: short.attend(*heads, lengths, short.Static(causal)), *heads)
+    found, pull = jax.vjp(
+        lambda *heads: short_sequence_kernel.attend(*heads, lengths, short_sequence_kernel.Static(causal)), *heads
+    )
     for mine, other in zip((found, *pull(gradient)), expected):
         assert relative_error(mine, other) < 0.01  # products of bfloat16, each rounded once
 
@@ -125,7 +129,7 @@ def test_kernels_at_the_sizes_of_decoding(batch, beams, length):
     qkv, cache = drawn(batch, beams, 3, 8, 64), tuple(drawn(batch, 8, length, beams, 64, seed=s) for s in (1, 2))
     wide = qkv.astype(jnp.float32), tuple(part.astype(jnp.float32) for part in cache)
     expected = kv_cache.attend(*wide, index, at)[0]
-    attended, written = fused.attend_and_write(qkv, cache, index, at)
+    attended, written = decode_kernel.attend_and_write(qkv, cache, index, at)
     assert relative_error(attended, expected) < 0.01
     for mine, other in zip(written, kv_cache.attend(qkv, cache, index, at)[1]):
         np.testing.assert_array_equal(mine, other)
@@ -134,4 +138,4 @@ def test_kernels_at_the_sizes_of_decoding(batch, beams, length):
     mask = jnp.asarray(np.random.default_rng(2).random((batch, beams, length)) < 0.8)
     wide = [array.astype(jnp.float32) for array in (qkv[:, :, 0], keys, values)]
     expected = attention.attend_heads(*wide, mask)[0]
-    assert relative_error(fused.attend(qkv[:, :, 0], keys, values, mask), expected) < 0.01
+    assert relative_error(decode_kernel.attend(qkv[:, :, 0], keys, values, mask), expected) < 0.01

@@ -17,11 +17,10 @@ ROOT = Path(s2sjax.__file__).parent
 # From the bottom up; a package may import itself and those named before it.
 LAYERS = [
     "errors",
+    "former_names",
     "files",
-    "addresses",
     "core",
     "config",
-    "parameters",
     "layers",
     "models",
     "data",
@@ -29,26 +28,11 @@ LAYERS = [
     "evaluate",
     "align",
     "tasks",
-    "experiment_file",
-    "code",
-    "lock",
-    "folder",
-    "evaluations",
-    "dev_evaluation",
-    "comparison",
-    "train_run",
-    "debugging",
-    "run",
+    "runs",
     "report",
     "serve",
-    "fields",
-    "lines",
     "plan",
     "bench",
-    "launch",
-    "startup",
-    "doctor",
-    "commands",
     "cli",
 ]
 # Narrower than the order alone allows: the core is jax and nothing of ours, and these packages know nothing of models.
@@ -79,7 +63,7 @@ def test_a_package_imports_only_packages_below(file):
     package = file.relative_to(ROOT).parts[0].removesuffix(".py")
     if package == "__init__":
         # Inside its functions, or for type checkers alone: importing s2sjax does not import JAX.
-        assert packages_imported(file) == {"comparison", "config", "evaluations", "run"}
+        assert packages_imported(file) == {"config", "former_names", "runs"}
         return
     allowed = ALLOWED.get(package, set(LAYERS[: LAYERS.index(package) + 1]))
     assert packages_imported(file) <= allowed
@@ -101,9 +85,9 @@ def test_no_tensorflow_and_nothing_heavy_at_import():
 def test_a_command_starts_with_what_it_needs():
     """The command line without JAX; a run to decode with, without what only drawing and training use."""
     code = (
-        "import sys, s2sjax.cli\n"
+        "import sys, s2sjax.cli.main\n"
         "print(*sorted({'jax', 'numpy', 'tyro'} & sys.modules.keys()))\n"
-        "import s2sjax.run\n"
+        "import s2sjax.runs.run\n"
         "slow = {'matplotlib', 'grain', 'tensorboardX', 'tensorflow_datasets', 'sacrebleu'}\n"
         "slow |= {'optax', 'orbax.checkpoint'}\n"
         "print(*sorted(slow & sys.modules.keys()), *(name for name in sys.modules if 'pallas.triton' in name))\n"

@@ -52,7 +52,7 @@ def score(name: str, seed: int, folder: Path, length: int, steps: int) -> float:
     task = ("reverse", "sort")[seed % 2]
     page = EXPERIMENT.format(task=task, seed=seed, model=model, rate=rate, length=length, steps=steps)
     (folder / "learn.py").write_text(page)
-    command = [sys.executable, "-m", "s2sjax.cli", "train", "learn.py", "--out", "run"]
+    command = [sys.executable, "-m", "s2sjax.cli.main", "train", "learn.py", "--out", "run"]
     environment = child_environment()
     del environment["PJRT_NPROC"]  # threads for eight
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)

@@ -15,8 +15,9 @@ import pytest
 import zoo
 from conftest import said_by_us, seed_of
 
-from s2sjax import launch, run
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.cli import launch
+from s2sjax.runs import run
+from s2sjax.training.checkpoints.manager import Checkpoints
 
 # Every process runs this experiment file, which records the examples of each step of each process. At the step that
 # HOLD names ("4 all": all processes, "4 1": process 1) it waits for the file GO, so that a test can act there.
@@ -51,7 +52,9 @@ experiment = Translation(
 )
 """
 # A shell starts background jobs with SIGINT ignored, and the tests may be one.
-LAUNCH = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from s2sjax.cli import main; main()"
+LAUNCH = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from s2sjax.cli.main import main; main()"
+)
 EXAMPLES, EPOCHS, PER_EPOCH = 70, 3, 7
 HEARTBEAT = 15  # seconds; half of the default
 WAIT = 600  # seconds after which a test fails
@@ -342,10 +345,10 @@ def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
 SLOW_TO_READ = """
 import time
 from s2sjax.data import pairs
-from s2sjax.training import hosts
+from s2sjax.training import multihost
 
 def slowly(data, read=pairs.read):
-    time.sleep(40 if hosts.is_leader() else 0)
+    time.sleep(40 if multihost.is_leader() else 0)
     return read(data)
 
 pairs.read = slowly
@@ -386,12 +389,12 @@ def test_launch_says_what_it_runs(call):
 
 
 def test_without_anyone_to_meet_the_variables_are_named(call, monkeypatch):
-    from s2sjax.training import hosts
+    from s2sjax.training import multihost
 
     monkeypatch.setenv("JAX_PROCESS_ID", "first")
     with pytest.raises(Exception, match="JAX_PROCESS_ID is 'first': it must be a whole number"):
-        hosts.initialize()
+        multihost.initialize()
     monkeypatch.delenv("JAX_PROCESS_ID")
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: (_ for _ in ()).throw(ValueError("no one")))
     with pytest.raises(Exception, match=r"--distributed cannot reach the other processes \(no one\): set JAX_COORD"):
-        hosts.initialize()
+        multihost.initialize()

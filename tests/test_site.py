@@ -13,7 +13,7 @@ import pytest
 from browser import Browser
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("README.md", "CONTRIBUTING.md", "mkdocs.yml", "docs", "s2sjax", "experiments", "notebooks")
+SOURCES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "mkdocs.yml", "docs", "s2sjax", "experiments", "notebooks")
 
 
 def tool(name: str, requires: str):
@@ -36,8 +36,8 @@ def test_every_module_is_in_the_reference():
         for page in (ROOT / "docs/api").glob("*.md")
     }
     for page in set(named) - {"index", "run"}:
-        files = (ROOT / "s2sjax" / page).glob("*.py")
-        modules = {f"s2sjax.{page}.{file.stem}" for file in files if file.stem != "__init__"}
+        files = (ROOT / "s2sjax" / page).rglob("*.py")
+        modules = {".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files if f.stem != "__init__"}
         assert modules and modules <= set(named[page]), f"docs/api/{page}.md"
     everything = [name for names in named.values() for name in names]
     assert len(everything) == len(set(everything))
@@ -49,9 +49,9 @@ def test_every_module_is_in_the_reference():
         ("[a](pod.md#resume)", "[a](pod.md#resume)"),
         ("[a](#resume)", "[a](#resume)"),
         ("[a](../README.md#commands)", "[a](index.md#commands)"),
-        ("[a](../s2sjax/core/hmm.py)", "[a](api/core.md#s2sjax.core.hmm)"),
+        ("[a](../s2sjax/core/chains/hmm.py)", "[a](api/core.md#s2sjax.core.chains.hmm)"),
         ("[a](../s2sjax/tasks/__init__.py)", "[a](api/tasks.md#s2sjax.tasks)"),
-        ("[a](../s2sjax/cli.py)", "[a](source/s2sjax/cli.py.md)"),
+        ("[a](../s2sjax/cli/main.py)", "[a](source/s2sjax/cli/main.py.md)"),
         ("[a](../experiments/g2p.py)", "[a](source/experiments/g2p.py.md)"),
         ("[a](../experiments/launch)", "`a`"),
         ("![a](attention.png)", "![a](attention.png)"),

@@ -13,33 +13,33 @@ import zoo
 from tasks.test_task_laws import EXPERIMENTS
 
 from s2sjax import config
-from s2sjax.core import device
+from s2sjax.core.backend import device
 from s2sjax.errors import UserError
-from s2sjax.plan import compiled, compiled_report, hlo, topologies
-from s2sjax.plan.compiled import Target
+from s2sjax.plan import hlo, tpu_programs, tpu_report, tpu_slices
+from s2sjax.plan.tpu_programs import Target
 from s2sjax.tasks import Translation
 from s2sjax.tasks.task import task_of
 from s2sjax.training import mesh as meshes
 
 pytestmark = [
-    pytest.mark.skipif(bool(topologies.missing()), reason=topologies.missing() or "-"),
+    pytest.mark.skipif(bool(tpu_slices.missing()), reason=tpu_slices.missing() or "-"),
     pytest.mark.exhaustive,
 ]
-SLICE = topologies.Slice("v5e", "2x4")
+SLICE = tpu_slices.Slice("v5e", "2x4")
 MESHES = {"data": config.Mesh(8), "fsdp": config.Mesh(2, 4), "tensor": config.Mesh(4, 1, 2)}
 LOCAL, LENGTH = 11, 12
 """rows on a chip, and tokens of a sentence: numbers that no width has"""
 
 
 @cache
-def built(name: str, mesh: str, where: str = SLICE.name) -> compiled.Built:
+def built(name: str, mesh: str, where: str = SLICE.name) -> tpu_programs.Built:
     """The train step of a model of the zoo."""
     return target(name, mesh, where).train_steps()[0]
 
 
 def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
     shape = MESHES[mesh]
-    of = topologies.find(where)
+    of = tpu_slices.find(where)
     shape = config.replace(shape, data=of.size // (shape.fsdp * shape.tensor))
     rows = LOCAL * shape.data * shape.fsdp
     data = config.Data(buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows)
@@ -48,7 +48,7 @@ def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
     return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None)
 
 
-def gathered_rows(step: compiled.Built) -> list[hlo.Collective]:
+def gathered_rows(step: tpu_programs.Built) -> list[hlo.Collective]:
     """Collectives that bring activations of other chips: arrays with the rows of all chips, or of all along fsdp."""
     everything = {LOCAL * chips * tokens for chips in (4, 8) for tokens in (1, LENGTH)}
     return [
@@ -133,7 +133,7 @@ def test_a_larger_slice_changes_the_mesh_alone():
 @pytest.mark.parametrize("where", ["v6e:8x8", "v5e:8x16", "v5p:2x2x4", "v4:4x4x4"])
 def test_every_mesh_that_divides_a_slice_can_be_made(where):
     """Also where an axis of the mesh is a part of an axis of the pod, such as a tensor axis of 4 on v6e:8x8."""
-    devices = topologies.devices(topologies.find(where))
+    devices = tpu_slices.devices(tpu_slices.find(where))
     powers = [2**n for n in range(len(devices).bit_length())]
     for fsdp in powers:
         for tensor in powers:
@@ -150,15 +150,15 @@ MEMORY = Path(__file__).with_name("tpu_memory.json")
 @pytest.mark.parametrize("mesh", MESHES)
 def test_memory_has_not_grown(name, mesh):
     """Against the bytes that were stored for these versions: `python tests/test_tpu.py` writes them again."""
-    stored = json.loads(MEMORY.read_text()).get(compiled_report.versions())
+    stored = json.loads(MEMORY.read_text()).get(tpu_report.versions())
     if stored is None:
-        pytest.skip(f"no bytes are stored for {compiled_report.versions()}: python tests/test_tpu.py stores them")
+        pytest.skip(f"no bytes are stored for {tpu_report.versions()}: python tests/test_tpu.py stores them")
     assert built(name, mesh).memory <= 1.1 * stored[f"{name} {mesh}"]
 
 
 def test_what_is_compiled_depends_on_the_target_and_not_on_this_machine():
     assert device.on_cpu() and device.target() is jax.devices()[0]
-    with device.compile_for(topologies.devices(SLICE)[0]):
+    with device.compile_for(tpu_slices.devices(SLICE)[0]):
         assert not device.on_cpu() and device.target().platform == "tpu"
         assert device.compiler_options() is None
     assert device.on_cpu()
@@ -167,7 +167,7 @@ def test_what_is_compiled_depends_on_the_target_and_not_on_this_machine():
 def store() -> None:
     found = json.loads(MEMORY.read_text()) if MEMORY.exists() else {}
     sizes = {f"{name} {mesh}": built(name, mesh).memory for name in ("luong", "transformer-post") for mesh in MESHES}
-    MEMORY.write_text(json.dumps(found | {compiled_report.versions(): sizes}, indent=1, sort_keys=True) + "\n")
+    MEMORY.write_text(json.dumps(found | {tpu_report.versions(): sizes}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

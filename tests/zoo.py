@@ -11,12 +11,13 @@ import pytest
 from conftest import HAS_OLD_GENERATOR
 
 from s2sjax import config, models
-from s2sjax.core import cells, losses, search
-from s2sjax.core.tokens import EOS, PAD, SOS
+from s2sjax.core import losses, search
+from s2sjax.core.recurrence import cells
+from s2sjax.core.special_tokens import EOS, PAD, SOS
 
 TINY = dict(width=8, embedding=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
-# Laws hold for the true gradient; how `scale_gradient` departs from it is tested in tests/models/test_convs2s.py.
+# Laws hold for the true gradient; how `scale_gradient` departs from it is tested in models/families/test_convs2s.py.
 TINY_CONVS2S = dict(embedding=6, max_length=16, dropout=0.2, scale_gradient=False)
 CONVS2S = config.ConvS2S(**TINY_CONVS2S, encoder_layers=((8, 3), (8, 3)), decoder_layers=((8, 3), (8, 3)))
 

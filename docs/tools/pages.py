@@ -1,9 +1,9 @@
 """What mkdocs cannot do alone: pages that are files of the repository, and links that lead out of docs/.
 
-The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/run.py` works. On the
-site the same link leads to the module in the API reference, or else to a page with the text of the file. A notebook can
-be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error. README.md is
-the first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
+The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/runs/run.py` works.
+On the site the same link leads to the module in the API reference, or else to a page with the text of the file. A
+notebook can be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error.
+README.md is the first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
 """
 
 import posixpath
@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """files of the repository that are pages of the site"""
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test executes
@@ -28,14 +28,14 @@ LANGUAGES = {".py": "python", ".sh": "sh", ".json": "json", ".toml": "toml"}
 def target_of(source: str, target: str) -> str:
     """A link in the file `source` of the repository, as a path from its root.
 
-    Example: docs/pod.md, ../s2sjax/run.py -> s2sjax/run.py.
+    Example: docs/pod.md, ../s2sjax/runs/run.py -> s2sjax/runs/run.py.
     """
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
 
 
 @cache
 def documented() -> dict[str, str]:
-    """The modules of the API reference, by path: s2sjax/core/cells.py -> api/core.md#s2sjax.core.cells."""
+    """The modules of the API reference, by path: s2sjax/runs/run.py -> api/run.md#s2sjax.runs.run."""
     modules = {}
     for page in sorted((ROOT / "docs/api").glob("*.md")):
         for name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
@@ -44,7 +44,7 @@ def documented() -> dict[str, str]:
 
 
 def path_of(module: str) -> str:
-    """s2sjax.core.cells -> s2sjax/core/cells.py, s2sjax.tasks -> s2sjax/tasks/__init__.py."""
+    """s2sjax.core.recurrence.cells -> s2sjax/core/recurrence/cells.py, s2sjax.tasks -> s2sjax/tasks/__init__.py."""
     path = module.replace(".", "/")
     return f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py"
 

@@ -28,7 +28,7 @@ import panels
 from s2sjax import align, config
 from s2sjax.align import gold as gold_files
 from s2sjax.config import Data, Evaluate, Search, Text, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Translation
 
 CLAIM = common.Claim(

@@ -19,8 +19,8 @@ import models
 import numpy as np
 import panels
 
-from s2sjax import run
 from s2sjax.evaluate import metrics
+from s2sjax.runs import run
 
 CLAIM = common.Claim(
     "beam",

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from s2sjax import startup
+from s2sjax.cli import start_jax
 from s2sjax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +122,7 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
     parser.add_argument("--size", choices=tuple(sizes), default="small", help="small: a CPU; full: one H200")
     parser.add_argument("--out", type=Path, default=Path("runs/claims"), help="folder of the results")
     options = parser.parse_args(arguments)
-    startup.start_jax()
+    start_jax.start_jax()
     study = Study(claim, options.size, options.out)
     print(f"{claim.statement} ({claim.paper})", flush=True)
     data = measure(study, sizes[options.size])
@@ -139,7 +139,7 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
 
 def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
     """The trained run. init: a run to start from, with its vocabularies. A SIGTERM ends the claim, as a Ctrl-C does."""
-    from s2sjax import run  # imports JAX
+    from s2sjax.runs import run  # imports JAX
 
     trained, result = run.train(experiment, folder, init=init, init_assets=init is not None)
     if result.status == "interrupted":
@@ -149,10 +149,10 @@ def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
 
 def describe(study: Study, found: Finding) -> dict[str, Any]:
     """What result.json has, apart from the data of the figure."""
-    from s2sjax.bench import records
+    from s2sjax.bench import result_files
 
     values = [float(value) for value in found.values]
-    environment = records.environment()
+    environment = result_files.environment()
     command = ["python", f"experiments/claims/{study.claim.name}.py", "--size", study.size]
     return {
         **study.claim._asdict(),
@@ -167,7 +167,7 @@ def describe(study: Study, found: Finding) -> dict[str, Any]:
         "columns": list(found.columns),
         "rows": [list(row) for row in found.rows],
         "seconds": study.seconds,
-        "hardware": records.machine(environment),
+        "hardware": result_files.machine(environment),
         "environment": environment | {"command": shlex.join(command)},
     }
 

@@ -25,7 +25,7 @@ from jax import Array
 from s2sjax.config import Train
 from s2sjax.tasks import Regression
 from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
-from s2sjax.training.schedules import optimizer
+from s2sjax.training.optimizers import optimizer
 
 CLAIM = common.Claim(
     "fibonacci",

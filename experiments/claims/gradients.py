@@ -36,8 +36,9 @@ import panels
 from jax import Array
 
 from s2sjax import layers
-from s2sjax.core import cells, recurrence
+from s2sjax.core import recurrence
 from s2sjax.core.attention import SCORES, attend
+from s2sjax.core.recurrence import cells
 
 CLAIM = common.Claim(
     "gradients",

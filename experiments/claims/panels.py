@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from s2sjax.evaluate import style
-from s2sjax.evaluate.figures import SERIES
+from s2sjax.evaluate.figures import style
+from s2sjax.evaluate.figures.training_curves import SERIES
 
 WIDTH, HEIGHT, GAP = 3.5, 2.5, 0.85
 DPI, COLOURS = 110, 64

@@ -21,10 +21,12 @@ import numpy as np
 import panels
 
 from s2sjax import config
-from s2sjax.config import BertEvaluate, BertModel, LabelData, LabelModel, Paragraphs, Text, Train, Transformer, replace
-from s2sjax.data import sources
-from s2sjax.experiment_file import load_experiment
+from s2sjax.config import Text, Train, Transformer, replace
+from s2sjax.data.corpora import readers
+from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Classification, Pretraining
+from s2sjax.tasks.classification import LabelData, LabelModel
+from s2sjax.tasks.pretraining import BertEvaluate, BertModel, Paragraphs
 
 CLAIM = common.Claim(
     "pretraining",
@@ -60,7 +62,7 @@ SIZES = {
 @cache
 def words(count: int, split: str) -> list[tuple[str, str]]:
     """(letters separated by blanks, number of syllables) of the first words of a split of the dictionary."""
-    examples = [each for each in sources.load(config.Cmudict(), split) if len(each.source) > 2][:count]  # type: ignore[arg-type]
+    examples = [each for each in readers.load(config.Cmudict(), split) if len(each.source) > 2][:count]  # type: ignore[arg-type]
     syllables = lambda phones: min(max(sum(phone in VOWELS for phone in phones.split()), 1), MOST)
     return [(" ".join(each.source), str(syllables(each.targets[0]))) for each in examples]
 

@@ -19,8 +19,9 @@ import common
 import numpy as np
 import panels
 
-from s2sjax.bench import layers, scaling, timing
-from s2sjax.bench.layer_types import HEAD, TYPES, Point, flops
+from s2sjax.bench import scaling, timing
+from s2sjax.bench.layers import layer_speed
+from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point, flops
 
 CLAIM = common.Claim(
     "table1",
@@ -80,7 +81,7 @@ def points(size: Size) -> list[tuple[str, Point]]:
 
 
 def seconds(point: Point, repeats: int) -> list[float]:
-    once, _, _ = layers.build(point, backward=False)
+    once, _, _ = layer_speed.build(point, backward=False)
     once()
     return [min(timing.seconds(once) for _ in range(3)) for _ in range(repeats)]
 
@@ -89,7 +90,7 @@ def measure(study: common.Study, size: Size) -> dict[str, Any]:
     rows, known = [], {}
     for what, point in points(size):
         if point not in known:
-            name = f"{layers.label(point).replace(' ', '-')}-n{point.length}-d{point.width}"
+            name = f"{layer_speed.label(point).replace(' ', '-')}-n{point.length}-d{point.width}"
             known[point] = study.once(name, [point, size.repeats], partial(seconds, point, size.repeats))
         value = getattr(point, what)
         rows.append(

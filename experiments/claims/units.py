@@ -23,7 +23,7 @@ import panels
 
 from s2sjax import config
 from s2sjax.config import Data, Evaluate, Search, Text, replace
-from s2sjax.core.tokens import UNK
+from s2sjax.core.special_tokens import UNK
 from s2sjax.evaluate import metrics
 from s2sjax.tasks import Translation
 

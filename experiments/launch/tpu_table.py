@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from s2sjax import config, models, startup
-from s2sjax.plan import compiled, compiled_report, records, topologies
-from s2sjax.plan.predict import Program
+from s2sjax import config, models
+from s2sjax.cli import start_jax
+from s2sjax.plan import recorded_errors, tpu_programs, tpu_report, tpu_slices
+from s2sjax.plan.cost_model import Program
 from s2sjax.tasks import Translation
 from s2sjax.tasks.task import Task
 
@@ -40,7 +41,7 @@ def cases() -> Iterator[tuple[str, str, int, int]]:
 
 
 def experiment(model: str, where: str, fsdp: int, tensor: int) -> Translation:
-    chips = topologies.find(where).size
+    chips = tpu_slices.find(where).size
     rows = ROWS * chips // tensor
     named = config.replace(models.NAMED[model].config, dropout=0.1)
     tied = config.replace(named, tie="all") if isinstance(named, config.Transformer) else named
@@ -65,12 +66,12 @@ def program_of(model: str) -> Program:
     return program
 
 
-def compile_one(model: str, where: str, fsdp: int, tensor: int) -> records.Record:
-    target = compiled.Target(task_of(model, where, fsdp, tensor), topologies.find(where), lambda line: None)
-    return compiled_report.record(target, program_of(model), target.train_steps()[0])
+def compile_one(model: str, where: str, fsdp: int, tensor: int) -> recorded_errors.Record:
+    target = tpu_programs.Target(task_of(model, where, fsdp, tensor), tpu_slices.find(where), lambda line: None)
+    return tpu_report.record(target, program_of(model), target.train_steps()[0])
 
 
-def table(found: list[records.Record]) -> Iterator[str]:
+def table(found: list[recorded_errors.Record]) -> Iterator[str]:
     yield "| model | slice | chips | mesh | state, GiB | step, GiB | predicted | communication of a chip |"
     yield "| --- | --- | ---: | --- | ---: | ---: | ---: | --- |"
     order = [(model, where) for model in MODELS for where in SLICES]
@@ -88,22 +89,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", default="", help="only models and slices with this in their name")
     only = parser.parse_args().only
-    startup.start_jax()
+    start_jax.start_jax()
     done = {
         (each.experiment, each.topology, each.mesh[1:])
-        for each in records.read(records.TABLE)
-        if each.versions == compiled_report.versions()
+        for each in recorded_errors.read(recorded_errors.TABLE)
+        if each.versions == tpu_report.versions()
     }
     for case in cases():
         if only in " ".join(case[:2]) and (case[0], case[1], case[2:]) not in done:
             one = compile_one(*case)
-            records.keep(records.TABLE, [one])
+            recorded_errors.keep(recorded_errors.TABLE, [one])
             print(f"{one.experiment} {one.topology} {one.mesh}: {one.seconds:.0f} s, {one.error:+.0%}", flush=True)
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    lines = "\n".join(table(records.read(records.TABLE)))
+    lines = "\n".join(table(recorded_errors.read(recorded_errors.TABLE)))
     PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}", "utf-8")
-    print(f"wrote {records.TABLE.name} and the table of {PAGE.name}")
+    print(f"wrote {recorded_errors.TABLE.name} and the table of {PAGE.name}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Command   s2sjax train experiments/systems/luong.py
 from pathlib import Path
 
 from s2sjax.config import Luong, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),

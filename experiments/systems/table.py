@@ -18,8 +18,9 @@ from typing import Any
 import jax
 from train import HERE, SYSTEMS, experiment_of, file_of, finished
 
-from s2sjax import config, models, startup
-from s2sjax.run import load
+from s2sjax import config, models
+from s2sjax.cli import start_jax
+from s2sjax.runs.run import load
 
 ROOT = Path(__file__).parents[2]
 STORE, PAGE = ROOT / "docs" / "systems.json", ROOT / "docs" / "systems.md"
@@ -91,7 +92,7 @@ def table(data: str, store: dict[str, Any]) -> str | None:
 
 
 def main(runs: Path) -> None:
-    startup.start_jax()
+    start_jax.start_jax()
     store = json.loads(STORE.read_text("utf-8")) if STORE.exists() else {}
     collect(runs, store)
     STORE.write_text(json.dumps(store, indent=1, sort_keys=True) + "\n", encoding="utf-8")

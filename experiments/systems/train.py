@@ -14,10 +14,11 @@ from pathlib import Path
 
 import jax
 
-from s2sjax import config, startup
+from s2sjax import config
+from s2sjax.cli import start_jax
 from s2sjax.errors import UserError
-from s2sjax.experiment_file import load_experiment, load_file
-from s2sjax.run import evaluate, train
+from s2sjax.runs.experiment_file import load_experiment, load_file
+from s2sjax.runs.run import evaluate, train
 
 HERE = Path(__file__).parent
 SYSTEMS = {
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error(f"--seeds is {options.seeds}: it must be at least 1")
-    startup.start_jax()
+    start_jax.start_jax()
     try:
         train_all(options)
     except UserError as error:

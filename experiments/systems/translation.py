@@ -11,7 +11,7 @@ Score     tokenised lower-case BLEU on test 2016, 15.50 (rctm) to 38.36 (transfo
 from pathlib import Path
 
 from s2sjax.config import GNMT, RCTM, Cho, ConvS2S, Luong, Pair, RNNsearch, Sutskever, Transformer, replace
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs.experiment_file import load_experiment
 
 encoder = Transformer(width=192, heads=4, feedforward=768, encoder_layers=3, norm="pre", dropout=0.2)
 luong = Luong(width=272, embedding=192, layers=1, bidirectional=True, dropout=0.2)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from s2sjax.align import bitext, models
+from s2sjax.align import bitext, ibm_models
 from s2sjax.align.bitext import Bitext, Direction, Sentence
-from s2sjax.align.models import Positions, Posteriors, Table
+from s2sjax.align.ibm_models import Positions, Posteriors, Table
 from s2sjax.align.symmetrize import METHODS, Link
 from s2sjax.errors import UserError
 
 MODELS: dict[str, Callable[[Direction], Positions]] = {
-    "ibm1": lambda direction: models.Uniform(),
-    "ibm2": lambda direction: models.Absolute.uniform(direction.groups),
-    "hmm": lambda direction: models.Jumps.uniform(direction.groups),
+    "ibm1": lambda direction: ibm_models.Uniform(),
+    "ibm2": lambda direction: ibm_models.Absolute.uniform(direction.groups),
+    "hmm": lambda direction: ibm_models.Jumps.uniform(direction.groups),
 }
 DIRECTIONS = ("forward", "reverse")
 
@@ -110,7 +110,7 @@ def fit(
 ) -> Aligned:
     """Aligns the words of (source, target) pairs. Calls `report` with a line for each iteration.
 
-    agree: whether the directions learn from each other (models.agree), which improves both; otherwise each is plain EM.
+    agree: whether the directions learn from each other (ibm_models.agree), which improves both; else each is plain EM.
 
     A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. All sentences
     to align must be among the pairs, because unseen word pairs have probability 0.
@@ -126,15 +126,15 @@ def fit(
     )
     if not len(text.cells):
         raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
-    long = np.maximum(text.sources.lengths, text.targets.lengths) > models.LONGEST
+    long = np.maximum(text.sources.lengths, text.targets.lengths) > ibm_models.LONGEST
     if model == "hmm" and long.any():
         which = "pair has" if long.sum() == 1 else "pairs have"
         report(
-            f"{long.sum():,} {which} more than {models.LONGEST} words on a side, too many for the HMM: Model 1 "
+            f"{long.sum():,} {which} more than {ibm_models.LONGEST} words on a side, too many for the HMM: Model 1 "
             "aligns them; split them into sentences for better links"
         )
     directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
-    tables: Sequence[Table] = [models.uniform_table(d) for d in directions]
+    tables: Sequence[Table] = [ibm_models.uniform_table(d) for d in directions]
     for stage in dict.fromkeys(("ibm1", model)):
         positions: Sequence[Positions] = [MODELS[stage](d) for d in directions]
         history = []
@@ -143,7 +143,7 @@ def fit(
             history.append([float(np.exp(-x / len(d.words))) for x, d in zip(log_likelihoods, directions)])
             forward, reverse = history[-1]
             report(f"{stage} {iteration}/{iterations}  perplexity {forward:.2f} forward, {reverse:.2f} reverse")
-    choices = map(models.viterbi, directions, tables, positions)
+    choices = map(ibm_models.viterbi, directions, tables, positions)
     one, other = map(OneWay, (text, text), tables, positions, choices, (False, True), map(list, zip(*history)))
     return Aligned(one, other, text.size)
 
@@ -152,9 +152,9 @@ def _step(
     directions: Sequence[Direction], tables: Sequence[Table], positions: Sequence[Positions], agree: bool
 ) -> tuple[Sequence[float], Sequence[Table], Sequence[Positions]]:
     """Runs an iteration in both directions. Returns the log-likelihoods before, and the tables and positions after."""
-    found: Iterable[Posteriors] = map(models.expect, directions, tables, positions)  # lazy, to save memory
+    found: Iterable[Posteriors] = map(ibm_models.expect, directions, tables, positions)  # lazy, to save memory
     if agree:
         forward, reverse = found
-        found = models.agree(directions[0], directions[1], forward, reverse)
-    steps = [(one.log_likelihood, *models.maximize(d, one, p)) for d, one, p in zip(directions, found, positions)]
+        found = ibm_models.agree(directions[0], directions[1], forward, reverse)
+    steps = [(one.log_likelihood, *ibm_models.maximize(d, one, p)) for d, one, p in zip(directions, found, positions)]
     return tuple(zip(*steps))  # type: ignore[return-value]

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from s2sjax.errors import UserError
-from s2sjax.fields import nearest
+from s2sjax.errors import UserError, nearest
 
 BENCHMARKS = ("layers", "train", "decode", "data", "serve")
 _OF_LAYERS = (
@@ -32,18 +31,18 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
             raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
     start_jax(shares_device=True)
     if options.subject == "layers":
-        from s2sjax.bench import layers
+        from s2sjax.bench.layers import layer_speed
 
-        return layers.bench(layers.settings(options))
+        return layer_speed.bench(layer_speed.settings(options))
     if options.subject == "serve":
-        from s2sjax.bench import serve as serving
+        from s2sjax.bench import serve_speed as serving
 
         if not options.run:
             raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
         return serving.bench(options.run, options.rounds)
-    from s2sjax.bench import data as feeding
-    from s2sjax.bench import decode as decoding
-    from s2sjax.bench import train as training
+    from s2sjax.bench import data_speed as feeding
+    from s2sjax.bench import decode_speed as decoding
+    from s2sjax.bench import train_speed as training
 
     if options.subject == "data":
         return feeding.bench(options.rounds)

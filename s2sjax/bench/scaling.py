@@ -1,6 +1,6 @@
 """Growth of times: exponents fitted to the largest sizes, and the lengths at which recurrence and attention are even.
 
-Rows are those of s2sjax/bench/layers.py.
+Rows are those of s2sjax/bench/layers/layer_speed.py.
 """
 
 import itertools
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax.bench.layer_types import TYPES
-from s2sjax.bench.records import Row
+from s2sjax.bench.layers.layer_types import TYPES
+from s2sjax.bench.result_files import Row
 
 LARGEST = 3
 """maximum number of fitted sizes; overheads dominate the times of smaller ones"""

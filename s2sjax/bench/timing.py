@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from s2sjax.core import device
+from s2sjax.core.backend import device
 
 SHORTEST = 0.02
 """minimum duration of a repeat in seconds"""

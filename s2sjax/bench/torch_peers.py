@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from s2sjax import config
-from s2sjax.core.tokens import PAD, SOS
+from s2sjax.core.special_tokens import PAD, SOS
 
 # For example: this CPU has no bfloat16; the weights of an RNN are copies (which cuDNN gathers in 0.1 ms).
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b|s2sjax\.bench\.torch_peers")

@@ -7,23 +7,40 @@ name (`--model.width 256`). A combination that cannot work raises an error when 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from s2sjax.config.convolutional import RCTM, ConvS2S, DenseDense, LSTMDense
-from s2sjax.config.data import Cmudict, Corpus, Data, Mixture, Prepared, Spelling, Synthetic, Text, TextFiles, Tfds
+from s2sjax import former_names
+from s2sjax.config.data import (
+    Cmudict,
+    Corpus,
+    Data,
+    Mixture,
+    PlainText,
+    Prepared,
+    Spelling,
+    Synthetic,
+    Text,
+    TextFiles,
+    Tfds,
+)
 from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric, PredictionSettings
 from s2sjax.config.experiment import Experiment
-from s2sjax.config.labels import LabelData, LabelEvaluate, LabelledFrames, LabelledText, LabelModel
-from s2sjax.config.language import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, TransformerLM
-from s2sjax.config.memory import InMemory
-from s2sjax.config.models import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever, Transformer
-from s2sjax.config.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name
+from s2sjax.config.in_memory import InMemory
+from s2sjax.config.models.convolutional_settings import RCTM, ConvS2S
+from s2sjax.config.models.dense_settings import DenseDense, LSTMDense
+from s2sjax.config.models.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name
+from s2sjax.config.models.recurrent_settings import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever
+from s2sjax.config.models.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
+from s2sjax.config.models.transformer_settings import Transformer
 from s2sjax.config.paths import FilePath, local_path, relative_path, resolve_paths, without_folders
-from s2sjax.config.pretraining import BertEvaluate, BertModel, Paragraphs
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
 from s2sjax.config.settings import at_least, check_buckets, require, settings
-from s2sjax.config.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
-from s2sjax.config.tagging import TagData, TagEvaluate, TaggedFiles, TaggerModel
 from s2sjax.config.training import SIZED_BY_DATA, Mesh, ScheduledSampling, Softmax, Train
 
 replace = dataclasses.replace
+
+
+def __getattr__(name: str) -> Any:
+    """Settings of tasks that were here in version 0.1."""
+    return former_names.setting(name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
-from typing import Any, Literal
+from dataclasses import KW_ONLY, field
+from typing import Any, ClassVar, Literal
 
 from s2sjax.config.paths import FilePath
 from s2sjax.config.settings import at_least, check_buckets, require, settings
@@ -299,3 +299,80 @@ class Data:
                 f"data.{side}.sampling changes the lengths each epoch, but data.packing requires fixed lengths: "
                 "turn one of them off",
             )
+
+
+@settings
+class SplitFiles(Corpus):
+    """Files of the splits of a corpus. A part of train can be held out instead of a file."""
+
+    folder: FilePath = ""
+    """folder of the files, relative to the experiment file"""
+    _: KW_ONLY
+    train: str = "train.tsv"
+    """file of the training split"""
+    dev: str = ""
+    """file of the split evaluated during training"""
+    test: str = ""
+    """file of the split evaluated at the end"""
+    dev_percent: float = 0.0
+    """percentage of the train file held out as dev, if there is no dev file"""
+    origin: str = ""
+    """source of the data, for the error if a file is missing"""
+
+    held_out: ClassVar[tuple[str, ...]] = ("dev",)
+    """splits that can be a part of train"""
+
+    def __post_init__(self):
+        require(self.train != "", "data.corpus.train is empty: name the file with the training examples")
+        for split in self.held_out:
+            percent = getattr(self, f"{split}_percent")
+            require(
+                not (getattr(self, split) and percent),
+                f"data.corpus has both {split} and {split}_percent: name a file, or hold out a part of train",
+            )
+            require(percent >= 0, f"data.corpus.{split}_percent is {percent}: it must be at least 0")
+        total = sum(getattr(self, f"{split}_percent") for split in self.held_out)
+        names = " + ".join(f"{split}_percent" for split in self.held_out)
+        require(total < 100, f"data.corpus: {names} is {total}: nothing is left to train on")
+
+
+@settings
+class PlainText:
+    """UTF-8 text files, plain or .gz, one sentence or paragraph per line. Every line ends with <eos>, even a blank one.
+
+    The training text is cut into `rows` streams, which are read in parallel, `steps` tokens at a time.
+    """
+
+    train: FilePath = ""
+    """file of the training text"""
+    dev: FilePath = ""
+    """file of the text evaluated during training"""
+    test: FilePath = ""
+    """file of the text evaluated at the end"""
+    origin: str = ""
+    """source of the files, for the error if one is missing"""
+    unit: Literal["words", "characters"] = "words"
+    """unit of a token; words are separated by blanks, and several blanks in a row count as one character"""
+    min_count: int = 1
+    """minimum count of a token; rarer ones become <unk>"""
+    rows: int = 20
+    """number of streams of the training text: rows of a batch"""
+    steps: int = 70
+    """tokens of a row: the length of backpropagation through time, or the context of a Transformer"""
+    shift: bool = True
+    """whether each epoch begins at another position of the text, so that its segments differ"""
+    prefetch: int = 4
+    """batches that Grain's threads prepare in advance"""
+
+    @property
+    def buckets(self) -> tuple[tuple[int], ...]:
+        return ((self.steps,),)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch."""
+        return self.rows * self.steps
+
+    def __post_init__(self):
+        at_least(1, self, "data", "rows", "steps", "min_count")
+        at_least(0, self, "data", "prefetch")

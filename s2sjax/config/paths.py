@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from s2sjax.addresses import local_path
+from s2sjax.files import local_path
 
 T = TypeVar("T")
 

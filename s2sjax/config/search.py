@@ -9,7 +9,7 @@ from s2sjax.config.settings import at_least, require, settings
 
 @settings
 class Sampling:
-    """Random sampling of outputs. See s2sjax/core/sampling.py for the specification."""
+    """Random sampling of outputs. See s2sjax/core/search/sampling.py for the specification."""
 
     count: int = 0
     """number of samples for each line; 0 searches for the best output instead"""
@@ -39,7 +39,7 @@ class Sampling:
 
 @settings
 class Search:
-    """Search for outputs. See s2sjax/core/search.py for the specification."""
+    """Search for outputs. See s2sjax/core/search/beam_decoding.py for the specification."""
 
     beam: int = 4
     """beam size; 1 is greedy search"""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from s2sjax import former_names
 from s2sjax.core import tables
 from s2sjax.errors import UserError
 
@@ -55,8 +56,11 @@ def from_json(value: Any) -> Any:
 
 def kind_of(kind: type) -> str:
     """The `kind` of a settings class in JSON."""
-    own = kind.__module__ == PACKAGE or kind.__module__.startswith(f"{PACKAGE}.")
-    return kind.__name__ if own else f"{without_number(kind.__module__)}:{kind.__qualname__}"
+    if kind.__module__ == PACKAGE or kind.__module__.startswith(f"{PACKAGE}."):
+        return kind.__name__
+    package = kind.__module__.rpartition(".")[0]
+    exported = getattr(sys.modules.get(package), kind.__name__, None) is kind  # a name that outlives a move of its file
+    return f"{package if exported else without_number(kind.__module__)}:{kind.__qualname__}"
 
 
 def without_number(name: str) -> str:
@@ -67,10 +71,10 @@ def without_number(name: str) -> str:
 def _find(name: str) -> Any:
     if not isinstance(name, str):
         raise UserError(f"the kind of some settings is {name!r:.60}, not a name: it was edited by hand, restore it")
-    module, colon, path = name.partition(":")
+    module, colon, path = former_names.kind(name).partition(":")
     try:
         found: Any = (_own(module) or installed(module)) if colon else importlib.import_module(PACKAGE)
-        for part in (path if colon else name).split("."):
+        for part in (path if colon else module).split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         if module == "__main__":

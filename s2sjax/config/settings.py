@@ -10,6 +10,8 @@
 Lists are converted to tuples, so that settings are hashable, and equal after a round trip through JSON.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import functools
@@ -138,3 +140,7 @@ def _describe(kind: Any) -> str:
         return f"a tuple of {_describe(parts[0])}" if parts[-1] is ... else f"({', '.join(map(_describe, parts))})"
     plain = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", type(None): "None"}
     return plain.get(kind) or f"a config.{kind.__name__}"
+
+
+def check_share(percent: float) -> None:
+    require(0 < percent <= 100, f"data.corpus.train_percent is {percent}: it must be above 0 and at most 100")

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, require, settings
 
-# Short names of import paths; any other function is given by its import path. See s2sjax/training/schedules.py.
+# Short names of import paths; any other function is given by its import path. See s2sjax/training/optimizers.py.
 OPTIMIZERS = {
     "adam": "optax.adam", "adamw": "optax.adamw", "adafactor": "optax.adafactor", "lion": "optax.lion",
     "muon": "optax.contrib.muon", "sgd": "optax.sgd",
 }  # fmt: skip
 SCHEDULES = {
-    name: f"s2sjax.training.schedules.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")
+    name: f"s2sjax.training.optimizers.{name}" for name in ("cosine", "linear", "inverse_sqrt", "constant", "wsd")
 }
 
 
@@ -39,7 +39,7 @@ class Mesh:
 class ScheduledSampling:
     """Scheduled sampling: the decoder reads the true token with probability p, otherwise its own prediction.
 
-    See s2sjax/core/scheduled.py.
+    See s2sjax/core/losses/scheduled_sampling.py.
     """
 
     schedule: Literal["none", "constant", "linear", "exponential", "inverse_sigmoid"] = "none"

@@ -16,36 +16,39 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
-from s2sjax.data import Example, batches, mixtures, packing, parts, records, remarks, sources, text
+from s2sjax.data import data_notes, text
 from s2sjax.data.assets import sha256
-from s2sjax.data.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
-from s2sjax.data.segmentation import Draw
+from s2sjax.data.batching import batch_plan, mixtures, packing, target_subsets
+from s2sjax.data.batching.columns import AnyColumns, Buckets, Columns, Drawn, Ragged, first_bucket
+from s2sjax.data.corpora import prepared_corpus, readers
+from s2sjax.data.examples import Example
+from s2sjax.data.text.subword_sampling import Draw
 
-Training = Sequence[Example] | records.Records
+Training = Sequence[Example] | prepared_corpus.Records
 
 
 def read(data: config.Data) -> Training:
     if not isinstance(data.corpus, config.Prepared):
-        return sources.load(data.corpus, "train")
-    found = records.Records(data.corpus.folder)
+        return readers.load(data.corpus, "train")
+    found = prepared_corpus.Records(data.corpus.folder)
     found.check(data)
     return found
 
 
-def fingerprint(train: Iterable[Example] | records.Records) -> str:
+def fingerprint(train: Iterable[Example] | prepared_corpus.Records) -> str:
     """The SHA-256 of the examples' text."""
-    if isinstance(train, records.Records):
+    if isinstance(train, prepared_corpus.Records):
         return train.fingerprint
     return sha256("\t".join([example.source, *example.targets, "\n"]).encode() for example in train)
 
 
 def remarks_on(data: config.Data, train: Training) -> list[str]:
-    """Notes on the training text (remarks.py). A prepared folder stores those on its corpus."""
-    return train.remarks if isinstance(train, records.Records) else remarks.notes(data.corpus, train)
+    """Notes on the training text (data_notes.py). A prepared folder stores those on its corpus."""
+    return train.remarks if isinstance(train, prepared_corpus.Records) else data_notes.notes(data.corpus, train)
 
 
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
-    if isinstance(train, records.Records):
+    if isinstance(train, prepared_corpus.Records):
         return train.vocabularies()
     return text.build_both(data, train, data.corpus.tags if isinstance(data.corpus, config.Mixture) else ())
 
@@ -54,7 +57,7 @@ def check_vocabularies(
     data: config.Data, train: Training, source: text.AnyVocabulary, target: text.AnyVocabulary
 ) -> None:
     """Raises a UserError if vocabularies of another run do not fit the settings or the data."""
-    if isinstance(train, records.Records):
+    if isinstance(train, prepared_corpus.Records):
         same = [one.fingerprint for one in train.vocabularies()] == [source.fingerprint, target.fingerprint]
         require(same, f"{train.folder} was prepared with other vocabularies: use the raw corpus, or prepare it again")
     for side, vocabulary in (("source", source), ("target", target)):
@@ -81,7 +84,7 @@ def make_columns(
 ) -> AnyColumns:
     """The training pairs as columns, packed if data.packing is set; `seed` is the seed of subword sampling."""
     pairs: AnyColumns
-    pairs = train if isinstance(train, records.Records) else _encode(data, train, source, target, seed)
+    pairs = train if isinstance(train, prepared_corpus.Records) else _encode(data, train, source, target, seed)
     return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
 
 
@@ -150,24 +153,24 @@ def target_counts(pairs: AnyColumns, size: int) -> np.ndarray:
     return np.bincount((targets.plain if isinstance(targets, Drawn) else targets).flat, minlength=size)
 
 
-def make_parts(data: config.Data, pairs: AnyColumns, size: int) -> parts.Parts | None:
+def make_parts(data: config.Data, pairs: AnyColumns, size: int) -> target_subsets.Parts | None:
     """Splits the pairs into parts of `size` target words; None if `size` is 0."""
     if not size:
         return None
     targets = target_column(pairs)
     assert isinstance(targets, Ragged), "settings checks exclude subword sampling here"
-    return parts.split(targets, first_bucket(pairs.lengths, data.buckets) >= 0, size)
+    return target_subsets.split(targets, first_bucket(pairs.lengths, data.buckets) >= 0, size)
 
 
 def make_plan(
     data: config.Data, pairs: AnyColumns, seed: int, multiple: int, part: np.ndarray | None = None
-) -> batches.Plan:
+) -> batch_plan.Plan:
     """The plan of the batches. `part` [N] is the part of each pair if the pairs are split into parts."""
     corpus = data.corpus
     if isinstance(corpus, config.Prepared):
-        corpus = records.corpus_of(corpus.folder)
+        corpus = prepared_corpus.corpus_of(corpus.folder)
     buckets = data.buckets[-1:] if data.packing else data.buckets
     settings = (pairs.lengths, buckets, data.tokens, seed, multiple)
     if not isinstance(corpus, config.Mixture):
-        return batches.Plan(*settings, part=part)
+        return batch_plan.Plan(*settings, part=part)
     return mixtures.MixturePlan(*settings, sizes=pairs.sizes, weights=corpus.weights, temperature=corpus.temperature)

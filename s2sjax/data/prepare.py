@@ -1,4 +1,4 @@
-"""Encodes a corpus once, so that the hosts of a pod only read ids. See records.py for the folder's format.
+"""Encodes a corpus once, so that the hosts of a pod only read ids. See data/corpora/prepared_corpus.py for its format.
 
     prepare(experiment.data, "prepared/de-en", workers=8)
 
@@ -29,9 +29,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from s2sjax import config
-from s2sjax.core.tokens import EOS
-from s2sjax.data import Example, Split, pairs, records, sources, text, tfds
-from s2sjax.data.remarks import Notes, Overlaps
+from s2sjax.core.special_tokens import EOS
+from s2sjax.data import pairs, text
+from s2sjax.data.corpora import prepared_corpus, readers, tfds
+from s2sjax.data.data_notes import Notes, Overlaps
+from s2sjax.data.examples import Example, Split
 from s2sjax.errors import UserError
 
 CHUNK = 4096
@@ -71,20 +73,20 @@ def prepare(
     """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
     if workers < 1:
         raise UserError(f"--workers is {workers}: it must be at least 1")
-    data, folder = records.without_spelling(_checked(data)), config.local_path(folder)
+    data, folder = prepared_corpus.without_spelling(_checked(data)), config.local_path(folder)
     for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = TrainExamples(data.corpus, progress)
     splits: tuple[Split, ...] = ("dev", "test")
-    held_out = [split for split in splits if sources.has(data.corpus, split)]
+    held_out = [split for split in splits if readers.has(data.corpus, split)]
     notes = Notes(data.corpus)
-    overlaps = Overlaps({split: sources.stream(data.corpus, split) for split in held_out})
+    overlaps = Overlaps({split: readers.stream(data.corpus, split) for split in held_out})
     fingerprint = pairs.fingerprint(overlaps.watch(notes.watch(train.with_stage("reading"))))
     made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
-    settings = {"version": records.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
-    if (folder / records.MANIFEST).is_file():
-        manifest = records.read_manifest(folder)
+    settings = {"version": prepared_corpus.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
+    if (folder / prepared_corpus.MANIFEST).is_file():
+        manifest = prepared_corpus.read_manifest(folder)
         if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):
             raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
         return _summary(folder, new=False)
@@ -93,7 +95,7 @@ def prepare(
     sections = _write_sections(journal, train.with_stage("writing"), vocabularies, workers, section)
     _join(journal, sections)
     for split in held_out:
-        _write_text(journal, split, sources.stream(data.corpus, split))
+        _write_text(journal, split, readers.stream(data.corpus, split))
     manifest = {
         **settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
@@ -101,7 +103,7 @@ def prepare(
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
         "remarks": [*notes.lines(), *overlaps.lines()],
     }
-    manifest_file, _ = journal.claim(records.MANIFEST, f".{records.MANIFEST}.partial")
+    manifest_file, _ = journal.claim(prepared_corpus.MANIFEST, f".{prepared_corpus.MANIFEST}.partial")
     _write(manifest_file, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
     return _summary(folder, new=True)
@@ -134,7 +136,7 @@ class TrainExamples:
 
     def __iter__(self) -> Iterator[Example]:
         done = 0
-        for done, example in enumerate(sources.stream(self.corpus, "train"), start=1):
+        for done, example in enumerate(readers.stream(self.corpus, "train"), start=1):
             if done % CHUNK == 0:
                 self.progress(self.stage, done)
             yield example
@@ -171,7 +173,7 @@ def _same_ids(left: dict, right: dict) -> bool:
 
 def _summary(folder: Path, new: bool) -> Summary:
     lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    notes = records.read_manifest(folder)["remarks"]
+    notes = prepared_corpus.read_manifest(folder)["remarks"]
     return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, notes)
 
 
@@ -229,7 +231,9 @@ def _read_files(path: Path) -> list[str] | None:
 def _start(journal: Journal, train: TrainExamples) -> Vocabularies:
     """Loads the vocabularies that an unfinished preparation saved, or builds and saves new ones."""
     folder = journal.folder / "vocabulary"
-    if records.IDS in journal.files and (journal.folder / records.IDS).is_file():  # written after both vocabularies
+    if (
+        prepared_corpus.IDS in journal.files and (journal.folder / prepared_corpus.IDS).is_file()
+    ):  # written after both vocabularies
         return text.load(folder, "source"), text.load(folder, "target")
     kinds = [f"{kind}{draft}" for kind in (".json", ".model") for draft in ("", ".partial")]
     journal.claim(*(f"vocabulary/{side}{kind}" for side in ("source", "target") for kind in kinds))
@@ -267,7 +271,7 @@ def _write_sections(
     width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
     examples = iter(train)
     sections: list[Section] = []
-    (ids,) = journal.claim(records.IDS)
+    (ids,) = journal.claim(prepared_corpus.IDS)
     with open(ids, "ab") as file, _Encoders(journal.folder, vocabularies, workers) as encoders:
         for number in count():
             table, _ = journal.claim(f"section-{number:05}.npz", f"section-{number:05}.partial")

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core.dropout import keep_mask
-from s2sjax.core.tokens import PAD, SPECIALS, UNK
-from s2sjax.parameters import param
+from s2sjax.core.nn.dropout import keep_mask
+from s2sjax.core.special_tokens import PAD, SPECIALS, UNK
+from s2sjax.layers.parameters import param
 
 
 class Tokens(nn.Module):

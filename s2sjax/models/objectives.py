@@ -13,17 +13,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config
-from s2sjax.core import losses, sampled, scheduled
-from s2sjax.core.products import at_least_float32
-from s2sjax.core.remat import remat
-from s2sjax.core.tokens import PAD
-from s2sjax.models.contract import EncoderDecoder, capability, shift_right
+from s2sjax.core import losses
+from s2sjax.core.backend.matmul import at_least_float32
+from s2sjax.core.backend.remat import remat
+from s2sjax.core.losses import sampled_softmax, scheduled_sampling
+from s2sjax.core.special_tokens import PAD
+from s2sjax.models.encoder_decoder import EncoderDecoder, capability, shift_right
 
 WeightedSums = dict[str, losses.Total]
 
 
 def choose(
-    module: EncoderDecoder, train: config.Train, proposal: sampled.Proposal | None = None, words: Array | None = None
+    module: EncoderDecoder,
+    train: config.Train,
+    proposal: sampled_softmax.Proposal | None = None,
+    words: Array | None = None,
 ) -> Callable[[Any, dict, Array, Array], WeightedSums]:
     """The loss that `train` selects. `proposal` is the distribution of sampled words; `words` [P, N] are by part."""
     if train.softmax.subset:
@@ -83,14 +87,14 @@ def scheduled_loss(
     module: EncoderDecoder, smoothing: float, options: config.ScheduledSampling, params: Any, batch: dict,
     key: Array, step: Array,
 ) -> WeightedSums:  # fmt: skip
-    """Reads the true token with probability p(step), otherwise a prediction: see s2sjax/core/scheduled.py."""
+    """Reads the true token with probability p(step), otherwise a prediction: see core/losses/scheduled_sampling.py."""
     assert options.schedule != "none"
     target = batch["target"]
     apply: Any = partial(module.apply, {"params": params})
     inputs, mask = shift_right(target), target != PAD
     for_choice, for_draw = jax.random.split(key)
-    p = scheduled.truth_probability(options.schedule, options.k, options.floor, step)
-    truth = scheduled.choose_truth(for_choice, p, target.shape)
+    p = scheduled_sampling.truth_probability(options.schedule, options.k, options.floor, step)
+    truth = scheduled_sampling.choose_truth(for_choice, p, target.shape)
     drawn = options.feed == "sample"
     dropout = {"dropout": key}
     memory = apply(batch["source"], True, rngs=dropout, method="encode")
@@ -98,12 +102,12 @@ def scheduled_loss(
         # Both passes use the same dropout masks, so they are the same network.
         write = lambda inputs: apply(apply(memory, inputs, mask, True, rngs=dropout, method="hidden"), method="logits")
         first = jax.lax.stop_gradient(write(inputs))
-        logits = write(scheduled.mixed(inputs, truth, first, for_draw if drawn else None))
+        logits = write(scheduled_sampling.mixed(inputs, truth, first, for_draw if drawn else None))
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
         advance = remat(module.remat_policy, advance, looped=True)
         state = apply(memory, target.shape[1], method="start")
-        logits = scheduled.step_by_step(advance, state, inputs, truth, for_draw, drawn)
+        logits = scheduled_sampling.step_by_step(advance, state, inputs, truth, for_draw, drawn)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}
 
 
@@ -113,7 +117,7 @@ def scheduled_loss(
 def doubly_stochastic_loss(
     module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """The cross-entropy, plus `strength` times a penalty of unequal total attention (core/losses.py)."""
+    """The cross-entropy, plus `strength` times a penalty of unequal total attention (core/losses/token_losses.py)."""
     source, target = batch["source"], batch["target"]
     mask = target != PAD
     apply: Any = partial(module.apply, {"params": params}, rngs={"dropout": key})
@@ -129,18 +133,18 @@ def doubly_stochastic_loss(
 
 
 def sampled_loss(
-    module: EncoderDecoder, proposal: sampled.Proposal, samples: int, params: Any, batch: dict, key: Array,
+    module: EncoderDecoder, proposal: sampled_softmax.Proposal, samples: int, params: Any, batch: dict, key: Array,
     step: Any = None,
 ) -> WeightedSums:  # fmt: skip
-    """Sampled softmax: see s2sjax/core/sampled.py. The whole batch, on all devices, shares one sample."""
+    """Sampled softmax: see core/losses/sampled_softmax.py. The whole batch, on all devices, shares one sample."""
     target = batch["target"]
     hidden = _hidden(module, params, batch, key)
-    words = sampled.draw(proposal, jax.random.split(key)[0], samples)
+    words = sampled_softmax.draw(proposal, jax.random.split(key)[0], samples)
     rows = partial(module.apply, {"params": params}, method="output_rows")
     true = _logits(hidden, rows(target), "btw,btw->bt")
     others = _logits(hidden, rows(words), "btw,kw->btk")
     log_q = jnp.asarray(proposal.log_q)[words]
-    return {"loss": sampled.cross_entropy(true, others, words, log_q, target, target != PAD)}
+    return {"loss": sampled_softmax.cross_entropy(true, others, words, log_q, target, target != PAD)}
 
 
 def subset_loss(
@@ -165,7 +169,7 @@ def _hidden(module: EncoderDecoder, params: Any, batch: dict, key: Array) -> Arr
 
 
 def _segments(batch: dict) -> tuple[Array, Array] | None:
-    """The segments of a packed batch, or None: see s2sjax/data/packing.py."""
+    """The segments of a packed batch, or None: see s2sjax/data/batching/packing.py."""
     return (batch["source_segments"], batch["target_segments"]) if "source_segments" in batch else None
 
 

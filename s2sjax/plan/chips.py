@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from s2sjax.errors import UserError
-from s2sjax.fields import nearest
+from s2sjax.errors import UserError, nearest
 
 GB, TERA = 1e9, 1e12
 

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax import __version__, comparison, config, evaluations, folder
+from s2sjax import __version__, config
 from s2sjax.errors import UserError
-from s2sjax.evaluate import curves
-from s2sjax.evaluations import Evaluation
+from s2sjax.evaluate.figures import logged_metrics
 from s2sjax.report import examples, views
 from s2sjax.report.subjects import Subject
-from s2sjax.run import Run
+from s2sjax.runs import comparison, evaluations, folder
+from s2sjax.runs.evaluations import Evaluation
+from s2sjax.runs.run import Run
 from s2sjax.tasks.task import source_vocabulary
-from s2sjax.training.progress import METRICS
+from s2sjax.training.run_log import METRICS
 
 MOST_POINTS = 600
 """maximal number of points of a curve"""
@@ -101,8 +102,8 @@ def _curves(run: Run) -> list[dict[str, Any]]:
     if not (run.folder / METRICS).is_file():
         return []
     found = []
-    for name, points in curves.read(run.folder / METRICS).items():
-        panel, of_dev = curves.panel_of(name)
+    for name, points in logged_metrics.read(run.folder / METRICS).items():
+        panel, of_dev = logged_metrics.panel_of(name)
         if panel:
             found.append({"panel": panel, "dev": of_dev, "points": _thinned(points)})
     return found
@@ -118,7 +119,7 @@ def speed(log: Path) -> list[list[str]]:
     """Time and memory, from metrics.jsonl, as [name, value] pairs."""
     if not log.is_file():
         return []
-    logged = {name: [value for _, value in points] for name, points in curves.read(log).items()}
+    logged = {name: [value for _, value in points] for name, points in logged_metrics.read(log).items()}
     found = []
     if rates := logged.get("tokens_per_second"):
         found.append(["training speed (median)", f"{median(rates):,.0f} tokens/s"])

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax import comparison
-from s2sjax.data.text import normalized
-from s2sjax.evaluate import edit, metrics
-from s2sjax.evaluate.metrics import Result
-from s2sjax.evaluations import Evaluation
+from s2sjax.data.text.vocabulary import normalized
+from s2sjax.evaluate import metrics
+from s2sjax.evaluate.metrics import edit_distance
+from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.runs import comparison
+from s2sjax.runs.evaluations import Evaluation
 
 LONGEST = 40_000
 """maximal number of cells of an edit distance: longer pairs are not aligned"""
@@ -88,10 +89,10 @@ def _align(unit: Unit, row: dict[str, Any]) -> tuple[int, str] | None:
     answers = [unit.split(clean(text)) for text in row["references"]]
     if not answers:
         return None
-    which = min(range(len(answers)), key=lambda number: edit.distance(answers[number], written))
+    which = min(range(len(answers)), key=lambda number: edit_distance.distance(answers[number], written))
     if len(answers[which]) * len(written) > LONGEST:
         return None
-    return which, "".join(MARKS[step.operation] for step in edit.alignment(answers[which], written))
+    return which, "".join(MARKS[step.operation] for step in edit_distance.alignment(answers[which], written))
 
 
 # ------------------------------------------------------------------------------ by source length

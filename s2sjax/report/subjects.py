@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from s2sjax import config, evaluations, folder, run
+from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.evaluations import Evaluation
-from s2sjax.run import Run
+from s2sjax.runs import evaluations, folder, run
+from s2sjax.runs.evaluations import Evaluation
+from s2sjax.runs.run import Run
 
 
 class Subject(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from s2sjax.core.tokens import EOS
-from s2sjax.evaluate.decoding import Translator
-from s2sjax.evaluate.edit import printable
-from s2sjax.evaluate.search_nodes import arrange
+from s2sjax.core.special_tokens import EOS
+from s2sjax.evaluate.figures.search_tree_layout import arrange
+from s2sjax.evaluate.metrics.edit_distance import printable
+from s2sjax.evaluate.prediction.translator import Translator
 
 View = dict[str, Any]
 MOST_NODES = 3000

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from s2sjax import config, evaluations
-from s2sjax.comparison import DIFFERENT, FEWEST_RESAMPLES
+from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
 from s2sjax.report import page
 from s2sjax.report.contents import Limits, contents, size
 from s2sjax.report.subjects import open_all
+from s2sjax.runs import evaluations
+from s2sjax.runs.comparison import DIFFERENT, FEWEST_RESAMPLES
 
 NAME = "report.html"
 

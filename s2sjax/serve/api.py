@@ -17,18 +17,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sjax import config, evaluations
-from s2sjax.core import device
+from s2sjax import config
+from s2sjax.core.backend import device
 from s2sjax.errors import UserError
-from s2sjax.evaluate.batched import few_shapes
-from s2sjax.evaluate.decoding import Output
-from s2sjax.evaluate.few_shapes import FewShapes
-from s2sjax.evaluate.notes import Notes
+from s2sjax.evaluate.prediction.batched_apply import few_shapes
+from s2sjax.evaluate.prediction.few_shapes import FewShapes
+from s2sjax.evaluate.prediction.line_notes import Notes
+from s2sjax.evaluate.prediction.translator import Output
 from s2sjax.report import views
-from s2sjax.run import Run
+from s2sjax.runs import evaluations
+from s2sjax.runs.run import Run
 from s2sjax.serve.engine import Busy, Engine
-from s2sjax.serve.files import MOST_BYTES as MOST_FILE_BYTES
-from s2sjax.serve.files import Files, sent
+from s2sjax.serve.served_files import MOST_BYTES as MOST_FILE_BYTES
+from s2sjax.serve.served_files import Files, sent
 from s2sjax.training.heartbeat import working
 
 MOST_BYTES = 1_000_000

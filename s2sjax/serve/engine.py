@@ -20,7 +20,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from s2sjax.errors import UserError
-from s2sjax.training import settings
+from s2sjax.training import jax_settings
 
 QUIET = 1.0
 """seconds without a second request after which a large request gets full batches instead of turns"""
@@ -83,7 +83,7 @@ class Engine:
         """last time that a request arrived while another waited; whether the last batch had only new requests"""
         self._stopped = False
         self.requests = self.items = self.batches = 0
-        self._thread = threading.Thread(target=settings.inherit(self._work), name="engine", daemon=True)
+        self._thread = threading.Thread(target=jax_settings.inherit(self._work), name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from s2sjax import __version__
 from s2sjax.errors import UserError
-from s2sjax.evaluations import finite
 from s2sjax.report import page
+from s2sjax.runs.evaluations import finite
 from s2sjax.serve import http
 from s2sjax.serve.api import Service, Warming
 from s2sjax.serve.engine import Busy, Stopped

@@ -1,7 +1,8 @@
-"""The tasks, one file each. See task.py for their interface, and docs/extending.md to add your own.
+"""The tasks, a folder each. See task.py for their interface, and docs/extending.md to add your own.
 
-Each file has the settings class that an experiment file instantiates, and the `Task` that its method `task()` returns
-to the runner.
+task.py       the class that an experiment file instantiates, and the `Task` that its method `task()` returns
+settings.py   the settings of its data, model and evaluation
+and the data, models, metrics and figures that no other task uses. Translation, whose parts are shared, is one file.
 
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
@@ -14,15 +15,15 @@ experiment = tasks.Captioning("photos", data=..., model=...)     a picture to a 
 experiment = tasks.Transcription("digits", data=..., model=...)  frames to labels, by an attention decoder
 """
 
-from s2sjax.tasks.captioning import Captioning
-from s2sjax.tasks.classification import Classification
-from s2sjax.tasks.language_model import LanguageModel
-from s2sjax.tasks.pretraining import Pretraining
-from s2sjax.tasks.recognition import Recognition
-from s2sjax.tasks.regression import Regression
-from s2sjax.tasks.tagging import Tagging
+from s2sjax.tasks.captioning.task import Captioning
+from s2sjax.tasks.classification.task import Classification
+from s2sjax.tasks.language_model.task import LanguageModel
+from s2sjax.tasks.pretraining.task import Pretraining
+from s2sjax.tasks.recognition.task import Recognition
+from s2sjax.tasks.regression.task import Regression
+from s2sjax.tasks.tagging.task import Tagging
 from s2sjax.tasks.task import Task
-from s2sjax.tasks.transcription import Transcription
+from s2sjax.tasks.transcription.task import Transcription
 from s2sjax.tasks.translation import Translation
 
 __all__ = [

@@ -12,13 +12,13 @@ import numpy as np
 from jax import Array
 
 from s2sjax.config import require
-from s2sjax.core import augment
-from s2sjax.data.columns import Bucket
-from s2sjax.data.remarks import Sides
-from s2sjax.data.signals import Signal, Signals, check_labels, fingerprint
-from s2sjax.evaluate.batched import DOUBLINGS
-from s2sjax.evaluate.edit import distance
-from s2sjax.evaluate.metrics import Result, mean_result
+from s2sjax.core.signals import frame_augmentation
+from s2sjax.data.batching.columns import Bucket
+from s2sjax.data.data_notes import Sides
+from s2sjax.data.signals.signal_examples import Signal, Signals, check_labels, fingerprint
+from s2sjax.evaluate.metrics.corpus_metrics import Result, mean_result
+from s2sjax.evaluate.metrics.edit_distance import distance
+from s2sjax.evaluate.prediction.batched_apply import DOUBLINGS
 from s2sjax.tasks.task import Task, abstract
 
 LABELS = {"ler": "LER", "ser": "SER"}
@@ -88,7 +88,7 @@ class SignalTask(Task):
 
     @property
     def _served(self) -> int:
-        """The most frames that a server accepts: see `batched.few_shapes`."""
+        """The most frames that a server accepts: see `batched_apply.few_shapes`."""
         return max(T for T, _ in self.experiment.data.buckets) << DOUBLINGS
 
     def _checked(self, signal: Signal, where: str) -> Signal:
@@ -119,8 +119,8 @@ class SignalTask(Task):
         ranges = self.experiment.data.augment.ranges
         if not any(ranges):
             return batch
-        keys = augment.example_keys(self.experiment.seed, step, batch["example"])
-        change = jax.vmap(partial(augment.augment, ranges))
+        keys = frame_augmentation.example_keys(self.experiment.seed, step, batch["example"])
+        change = jax.vmap(partial(frame_augmentation.augment, ranges))
         frames, lengths = change(keys, batch["frames"], batch["frames_lengths"])
         return batch | {"frames": frames, "frames_lengths": lengths}
 

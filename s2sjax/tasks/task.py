@@ -1,11 +1,11 @@
 """The interface between a task and the runner: the base class of every task.
 
-A task is one file: the settings of its experiments (a subclass of `config.Experiment`) and a subclass of `Task`.
+A task has the settings of its experiments (a subclass of `config.Experiment`) and a subclass of `Task`.
 The runner calls, in this order:
 
     task.read()                      the training data, in any form
     task.learn_assets(data)          vocabularies and statistics that are learned from the data before training
-    task.columns(data)               the data as named columns (data/columns.py)
+    task.columns(data)               the data as named columns (data/batching/columns.py)
     task.plan(columns, multiple)     the rows of the batch of each step
     task.init(key)                   the initial parameters
     task.loss(columns)               loss(params, batch, key, step) -> {"loss": (sum, weight), ...}
@@ -32,16 +32,18 @@ import numpy as np
 
 from s2sjax import models
 from s2sjax.config import Experiment, ModelSettings, replace, require, settings
-from s2sjax.data import Example, memory, text
-from s2sjax.data.batches import Plan
-from s2sjax.data.columns import AnyColumns, Bucket
-from s2sjax.data.remarks import Sides, overlaps
+from s2sjax.data import text
+from s2sjax.data.batching.batch_plan import Plan
+from s2sjax.data.batching.columns import AnyColumns, Bucket
+from s2sjax.data.corpora import memory_reader
+from s2sjax.data.data_notes import Sides, overlaps
+from s2sjax.data.examples import Example
 from s2sjax.errors import UserError
-from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
+from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.mesh import Rules
-from s2sjax.training.state import Loss
-from s2sjax.training.transfer import Rows
+from s2sjax.training.train_state import Loss
 
 Params = Any
 Predictor = Callable[[Params, Sequence[Any]], list[Any]]
@@ -184,13 +186,13 @@ class Task(ABC):
 
     def save_data(self, folder: Path) -> None:
         """Writes data that exists only in memory to the run folder, so that the run can be evaluated later."""
-        memory.save(getattr(self.experiment.data, "corpus", None), folder)
+        memory_reader.save(getattr(self.experiment.data, "corpus", None), folder)
 
     def load_data(self, folder: Path) -> Task:
         """Returns the task with the data that `save_data` has written."""
         data = self.experiment.data
         before = getattr(data, "corpus", None)
-        corpus = memory.load(before, folder)
+        corpus = memory_reader.load(before, folder)
         return self if corpus is before else self.replace(replace(self.experiment, data=replace(data, corpus=corpus)))
 
     def learn_assets(self, data: Any) -> Assets:
@@ -268,7 +270,7 @@ class Task(ABC):
         """Shapes and dtypes of the arrays that the loss reads."""
 
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
-        """Maps the rows of parameters between the vocabularies of two runs, by path (training/transfer.py)."""
+        """Maps rows of parameters between the vocabularies of two runs, by path (training/checkpoints/transfer.py)."""
         return {}
 
     @property

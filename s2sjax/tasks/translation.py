@@ -23,23 +23,25 @@ from s2sjax.config import (
     require,
     settings,
 )
-from s2sjax.core import sampled
-from s2sjax.data import Example, pairs, records, sources, text
-from s2sjax.data.batches import Plan
-from s2sjax.data.columns import AnyColumns, Bucket
+from s2sjax.core.losses import sampled_softmax
+from s2sjax.data import pairs, text
+from s2sjax.data.batching.batch_plan import Plan
+from s2sjax.data.batching.columns import AnyColumns, Bucket
+from s2sjax.data.corpora import prepared_corpus, readers
+from s2sjax.data.examples import Example
 from s2sjax.evaluate import metrics
-from s2sjax.evaluate.decoding import Output, Translator
-from s2sjax.evaluate.dev_loss import EvaluationLoss
-from s2sjax.evaluate.notes import Notes
-from s2sjax.layers import Spelling
+from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
+from s2sjax.evaluate.prediction.line_notes import Notes
+from s2sjax.evaluate.prediction.translator import Output, Translator
+from s2sjax.layers.embedding import Spelling
 from s2sjax.models import objectives
-from s2sjax.models.contract import EncoderDecoder
+from s2sjax.models.encoder_decoder import EncoderDecoder
 from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, abstract, spread, vocabulary_rows, word_rows
-from s2sjax.training import hosts
 from s2sjax.training import mesh as meshes
-from s2sjax.training.fingerprints import named_leaves
-from s2sjax.training.state import Loss
-from s2sjax.training.transfer import Rows
+from s2sjax.training import multihost
+from s2sjax.training.checkpoints.fingerprints import named_leaves
+from s2sjax.training.checkpoints.transfer import Rows
+from s2sjax.training.train_state import Loss
 
 SIDES = ("source", "target")
 
@@ -199,16 +201,16 @@ class TranslationTask(Task):
     # ------------------------------------------------------------------------------------ data
 
     def has(self, split: str) -> bool:
-        return sources.has(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+        return readers.has(self.experiment.data.corpus, split)  # type: ignore[arg-type]
 
     def read(self) -> pairs.Training:
         return pairs.read(self.experiment.data)
 
     def examples(self, split: str) -> list[Example]:
-        return sources.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
+        return readers.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
 
     def row_count(self, data: pairs.Training) -> int:
-        return len(data) if isinstance(data, records.Records) else sum(len(example.targets) for example in data)
+        return len(data) if isinstance(data, prepared_corpus.Records) else sum(len(example.targets) for example in data)
 
     def fingerprint(self, data: pairs.Training) -> str:
         return pairs.fingerprint(data)
@@ -218,7 +220,7 @@ class TranslationTask(Task):
 
     def sides(self, split: str, examples: Any) -> Iterable[Example] | None:
         """The examples; None for a prepared folder, which has ids: its remarks have the counts of its preparation."""
-        return None if isinstance(examples, records.Records) else examples
+        return None if isinstance(examples, prepared_corpus.Records) else examples
 
     def learn_assets(self, data: pairs.Training) -> Assets:
         return self._checked(dict(zip(SIDES, pairs.vocabularies(self.experiment.data, data))))
@@ -335,9 +337,9 @@ class TranslationTask(Task):
         softmax, size = self.experiment.train.softmax, self.target.size
         proposal = words = None
         if softmax.samples and (softmax.distribution == "log_uniform" or columns is None):
-            proposal = sampled.log_uniform(size)
+            proposal = sampled_softmax.log_uniform(size)
         elif softmax.samples and columns is not None:
-            proposal = sampled.proposal(pairs.target_counts(columns, size) + 1)
+            proposal = sampled_softmax.proposal(pairs.target_counts(columns, size) + 1)
         if softmax.subset and columns is None:
             words = jnp.zeros((1, softmax.subset), jnp.int32)
         elif softmax.subset and columns is not None:
@@ -411,7 +413,7 @@ class TranslationTask(Task):
             notes = Notes()
             outputs = translator.decode(params, [example.source for example in examples], notes=notes)
             for line in notes.report():
-                if line not in told and hosts.is_leader():  # each evaluation during training has the same lines
+                if line not in told and multihost.is_leader():  # each evaluation during training has the same lines
                     print(line, file=sys.stderr, flush=True)
                 told.add(line)
             return [best[0] for best in outputs]
@@ -428,7 +430,7 @@ class TranslationTask(Task):
         return metrics.higher_is_better(self.experiment.evaluate.metrics[0])
 
     def groups(self, examples: Sequence[Example]) -> dict[str, list[int]]:
-        labels = sources.labels(self.experiment.data.corpus)
+        labels = readers.labels(self.experiment.data.corpus)
         found = {
             label: [n for n, example in enumerate(examples) if example.corpus == i] for i, label in enumerate(labels)
         }
@@ -464,13 +466,13 @@ class TranslationTask(Task):
         if not translator.attends:
             print("this model has no attention: attention.png is not drawn")
             return []
-        from s2sjax.evaluate import figures  # imports Matplotlib, which is slow
+        from s2sjax.evaluate.figures import attention_maps  # imports Matplotlib, which is slow
 
         found = translator.attention(params, lines[:4], outputs[:4])
-        maps = [figures.AttentionMap(*each, title=line) for each, line in zip(found, lines)]
+        maps = [attention_maps.AttentionMap(*each, title=line) for each, line in zip(found, lines)]
         path = folder / "attention.png"
-        if hosts.is_leader():
-            figures.attention_grid(path, maps, columns=2)
+        if multihost.is_leader():
+            attention_maps.attention_grid(path, maps, columns=2)
         return [path]
 
 

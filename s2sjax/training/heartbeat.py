@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from s2sjax.training import hosts
+from s2sjax.training import multihost
 
 SILENCE = 10.0
 """seconds without output, after which a line is printed"""
@@ -78,7 +78,7 @@ class Work:
 def working(name: str) -> Iterator[Work]:
     """Shows the progress of the block: as a bar on a terminal, as heartbeat lines elsewhere."""
     work = Work(name)
-    if not hosts.is_leader():
+    if not multihost.is_leader():
         yield work
         return
     if not sys.stdout.isatty():

@@ -18,14 +18,14 @@ from jax.sharding import Mesh
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training import hosts
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training import multihost
+from s2sjax.training.checkpoints.manager import Checkpoints
+from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.heartbeat import working
 from s2sjax.training.mesh import global_batch
 from s2sjax.training.preemption import Interrupted, Preemption
-from s2sjax.training.programs import Programs
-from s2sjax.training.progress import NOTHING, Log
-from s2sjax.training.state import TrainState, TrainStep
+from s2sjax.training.run_log import NOTHING, Log
+from s2sjax.training.train_state import TrainState, TrainStep
 
 Batch = Any
 Batches = Callable[[int], Iterator[tuple[int, Batch]]]
@@ -231,7 +231,9 @@ def _log_step(step: int, batch: Batch, metrics: dict, *, train: config.Train, lo
         log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:
-            hosts.wait_for_all("nonfinite")  # the leader may still be writing the file, and the first error ends a pod
+            multihost.wait_for_all(
+                "nonfinite"
+            )  # the leader may still be writing the file, and the first error ends a pod
             which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
             which = f"the examples in {file}" if file else which
             raise UserError(
@@ -246,5 +248,5 @@ def _examples(batch: Batch) -> list[int]:
     """The example numbers of a global batch, from its column `example`; -1 marks a padding row."""
     if not isinstance(batch, dict) or "example" not in batch:
         return []
-    numbers = np.ravel(hosts.all_gather(batch["example"]))  # all processes call it: they see the same loss
+    numbers = np.ravel(multihost.all_gather(batch["example"]))  # all processes call it: they see the same loss
     return [int(number) for number in numbers if number >= 0]

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training.state import TrainState
+from s2sjax.training.train_state import TrainState
 
 Tree = Any
 AnyMesh = Mesh | AbstractMesh

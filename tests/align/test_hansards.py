@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from s2sjax.align import aligner, files, gold
+from s2sjax.align import aligner, gold, link_files
 
 FOLDER = Path(__file__).parents[2] / "data" / "hansards"
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "hansards"
 def test_model_1_on_the_hansards():
     """Another implementation measured the same: 33.2 forward, 29.4 in reverse, 20.6 for the intersection."""
     names = [str(FOLDER / name) for name in ("dev.tsv", "train.tsv.gz", "test.text.tsv")]
-    text = files.read(names[0], add=names[1:], gold_file=names[0])
+    text = link_files.read(names[0], add=names[1:], gold_file=names[0])
     aligned = aligner.fit(text.pairs, "ibm1", agree=False)
     rates = {
         method: gold.score([aligned.links_of(n, method) for n in text.scored], text.gold.gold).aer

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from s2sjax import cli
 from s2sjax.bench import peers
+from s2sjax.cli import arguments
+from s2sjax.cli.start_jax import start_jax
 from s2sjax.errors import UserError
-from s2sjax.startup import start_jax
 
 
 def failing(message, error=RuntimeError, after=0):
@@ -111,5 +111,5 @@ def test_the_makefile_runs_every_benchmark_with_options_that_exist():
     assert len(commands) == 4
     for size in ("small", "base"):
         for command in commands:
-            known, rest = cli._parse(command.replace("$(1)", size).replace("$(2)", "runs/bench").split())
+            known, rest = arguments.parse(command.replace("$(1)", size).replace("$(2)", "runs/bench").split())
             assert known.name == "bench" and not rest, rest

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from s2sjax import config, folder, run
+from s2sjax import config
 from s2sjax.config import Mixture, Prepared, TextFiles, Tfds
 from s2sjax.config.paths import relative_path, resolve_paths, without_folders
-from s2sjax.experiment_file import load_experiment
+from s2sjax.runs import folder, run
+from s2sjax.runs.experiment_file import load_experiment
 
 PAGE = """
 from s2sjax.config import *

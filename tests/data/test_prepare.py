@@ -11,12 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-from s2sjax import config, run
-from s2sjax import folder as run_folder
+from s2sjax import config
 from s2sjax.config import Data, Luong, Mixture, Prepared, Synthetic, Text, TextFiles, Train
-from s2sjax.data import batches, prepare, records, sources
 from s2sjax.data import pairs as textpairs
+from s2sjax.data import prepare
+from s2sjax.data.batching import batch_plan
+from s2sjax.data.corpora import prepared_corpus, readers
 from s2sjax.errors import UserError
+from s2sjax.runs import folder as run_folder
+from s2sjax.runs import run
 from s2sjax.tasks import Translation
 
 COPY = Synthetic("copy", train=150, dev=5, test=0, length=9, alphabet=4)
@@ -42,8 +45,8 @@ def all_batches(data, steps=25):
     source, target = textpairs.vocabularies(data, train)
     pairs = textpairs.make_columns(data, train, source, target, seed=1)
     plan = textpairs.make_plan(data, pairs, seed=1, multiple=2)
-    found = [batches.make_batch(pairs, plan, step) for step in range(steps)]
-    shares = [batches.make_batch(pairs, plan, 3, [index], 2) for index in range(2)]
+    found = [batch_plan.make_batch(pairs, plan, step) for step in range(steps)]
+    shares = [batch_plan.make_batch(pairs, plan, 3, [index], 2) for index in range(2)]
     return source.fingerprint, target.fingerprint, textpairs.fingerprint(train), plan.left_out, found + shares
 
 
@@ -67,10 +70,10 @@ def equal(left, right):
 def test_batch_for_batch_it_is_the_raw_corpus(tmp_path, monkeypatch, data, section):
     monkeypatch.setattr(prepare, "CHUNK", 16)
     done = prepare.prepare(data, tmp_path / "made", section=section)
-    assert done.new and done.pairs == len(sources.load(data.corpus, "train"))
+    assert done.new and done.pairs == len(readers.load(data.corpus, "train"))
     assert equal(all_batches(data), all_batches(read_from(data, tmp_path / "made")))
-    assert sources.load(Prepared(str(tmp_path / "made")), "dev") == sources.load(data.corpus, "dev")
-    assert sources.labels(Prepared(str(tmp_path / "made"))) == sources.labels(data.corpus)
+    assert readers.load(Prepared(str(tmp_path / "made")), "dev") == readers.load(data.corpus, "dev")
+    assert readers.labels(Prepared(str(tmp_path / "made"))) == readers.labels(data.corpus)
 
 
 def test_several_targets_subwords_and_too_long_pairs_too(tmp_path):
@@ -82,7 +85,7 @@ def test_several_targets_subwords_and_too_long_pairs_too(tmp_path):
     prepare.prepare(data, tmp_path / "made")
     raw, made = all_batches(data), all_batches(read_from(data, tmp_path / "made"))
     assert raw[3] > 0 and equal(raw, made)
-    assert not sources.has(Prepared(str(tmp_path / "made")), "dev")
+    assert not readers.has(Prepared(str(tmp_path / "made")), "dev")
 
 
 @pytest.mark.slow
@@ -103,7 +106,7 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
 def test_a_batch_is_read_at_once_not_pair_by_pair(tmp_path):
     """The number of calls does not grow with the number of pairs."""
     prepare.prepare(DATA, tmp_path / "made")
-    found = records.Records(tmp_path / "made")
+    found = prepared_corpus.Records(tmp_path / "made")
 
     def calls(rows: int) -> int:
         events: list[str] = []
@@ -291,7 +294,7 @@ def test_workers_end_with_the_one_who_fed_them(tmp_path):
     while any(_alive(child) for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(_alive(child) for child in children)
-    assert not (tmp_path / "made" / records.MANIFEST).exists()
+    assert not (tmp_path / "made" / prepared_corpus.MANIFEST).exists()
 
 
 def _alive(process: int) -> bool:
@@ -351,8 +354,8 @@ def test_an_experiment_that_asks_for_other_ids_is_refused(tmp_path):
 def test_what_a_prepared_folder_does_not_keep(tmp_path):
     prepare.prepare(DATA, tmp_path / "made")
     made = Prepared(str(tmp_path / "made"))
-    assert "contains no training text" in refused(lambda: sources.load(made, "train"))
-    assert "was prepared without test examples" not in refused(lambda: sources.load(Prepared("gone"), "test"))
+    assert "contains no training text" in refused(lambda: readers.load(made, "train"))
+    assert "was prepared without test examples" not in refused(lambda: readers.load(Prepared("gone"), "test"))
     drawn = config.replace(DATA, source=Text("subwords", sampling=0.1))
     assert "data.source.sampling draws new subwords" in refused(lambda: prepare.prepare(drawn, tmp_path / "y"))
     assert "data.corpus.corpus is not set" in refused(lambda: prepare.prepare(read_from(DATA, "x"), tmp_path / "y"))

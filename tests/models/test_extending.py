@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax import config, fields, layers, models
-from s2sjax.core import attention, cells
+from s2sjax import config, layers, models
+from s2sjax.cli import overrides
+from s2sjax.core import attention
+from s2sjax.core.recurrence import cells
 from s2sjax.errors import UserError
-from s2sjax.models import contract, objectives
-from s2sjax.models.contract import EncoderOutput, masked_mean, output_layer, shift_right
+from s2sjax.models import encoder_decoder, objectives
+from s2sjax.models.encoder_decoder import EncoderOutput, masked_mean, output_layer, shift_right
+from s2sjax.models.families.luong import LuongDecoder
 from s2sjax.training import mesh as meshes
-from s2sjax.training.schedules import optimizer
-from s2sjax.training.state import create, make_train_step
+from s2sjax.training.optimizers import optimizer
+from s2sjax.training.train_state import create, make_train_step
 
 SMALL = dict(width=8, embedding=6, dropout=0.0)
 
@@ -73,7 +76,7 @@ def test_a_row_of_a_table_is_all_that_a_cell_or_a_score_needs(make, extended):
 
 def on_the_command_line(settings, *arguments, help=False):
     known = argparse.Namespace(help=help, parser=argparse.ArgumentParser(), command="train")
-    return fields.override(known, settings, list(arguments))
+    return overrides.override(known, settings, list(arguments))
 
 
 def test_the_command_line_takes_the_names_of_the_table(extended):
@@ -177,16 +180,16 @@ def test_a_configuration_brings_its_modules():
 
 
 def test_the_model_in_the_docstring_of_the_contract_runs_both_ways():
-    text, names = contract.__doc__, dict(vars(contract))
+    text, names = encoder_decoder.__doc__, dict(vars(encoder_decoder))
     code = text[text.index("    class CopyEncoder") : text.index("The configuration's")]
     exec(textwrap.dedent(code), names)
     assert_steps_equal_teacher_forcing(names["Mean"]())
 
 
 def test_a_capability_that_is_not_declared_has_the_default():
-    assert not contract.capability(BagDecoder, "has_beam_step")
-    assert not contract.capability(nn.Module, "parallel")
-    assert contract.capability(BagDecoder, "parallel")
+    assert not encoder_decoder.capability(BagDecoder, "has_beam_step")
+    assert not encoder_decoder.capability(nn.Module, "parallel")
+    assert encoder_decoder.capability(BagDecoder, "parallel")
 
 
 def test_it_joins_the_decoders_and_encoders_of_the_library():
@@ -199,7 +202,7 @@ def test_a_class_derived_from_a_family_has_the_modules_and_rules_of_that_family(
     class Narrow(config.Luong):
         width: int = 8
 
-    assert models.build(Narrow(), 7, 7).decoder_type is models.LuongDecoder
+    assert models.build(Narrow(), 7, 7).decoder_type is LuongDecoder
     assert models.tensor_rules(Narrow()) == models.tensor_rules(config.Luong())
 
 

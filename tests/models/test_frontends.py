@@ -7,9 +7,9 @@ import numpy as np
 import zoo
 
 from s2sjax import layers, models
-from s2sjax.models.encoders import FrameEncoder
+from s2sjax.models.frame_encoder import FrameEncoder
 from s2sjax.models.frontends import Frames, Tokens
-from s2sjax.training.fingerprints import named_leaves
+from s2sjax.training.checkpoints.fingerprints import named_leaves
 
 FRAMES = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
 LENGTHS = np.array([4, 2])

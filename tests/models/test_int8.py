@@ -6,7 +6,7 @@ import numpy as np
 import zoo
 
 from s2sjax import models
-from s2sjax.core import device, precision
+from s2sjax.core.backend import device, quantization
 
 IDS = np.array([[4, 5, 6, 2], [6, 4, 2, 0]], np.int32)
 CHECKED = ("transformer-post", "luong", "dense-dense")
@@ -22,7 +22,7 @@ def test_products_in_int8_are_close_to_those_of_floats(name, monkeypatch):
     params = jax.jit(module.init)(jax.random.key(0), IDS, IDS)["params"]
 
     def logits(params):
-        used = {"params": precision.restored(params)}
+        used = {"params": quantization.restored(params)}
         memory = module.apply(used, IDS, method="encode")
         state = module.apply(used, memory, 4, method="start")
         return module.apply(used, IDS, IDS), module.apply(used, memory, state, jnp.ones(2, int), method="step")[1]
@@ -31,7 +31,7 @@ def test_products_in_int8_are_close_to_those_of_floats(name, monkeypatch):
         monkeypatch.setattr(device, "multiplies_int8", lambda: multiplies)
         return jax.jit(lambda params: logits(params))(params)
 
-    small = precision.stored(params, "int8")
+    small = quantization.stored(params, "int8")
     plain, restored, multiplied = found(params, False), found(small, False), found(small, True)
     # All matrices of ConvS2S have a weight norm: they are restored before they are multiplied.
     for exact, differs in ((plain, True), (restored, name != "convs2s")):

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 
 from s2sjax import config, models
 from s2sjax.core import losses
-from s2sjax.core.tokens import EOS, PAD, SOS
+from s2sjax.core.special_tokens import EOS, PAD, SOS
 
 BAR = 1e-5
 every_model = zoo.each(zoo.MODELS)
@@ -143,7 +143,7 @@ def test_the_score_that_search_reports_is_the_score_of_teacher_forcing(name, mod
 def test_a_wide_beam_equals_exhaustive_search(name, model):
     """All sentences over {<unk>, a, b, c} of up to two words, scored one by one.
 
-    tests/core/test_search_options.py does so for every penalty and stop rule.
+    tests/core/search/test_search_options.py does so for every penalty and stop rule.
     """
     source = zoo.batch(np.random.default_rng(7), rows=1)[0]
     words = [token for token in range(zoo.VOCABULARY) if token not in (PAD, SOS, EOS)]

@@ -9,8 +9,9 @@ import pytest
 import zoo
 
 from s2sjax import config, models
-from s2sjax.core import losses, sampled, scheduled, search
-from s2sjax.core.tokens import PAD
+from s2sjax.core import losses, search
+from s2sjax.core.losses import sampled_softmax, scheduled_sampling
+from s2sjax.core.special_tokens import PAD
 from s2sjax.models import objectives
 
 BAR = 1e-5
@@ -22,7 +23,7 @@ some_models = zoo.each(zoo.FAMILIES, quick=("luong",), rare=set(zoo.FAMILIES) - 
 KEY = jax.random.key(3)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
 FALLING = config.ScheduledSampling("linear", k=10, feed="argmax")  # step 0 reads the truth alone, step 10 itself alone
-PROPOSAL = sampled.log_uniform(zoo.VOCABULARY)
+PROPOSAL = sampled_softmax.log_uniform(zoo.VOCABULARY)
 ALL_WORDS = jnp.arange(zoo.VOCABULARY)[None]
 
 
@@ -84,7 +85,7 @@ def test_reading_itself_alone_is_greedy_search_fed_back(name):
     model = zoo.build(name)
     if model.module.decoder_type.parallel:
         target = TARGET
-        own = np.asarray(scheduled.own_output(jnp.asarray(model.logits(SOURCE, target)), None))
+        own = np.asarray(scheduled_sampling.own_output(jnp.asarray(model.logits(SOURCE, target)), None))
     else:
         own = np.asarray(greedy(model.module, model.params, SOURCE))
         target = np.where(own == PAD, PAD, 5)  # as long as what is written

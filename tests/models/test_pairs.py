@@ -11,7 +11,7 @@ import zoo
 from s2sjax import config, models
 from s2sjax.config import Carries, DecoderSpec, EncoderSpec
 from s2sjax.errors import UserError
-from s2sjax.models.contract import Bridge, EncoderOutput
+from s2sjax.models.encoder_decoder import Bridge, EncoderOutput
 
 ROWS, TIME = 3, 4
 MASK = np.arange(TIME) < np.array([4, 2, 0])[:, None]

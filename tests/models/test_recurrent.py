@@ -9,7 +9,7 @@ import zoo
 
 from s2sjax import config, models
 from s2sjax.core import recurrence
-from s2sjax.core.tokens import PAD, SOS
+from s2sjax.core.special_tokens import PAD, SOS
 
 BAR = 1e-5
 WIDTH, TOKEN = 5, 4

@@ -9,7 +9,7 @@ import pytest
 import zoo
 
 from s2sjax import config, models
-from s2sjax.core.device import compiler_options
+from s2sjax.core.backend.device import compiler_options
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.tasks import Translation

@@ -10,13 +10,13 @@ import zoo
 
 from s2sjax import config, models
 from s2sjax.core import losses, search
-from s2sjax.core.tokens import PAD
+from s2sjax.core.special_tokens import PAD
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
-from s2sjax.models.contract import shift_right
-from s2sjax.models.identity import Identity
-from s2sjax.models.listener import Listener
-from s2sjax.models.pictures import Grid, PictureGrid
+from s2sjax.models.encoder_decoder import shift_right
+from s2sjax.models.families.identity import Identity
+from s2sjax.tasks.captioning.picture_grid import Grid, PictureGrid
+from s2sjax.tasks.transcription.listener import Listener
 
 GRID = Grid(channels=(4, 8), groups=2)
 DECODERS = ["cho", "sutskever-reversed", "rnnsearch", "luong", "gnmt", "transformer-post", "convs2s", "cnn-rnn"]

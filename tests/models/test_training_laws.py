@@ -10,14 +10,14 @@ import zoo
 from jax.sharding import Mesh
 
 from s2sjax import config, models
-from s2sjax.core import sampled
+from s2sjax.core.losses import sampled_softmax
 from s2sjax.errors import UserError
 from s2sjax.models import objectives
 from s2sjax.training import mesh as meshes
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.loop import fit
-from s2sjax.training.schedules import optimizer
-from s2sjax.training.state import create, make_train_step
+from s2sjax.training.optimizers import optimizer
+from s2sjax.training.train_state import create, make_train_step
 
 SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
@@ -45,7 +45,7 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool, dtype: st
 
     rules = models.tensor_rules(model) if mesh.shape["tensor"] > 1 else ()
     state = meshes.init_sharded(init, mesh, rules, jax.random.key(0), min_size=1)
-    loss = objectives.choose(module, train, sampled.log_uniform(VOCABULARY), PARTS)
+    loss = objectives.choose(module, train, sampled_softmax.log_uniform(VOCABULARY), PARTS)
     return state, make_train_step(loss, optimizer(train), train, seed=0)
 
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import pytest
 import zoo
 
-from s2sjax import config, models, parameters
+from s2sjax import config, models
 from s2sjax.errors import UserError
-from s2sjax.models import NAMED
+from s2sjax.layers import parameters
+from s2sjax.models.named_models import NAMED
 
 
 def shapes(model: config.ModelConfig, source_size: int, target_size: int) -> dict:

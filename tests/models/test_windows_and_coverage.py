@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
-from s2sjax.core.tokens import SOS
+from s2sjax.core.special_tokens import SOS
 
 VOCABULARY = 9
 SMALL = dict(width=6, embedding=5, dropout=0.0)

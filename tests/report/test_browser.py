@@ -10,9 +10,10 @@ import jax
 import pytest
 from browser import Browser, find
 
-from s2sjax import config, evaluations, run, tasks
+from s2sjax import config, tasks
 from s2sjax.evaluate import metrics
 from s2sjax.report import contents, write
+from s2sjax.runs import evaluations, run
 from s2sjax.serve import api, server
 
 pytestmark = pytest.mark.slow

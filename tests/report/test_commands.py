@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from s2sjax.startup import ends_by_signal
+from s2sjax.cli.start_jax import ends_by_signal
 
 
 def test_error_messages_are_one_line(call, tmp_path):

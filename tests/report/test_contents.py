@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from s2sjax import evaluations
 from s2sjax.errors import UserError
 from s2sjax.evaluate import metrics
 from s2sjax.report import contents, examples, subjects, write
+from s2sjax.runs import evaluations
 
 
 def evaluation(tmp_path: Path, rows, names=("cer",), line="sentence", name="run"):

@@ -11,11 +11,12 @@ import pytest
 import zoo
 from tasks.test_task_laws import EXPERIMENTS
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import replace
-from s2sjax.data.audio import LogMel
-from s2sjax.data.spoken import Recordings
+from s2sjax.data.signals.audio import LogMel
+from s2sjax.data.signals.spoken_digits import Recordings
 from s2sjax.errors import UserError
+from s2sjax.runs import run
 from s2sjax.serve import api
 from s2sjax.tasks.task import task_of
 from s2sjax.training.mesh import make_mesh

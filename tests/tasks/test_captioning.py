@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import Luong, Pair, RNNsearch, Search, Text, Train, Transformer
 from s2sjax.data import text
-from s2sjax.data.pictures import Picture, Squares
 from s2sjax.errors import UserError
-from s2sjax.evaluate import picture_figure
-from s2sjax.evaluate.decoding import Output
-from s2sjax.models.identity import Identity
-from s2sjax.models.pictures import Grid
+from s2sjax.evaluate.prediction.translator import Output
+from s2sjax.models.families.identity import Identity
+from s2sjax.runs import run
 from s2sjax.tasks import Captioning
-from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+from s2sjax.tasks.captioning import picture_figure
+from s2sjax.tasks.captioning.captioned_pictures import Picture, Squares
+from s2sjax.tasks.captioning.picture_grid import Grid
+from s2sjax.tasks.captioning.settings import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
 
 SMALL = Captioning(
     "small",

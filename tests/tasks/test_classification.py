@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax import config, run
-from s2sjax.config import InMemory, LabelData, LabelModel, Luong, RNNsearch, Train
+from s2sjax import config
+from s2sjax.config import InMemory, Luong, RNNsearch, Train
 from s2sjax.errors import UserError
-from s2sjax.models.classifier import Classifier
-from s2sjax.models.ngrams import NGrams
+from s2sjax.models.families.ngram_cnn import NGrams
+from s2sjax.runs import run
 from s2sjax.tasks import Classification
-from s2sjax.tasks.classification import Prediction
+from s2sjax.tasks.classification.classifier import Classifier
+from s2sjax.tasks.classification.settings import LabelData, LabelledFrames, LabelModel
+from s2sjax.tasks.classification.task import Prediction
 
 TINY = dict(width=6, embedding=4, dropout=0.0)
 PAIRS = [("good film", "1"), ("bad film", "0"), ("a good one", "1"), ("so bad", "0")]
@@ -161,7 +163,7 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
     (tmp_path / "train.tsv").write_text("".join(lines))
     (tmp_path / "page.py").write_text(
         "from s2sjax.config import LabelData, LabelModel, LabelledText, Text, Train\n"
-        "from s2sjax.models.ngrams import NGrams\n"
+        "from s2sjax.models.families.ngram_cnn import NGrams\n"
         "from s2sjax.tasks import Classification\n"
         "experiment = Classification('films',\n"
         "    data=LabelData(LabelledText('.', dev_percent=20.0), Text('words', min_count=2), buckets=((4,),),\n"
@@ -194,7 +196,7 @@ def test_frames_of_a_speaker(tmp_path):
     (tmp_path / "train.tsv").write_text("".join(f"{n % 2}\t{frames(n % 2)}\n" for n in range(60)))
     experiment = Classification(
         "frames",
-        data=LabelData(config.LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), tokens=64),
+        data=LabelData(LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), tokens=64),
         model=LabelModel(Luong(width=8, embedding=0, layers=1, cell="gru", dropout=0.0), "final", dropout=0.0),
         train=Train(steps=60, warmup=1, learning_rate=2e-2, evaluate_every=60, log_every=60),
     )

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import zoo
 
-from s2sjax import config, run
-from s2sjax.config import Continuation, PerplexityEvaluate, PlainText, RecurrentLM, Train, TransformerLM
-from s2sjax.core.tokens import EOS, PAD
-from s2sjax.data import streams
+from s2sjax import config
+from s2sjax.config import PlainText, Train
+from s2sjax.core.special_tokens import EOS, PAD
+from s2sjax.data.text import text_streams
 from s2sjax.errors import UserError
-from s2sjax.models import language_model
+from s2sjax.runs import run
 from s2sjax.tasks import LanguageModel
-from s2sjax.tasks.language_model import Line, Prompt
+from s2sjax.tasks.language_model import language_models
+from s2sjax.tasks.language_model.settings import Continuation, PerplexityEvaluate, RecurrentLM, TransformerLM
+from s2sjax.tasks.language_model.task import Line, Prompt
 
 TEXT = str(Path(__file__).with_name("text.txt"))
 LINES = [" ".join(line.split()) for line in Path(TEXT).read_text().splitlines()]
@@ -33,7 +35,7 @@ def made(model, **fields):
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
-    return task, params, streams.encode(task.vocabulary, LINES)[0]
+    return task, params, text_streams.encode(task.vocabulary, LINES)[0]
 
 
 @cache
@@ -51,10 +53,10 @@ def apply(task, params, method, *arrays, train=()):
 def test_the_loss_of_segments_with_a_carry_is_that_of_the_text_in_one_pass():
     task, params, ids = made(RECURRENT)
     loss = jax.jit(task.loss())
-    whole = streams.Segments(ids, 1, len(ids)).batch(np.array([0]), (len(ids),))
+    whole = text_streams.Segments(ids, 1, len(ids)).batch(np.array([0]), (len(ids),))
     total, tokens = loss(params, whole, jax.random.key(0), 0)["loss"]
     carry, parts = task.carry(1), []
-    columns = streams.Segments(ids, 1, 8)
+    columns = text_streams.Segments(ids, 1, 8)
     for segment in range(columns.segments):
         sums, carry = loss(params, columns.batch(np.array([segment]), (8,)), jax.random.key(0), 0, carry)
         parts.append(sums["loss"])
@@ -75,7 +77,7 @@ def test_evaluation_carries_the_state_from_line_to_line():
 @pytest.mark.slow
 def test_a_stream_that_starts_again_starts_from_zero():
     task, params, ids = made(RECURRENT)
-    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    batch = text_streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     dirty = jax.tree.map(lambda leaf: leaf + 1, task.carry(2))
     loss = jax.jit(task.loss())
     sums, _ = loss(params, batch, jax.random.key(0), 0, dirty)
@@ -87,7 +89,7 @@ def test_a_stream_that_starts_again_starts_from_zero():
 def test_one_token_at_a_time_equals_all_positions(model):
     task, params, ids = made(model)
     inputs = np.stack([ids[:8], ids[8:16]])
-    logits, _ = apply(task, params, "__call__", inputs, language_model.start(model, 2, jnp.float32))
+    logits, _ = apply(task, params, "__call__", inputs, language_models.start(model, 2, jnp.float32))
     prefix = np.where(np.arange(8) < [[3], [0]], inputs, PAD)  # prefixes of three tokens and of none
     state = apply(task, params, "begin", prefix)
     for t in range(5):
@@ -149,7 +151,7 @@ def test_regularisation_changes_training_and_leaves_evaluation(name):
     (plain, params, ids), (noisy, _, _) = made(base), made(config.replace(base, **{field: NOISE[field]}))
     lines = [Line(line) for line in LINES]
     assert plain.predictor()(params, lines) == noisy.predictor()(params, lines)
-    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    batch = text_streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     loss = {task: jax.jit(task.loss()) for task in (plain, noisy)}
     total = lambda task, key: float(loss[task](params, batch, jax.random.key(key), 0)["loss"][0])
     assert total(plain, 0) != total(noisy, 0)
@@ -160,7 +162,7 @@ def test_regularisation_changes_training_and_leaves_evaluation(name):
 @pytest.mark.slow
 def test_penalties_are_added_to_the_mean_cross_entropy():
     task, params, ids = made(config.replace(RECURRENT, activation_penalty=2.0, temporal_penalty=0.5))
-    batch = streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
+    batch = text_streams.Segments(ids, 2, 8).batch(np.array([0, 1]), (8,))
     sums = jax.jit(task.loss())(params, batch, jax.random.key(0), 0)
     states = np.asarray(apply(task, params, "hidden", batch["inputs"], task.carry(2), train=(False,)).plain)
     penalty = 2.0 * np.mean(states**2) + 0.5 * np.mean((states[:, 1:] - states[:, :-1]) ** 2)

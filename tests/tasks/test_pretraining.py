@@ -7,28 +7,18 @@ import jax
 import numpy as np
 import pytest
 
-from s2sjax import config, folder, run, train_run
-from s2sjax.config import (
-    BertModel,
-    Data,
-    InMemory,
-    LabelData,
-    LabelModel,
-    Luong,
-    Paragraphs,
-    Spelling,
-    TagData,
-    TaggerModel,
-    Text,
-    Train,
-    Transformer,
-)
-from s2sjax.core.tokens import CLS, EOS, MASK
+from s2sjax import config
+from s2sjax.config import Data, InMemory, Luong, Spelling, Text, Train, Transformer
+from s2sjax.core.special_tokens import CLS, EOS, MASK
 from s2sjax.data import text
 from s2sjax.errors import UserError
+from s2sjax.runs import folder, run, train_run
 from s2sjax.tasks import Classification, Pretraining, Tagging, Translation
+from s2sjax.tasks.classification.settings import LabelData, LabelModel
+from s2sjax.tasks.pretraining.settings import BertModel, Paragraphs
+from s2sjax.tasks.tagging.settings import TagData, TaggerModel
 from s2sjax.training import mesh as meshes
-from s2sjax.training.progress import Log
+from s2sjax.training.run_log import Log
 
 FILE = str(Path(__file__).with_name("text.txt"))
 ENCODER = Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, norm="pre", dropout=0.0)

@@ -9,23 +9,23 @@ import pytest
 
 from s2sjax import config
 from s2sjax.config import DenseDense, RNNsearch, Train, Transformer
-from s2sjax.core import ctc
-from s2sjax.core.prefix_search import prefix_search
-from s2sjax.data.label_models import LabelModel
-from s2sjax.data.signals import Signal, Strings
-from s2sjax.data.written import Patterns
+from s2sjax.core.chains import ctc
+from s2sjax.core.chains.ctc_prefix_search import prefix_search
+from s2sjax.data.signals.handwritten_digits import Patterns
+from s2sjax.data.signals.signal_examples import Signal, Strings
 from s2sjax.errors import UserError
-from s2sjax.evaluate.batched import Batched
-from s2sjax.models.recognizer import Recognizer
+from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.tasks import Recognition
-from s2sjax.tasks.recognition import (
+from s2sjax.tasks.recognition.label_model import LabelModel
+from s2sjax.tasks.recognition.recognizer import Recognizer
+from s2sjax.tasks.recognition.settings import (
     Augment,
     LabelledSignals,
     LabelSearch,
     RecognitionEvaluate,
     RecognizerModel,
-    Transcript,
 )
+from s2sjax.tasks.recognition.task import Transcript
 
 SMALL = Recognition(
     "small",
@@ -151,7 +151,7 @@ def test_what_cannot_work_is_refused(build, expected):
 PAGE = """
 from s2sjax.config import DenseDense, Train
 from s2sjax.data.signals import Strings
-from s2sjax.data.written import Patterns
+from s2sjax.data.signals.handwritten_digits import Patterns
 from s2sjax.tasks.recognition import *
 
 experiment = Recognition(

@@ -7,12 +7,14 @@ import numpy as np
 import optax
 import pytest
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import settings
-from s2sjax.core.pooling import attention_pool
+from s2sjax.core.nn.pooling import attention_pool
 from s2sjax.errors import UserError
+from s2sjax.runs import run
 from s2sjax.tasks import Regression
-from s2sjax.tasks.regression import CsvSeries, Estimate, Fibonacci, Scale, Series, SeriesEvaluate, SeriesModel, Windows
+from s2sjax.tasks.regression.settings import CsvSeries, Fibonacci, Series, SeriesEvaluate, SeriesModel, Windows
+from s2sjax.tasks.regression.task import Estimate, Scale
 
 SMALL = Regression("small", data=Windows(Fibonacci(40), steps=4, split="spread"))
 

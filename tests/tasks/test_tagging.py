@@ -9,28 +9,17 @@ import pytest
 import zoo
 
 import s2sjax
-from s2sjax import config, run
-from s2sjax.config import (
-    RCTM,
-    ConvS2S,
-    DenseDense,
-    InMemory,
-    Luong,
-    RNNsearch,
-    Spelling,
-    TagData,
-    TagEvaluate,
-    TaggedFiles,
-    TaggerModel,
-    Train,
-    Transformer,
-)
-from s2sjax.core.tokens import PAD, UNK
-from s2sjax.data import tagged, text
+from s2sjax import config
+from s2sjax.config import RCTM, ConvS2S, DenseDense, InMemory, Luong, RNNsearch, Spelling, Train, Transformer
+from s2sjax.core.special_tokens import PAD, UNK
+from s2sjax.data import text
 from s2sjax.errors import UserError
 from s2sjax.models.frontends import word_dropout
+from s2sjax.runs import run
 from s2sjax.tasks import Tagging
-from s2sjax.tasks.tagging import Tagged
+from s2sjax.tasks.tagging import tagged_sentences
+from s2sjax.tasks.tagging.settings import TagData, TagEvaluate, TaggedFiles, TaggerModel
+from s2sjax.tasks.tagging.task import Tagged
 
 SPELLING = Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=4)
 NONE = Spelling(on=False)
@@ -92,7 +81,7 @@ def test_columns_of_words_characters_tags_and_intents():
 
 def test_a_long_word_keeps_its_beginning_and_its_end():
     alphabet = text.build(config.Text("characters"), ["internationalization"])
-    row = tagged.spell(alphabet, ["internationalization", "on"], 7)
+    row = tagged_sentences.spell(alphabet, ["internationalization", "on"], 7)
     assert [alphabet.decode(each[1:8]) for each in row] == ["inteion", "on"]
 
 
@@ -228,7 +217,7 @@ def test_a_part_of_train_is_held_out_by_its_words(tmp_path):
         ),
         (lambda: TagData(buckets=((8,), (4,))), "data.buckets is ((8,), (4,)): give lengths of at least 1, from short"),
         (lambda: TaggedFiles(dev="dev.tsv", dev_percent=5.0), "data.corpus has both dev and dev_percent"),
-        (lambda: tagged.read(TaggedFiles(), "test", False), "data.corpus.test is empty: name a TSV file"),
+        (lambda: tagged_sentences.read(TaggedFiles(), "test", False), "data.corpus.test is empty: name a TSV file"),
         (lambda: TagEvaluate(()), "evaluate.metrics is empty"),
         (
             lambda: config.replace(tagging(crf=True), train=Train(label_smoothing=0.1)),

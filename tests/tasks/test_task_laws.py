@@ -17,30 +17,15 @@ import pytest
 import zoo
 
 import s2sjax
-from s2sjax import config, run
-from s2sjax.config import (
-    Data,
-    DenseDense,
-    InMemory,
-    LabelData,
-    LabelModel,
-    Luong,
-    Mesh,
-    Search,
-    Spelling,
-    Synthetic,
-    TagData,
-    TaggerModel,
-    Train,
-)
-from s2sjax.data import batches
-from s2sjax.data.pictures import Squares
-from s2sjax.data.signals import Strings
-from s2sjax.data.written import Patterns
+from s2sjax import config
+from s2sjax.config import Data, DenseDense, InMemory, Luong, Mesh, Search, Spelling, Synthetic, Train
+from s2sjax.data.batching import batch_plan
+from s2sjax.data.signals.handwritten_digits import Patterns
+from s2sjax.data.signals.signal_examples import Strings
 from s2sjax.errors import UserError
-from s2sjax.models.identity import Identity
-from s2sjax.models.ngrams import NGrams
-from s2sjax.models.pictures import Grid
+from s2sjax.models.families.identity import Identity
+from s2sjax.models.families.ngram_cnn import NGrams
+from s2sjax.runs import run
 from s2sjax.tasks import (
     TASKS,
     Captioning,
@@ -53,11 +38,17 @@ from s2sjax.tasks import (
     Transcription,
     Translation,
 )
-from s2sjax.tasks.captioning import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
-from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
-from s2sjax.tasks.regression import Fibonacci, SeriesModel, Windows
+from s2sjax.tasks.captioning.captioned_pictures import Squares
+from s2sjax.tasks.captioning.picture_grid import Grid
+from s2sjax.tasks.captioning.settings import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+from s2sjax.tasks.classification.settings import LabelData, LabelModel
+from s2sjax.tasks.language_model.settings import PerplexityEvaluate, RecurrentLM
+from s2sjax.tasks.pretraining.settings import BertModel, Paragraphs
+from s2sjax.tasks.recognition.settings import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
+from s2sjax.tasks.regression.settings import Fibonacci, SeriesModel, Windows
+from s2sjax.tasks.tagging.settings import TagData, TaggerModel
 from s2sjax.tasks.task import task_of
-from s2sjax.tasks.transcription import SpellerModel
+from s2sjax.tasks.transcription.settings import SpellerModel
 from s2sjax.training import loop
 
 TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
@@ -110,14 +101,14 @@ EXPERIMENTS = {
     "language_model": LanguageModel(
         "language_model",
         data=config.PlainText(TEXT, TEXT, rows=8, steps=4),
-        model=config.RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
+        model=RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
         train=TRAIN,
-        evaluate=config.PerplexityEvaluate(streams=4),
+        evaluate=PerplexityEvaluate(streams=4),
     ),
     "pretraining": Pretraining(
         "pretraining",
-        data=config.Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
-        model=config.BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
+        data=Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
+        model=BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
         train=TRAIN,
     ),
     "captioning": Captioning(
@@ -294,9 +285,9 @@ def test_a_shard_of_a_batch_has_the_rows_of_the_whole_batch(name):
     columns = task.replace(assets=task.learn_assets(data)).columns(data)
     plan = task.plan(columns, 4)
     for step in (0, plan.steps_per_epoch + 1):
-        whole = batches.make_batch(columns, plan, step)
+        whole = batch_plan.make_batch(columns, plan, step)
         for shards in ([0], [1, 2], [0, 3]):
-            some = batches.make_batch(columns, plan, step, shards, 4)
+            some = batch_plan.make_batch(columns, plan, step, shards, 4)
             assert some.keys() == whole.keys()
             for column, rows in whole.items():
                 expected = np.concatenate([np.split(rows, 4)[shard] for shard in shards])
@@ -331,7 +322,7 @@ import conftest, jax
 everything = jax.devices()
 jax.devices = lambda *_: everything[:1]
 from tasks.test_task_laws import EXPERIMENTS, changed
-from s2sjax import folder, run
+from s2sjax.runs import folder, run
 from s2sjax.training import checkpoints
 
 class Mortal(checkpoints.Checkpoints):

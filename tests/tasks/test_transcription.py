@@ -4,15 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from s2sjax import config, run
+from s2sjax import config
 from s2sjax.config import RNNsearch, Search, Train, Transformer
-from s2sjax.data.signals import Signal, Strings
-from s2sjax.data.written import Patterns
+from s2sjax.data.signals.handwritten_digits import Patterns
+from s2sjax.data.signals.signal_examples import Signal, Strings
 from s2sjax.errors import UserError
-from s2sjax.evaluate import time_figure
+from s2sjax.runs import run
 from s2sjax.tasks import Transcription
-from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvaluate
-from s2sjax.tasks.transcription import SpellerModel
+from s2sjax.tasks.recognition.settings import Augment, LabelledSignals, RecognitionEvaluate
+from s2sjax.tasks.transcription import time_figure
+from s2sjax.tasks.transcription.settings import SpellerModel
 
 SMALL = Transcription(
     "small",

@@ -10,7 +10,7 @@ def saved(tmp_path_factory):
     """Checkpoints of steps 10 and 20 with scores; 20 has the better one."""
     from lives import KEEP, state_at  # imports Orbax, which is slow
 
-    from s2sjax.training.checkpoints import Checkpoints
+    from s2sjax.training.checkpoints.manager import Checkpoints
 
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     checkpoints = Checkpoints(folder, KEEP, "max")

@@ -21,7 +21,7 @@ from conftest import seed_of
 from lives import EVERY, KEEP, state_at
 
 from s2sjax.errors import UserError
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training.checkpoints.manager import Checkpoints
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 WAIT = 120  # seconds; what takes so long has failed

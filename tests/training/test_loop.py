@@ -12,8 +12,8 @@ import zoo
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.training import loop, mesh, progress, schedules, state
-from s2sjax.training.checkpoints import Checkpoints
+from s2sjax.training import loop, mesh, optimizers, run_log, train_state
+from s2sjax.training.checkpoints.manager import Checkpoints
 
 ROWS = (8, 16)
 TRAIN = config.Train(steps=10, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=4, log_every=1, clip=0.0)
@@ -44,17 +44,17 @@ class Lab:
         self.folder = folder
 
     def fit(self, train=TRAIN, batches=batches, evaluate=None, best="min", saving=True, **options):
-        optimizer = schedules.optimizer(train)
+        optimizer = optimizers.optimizer(train)
         self.inits = 0
 
         def init():
             self.inits += 1
-            return state.create({"w": jnp.zeros(4)}, optimizer, ema=train.ema > 0)
+            return train_state.create({"w": jnp.zeros(4)}, optimizer, ema=train.ema > 0)
 
         template = jax.eval_shape(init)
         self.inits = 0
-        step = state.make_train_step(loss, optimizer, train, seed=7)
-        log = progress.Log(self.folder, train.steps, train.log_every, tensorboard=False)
+        step = train_state.make_train_step(loss, optimizer, train, seed=7)
+        log = run_log.Log(self.folder, train.steps, train.log_every, tensorboard=False)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", train.keep, best) if saving else None
         try:
             options |= dict(checkpoints=self.checkpoints, evaluate=evaluate, log=log)
@@ -230,9 +230,9 @@ def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys
         events.append(f"evaluate {int(state.step)}")
         return loop.Scores("error", 1.0 / step, higher_is_better=False)
 
-    save, log = Checkpoints.save, progress.Log.step
+    save, log = Checkpoints.save, run_log.Log.step
     monkeypatch.setattr(Checkpoints, "save", lambda *a, **k: (events.append(f"save {a[2]}"), save(*a, **k))[1])
-    monkeypatch.setattr(progress.Log, "step", lambda *a: (events.append(f"log {a[1]}"), log(*a))[1])
+    monkeypatch.setattr(run_log.Log, "step", lambda *a: (events.append(f"log {a[1]}"), log(*a))[1])
     train = config.replace(TRAIN, steps=5, save_every=2, evaluate_every=4)
     lab.fit(train, batches=told, evaluate=evaluate, shapes=[make_batch(0), make_batch(1)])
     assert events == [
@@ -248,10 +248,10 @@ def test_the_order_of_the_loop_and_one_program_a_bucket(lab, monkeypatch, capsys
 
 
 def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
-    optimizer = schedules.optimizer(TRAIN)
-    log = progress.Log(None, 10, 10)
-    current = state.create({"w": jnp.zeros(4)}, optimizer)
-    programs = loop.Programs(state.make_train_step(loss, optimizer, TRAIN, seed=7), current)
+    optimizer = optimizers.optimizer(TRAIN)
+    log = run_log.Log(None, 10, 10)
+    current = train_state.create({"w": jnp.zeros(4)}, optimizer)
+    programs = loop.Programs(train_state.make_train_step(loss, optimizer, TRAIN, seed=7), current)
     programs.prepare([make_batch(0)], log)
     for step in range(4):
         current, _ = programs(current, make_batch(step), log)
@@ -262,12 +262,12 @@ def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
 def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_done(lab, other):
     def fit(lab, devices, steps, shape):
         train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)
-        optimizer = schedules.optimizer(train)
+        optimizer = optimizers.optimizer(train)
         where = mesh.make_mesh(shape, jax.devices()[:devices])
-        create = lambda: state.create({"w": jnp.zeros(4)}, optimizer)
+        create = lambda: train_state.create({"w": jnp.zeros(4)}, optimizer)
         template = mesh.abstract_state(create, where, min_size=1)
         init = lambda: mesh.init_sharded(create, where, min_size=1)
-        step = state.make_train_step(loss, optimizer, train, seed=7)
+        step = train_state.make_train_step(loss, optimizer, train, seed=7)
         checkpoints = Checkpoints(lab.folder)
         options = dict(template=template, init=init, train=train, mesh=where, shapes=[make_batch(0)])
         result = loop.fit(step, batches, checkpoints=checkpoints, **options)
@@ -345,7 +345,7 @@ def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys)
 def test_no_host_ends_the_pod_before_the_skipped_step_is_written(lab, monkeypatch):
     """The first host that exits ends the others."""
     written = []
-    monkeypatch.setattr(loop.hosts, "wait_for_all", lambda what: written.extend(lab.lines("nonfinite.jsonl")))
+    monkeypatch.setattr(loop.multihost, "wait_for_all", lambda what: written.extend(lab.lines("nonfinite.jsonl")))
     with pytest.raises(UserError, match="1 non-finite steps in a row"):
         lab.fit(config.replace(TRAIN, max_skipped=1), batches=poisoned(2), saving=False)
     assert [line["step"] for line in written] == [3]
@@ -369,9 +369,9 @@ def test_without_a_folder_the_examples_are_in_the_message_and_padding_is_not_amo
             yield step, batch | {"example": np.where(batch["example"] < 3, batch["example"], -1)}
 
     train = config.replace(TRAIN, max_skipped=1)
-    optimizer = schedules.optimizer(train)
-    init = lambda: state.create({"w": jnp.zeros(4)}, optimizer)
-    step = state.make_train_step(loss, optimizer, train, seed=7)
+    optimizer = optimizers.optimizer(train)
+    init = lambda: train_state.create({"w": jnp.zeros(4)}, optimizer)
+    step = train_state.make_train_step(loss, optimizer, train, seed=7)
     with pytest.raises(UserError, match=r"the last one step 1: check examples 0, 1, 2, or lower"):
         loop.fit(step, few, template=jax.eval_shape(init), init=init, train=train)
 
@@ -382,7 +382,7 @@ def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
     monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
     monkeypatch.setattr("jax.process_count", lambda: 2)
     metrics = {"loss": (np.float32("inf"), np.float32(8)), "grad_norm": np.float32(2), "skipped": np.int32(1)}
-    log = progress.Log(lab.folder, 10, 1, tensorboard=False)
+    log = run_log.Log(lab.folder, 10, 1, tensorboard=False)
     log.start(0)
     loop._log_step(3, {"example": np.array([4, 5, -1])}, metrics, train=TRAIN, log=log)
     log.close()

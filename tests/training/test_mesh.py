@@ -12,12 +12,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
-from s2sjax.data.batches import Plan, make_batch
+from s2sjax.data.batching.batch_plan import Plan, make_batch
 from s2sjax.errors import UserError
-from s2sjax.training import mesh, schedules, state
+from s2sjax.training import mesh, optimizers, train_state
 
 TRAIN = config.Train(warmup=0, learning_rate=0.01, schedule="constant", ema=0.9, weight_decay=0.01)
-OPTIMIZER = schedules.optimizer(TRAIN)
+OPTIMIZER = optimizers.optimizer(TRAIN)
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/kernel", ("tensor", None)))
 
 
@@ -27,7 +27,7 @@ def init():
         "in": {"kernel": jax.random.normal(keys[0], (16, 64)) / 4, "bias": jnp.zeros(64)},
         "out": {"kernel": jax.random.normal(keys[1], (64, 16)) / 8},
     }
-    return state.create(params, OPTIMIZER, ema=True)
+    return train_state.create(params, OPTIMIZER, ema=True)
 
 
 def loss(params, batch, key, step):
@@ -46,7 +46,7 @@ def train(devices, shape, rules, micro_batches=1):
     where = mesh.make_mesh(shape, devices)
     current = mesh.init_sharded(init, where, rules, min_size=1)
     options = config.replace(TRAIN, micro_batches=micro_batches)
-    step = jax.jit(state.make_train_step(loss, OPTIMIZER, options, seed=3))
+    step = jax.jit(train_state.make_train_step(loss, OPTIMIZER, options, seed=3))
     for index in range(3):
         current, metrics = step(current, mesh.global_batch(batch(index), where))
     return current, metrics
@@ -78,7 +78,7 @@ def test_one_device_equals_eight(shape, rules, micro_batches):
 def test_micro_batches_leave_every_row_on_its_device():
     where = mesh.make_mesh(config.Mesh())
     rows = mesh.global_batch(np.arange(16, dtype=np.int32), where)
-    program = jax.jit(lambda x: state._split(x, 2)).lower(rows).compile()
+    program = jax.jit(lambda x: train_state._split(x, 2)).lower(rows).compile()
     assert not re.search("all-to-all|all-gather|collective-permute", program.as_text())
     np.testing.assert_array_equal(program(rows), [range(0, 16, 2), range(1, 16, 2)])
 
@@ -115,7 +115,7 @@ def test_a_carry_is_split_by_its_rows():
 
 def test_state_can_be_donated_from_the_first_step_on():
     where = mesh.make_mesh(config.Mesh())
-    step = jax.jit(state.make_train_step(loss, OPTIMIZER, TRAIN, seed=3), donate_argnums=0)
+    step = jax.jit(train_state.make_train_step(loss, OPTIMIZER, TRAIN, seed=3), donate_argnums=0)
     current, _ = step(mesh.init_sharded(init, where), mesh.global_batch(batch(0), where))
     assert int(current.step) == 1
 

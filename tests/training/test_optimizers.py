@@ -14,9 +14,9 @@ import zoo
 from s2sjax import config, models
 from s2sjax.config.training import OPTIMIZERS
 from s2sjax.errors import UserError
-from s2sjax.training import mesh, schedules, state
-from s2sjax.training.checkpoints import Checkpoints
-from s2sjax.training.fingerprints import named_leaves
+from s2sjax.training import mesh, optimizers, train_state
+from s2sjax.training.checkpoints.fingerprints import named_leaves
+from s2sjax.training.checkpoints.manager import Checkpoints
 
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/stack/kernel", ("tensor", None)))
 ARGUMENTS = {"adafactor": ("min_dim_size_to_factor=16",), "sgd": ("momentum=0.9", "nesterov=True")}
@@ -39,7 +39,7 @@ def init(optimizer):
         "in": {"kernel": jax.random.normal(keys[0], (16, 64)) / 4, "bias": jnp.zeros(64)},
         "out": {"stack": {"kernel": jax.random.normal(keys[1], (1, 64, 16)) / 8, "bias": jnp.zeros((1, 16))}},
     }
-    return state.create(params, optimizer, ema=True)
+    return train_state.create(params, optimizer, ema=True)
 
 
 def loss(params, batch, key, step):
@@ -59,9 +59,9 @@ def batch(index: int) -> dict:
 
 
 def trained(train, where, rules, current=None, steps=range(4)):
-    optimizer = schedules.optimizer(train)
+    optimizer = optimizers.optimizer(train)
     current = current or mesh.init_sharded(lambda: init(optimizer), where, rules, min_size=1)
-    step = jax.jit(state.make_train_step(loss, optimizer, train, seed=3))
+    step = jax.jit(train_state.make_train_step(loss, optimizer, train, seed=3))
     for index in steps:
         current, _ = step(current, mesh.global_batch(batch(index), where))
     return current
@@ -70,7 +70,7 @@ def trained(train, where, rules, current=None, steps=range(4)):
 @functools.cache
 def one_device(name: str):
     where = mesh.make_mesh(config.Mesh(), jax.devices()[:1])
-    optimizer = schedules.optimizer(settings(name))
+    optimizer = optimizers.optimizer(settings(name))
     return init(optimizer), trained(settings(name), where, ())
 
 
@@ -113,7 +113,7 @@ def test_one_device_equals_eight_also_after_a_restart(name, which, tmp_path):
 def test_a_moment_is_sharded_like_its_parameter():
     where = mesh.make_mesh(config.Mesh(fsdp=8))
     for name in NAMES:
-        shapes = jax.eval_shape(lambda name=name: init(schedules.optimizer(settings(name))))
+        shapes = jax.eval_shape(lambda name=name: init(optimizers.optimizer(settings(name))))
         specs = mesh.shardings(shapes, where, min_size=1)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(shapes.optimizer), jax.tree.leaves(specs.optimizer), strict=True
@@ -126,7 +126,7 @@ def test_a_moment_is_sharded_like_its_parameter():
 
 
 def updates_of(train: config.Train, params, gradient):
-    optimizer = schedules.optimizer(train)
+    optimizer = optimizers.optimizer(train)
     return optimizer.update(gradient, optimizer.init(params), params)
 
 
@@ -136,7 +136,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
         "source_embedding": {"table": jnp.ones((9, 8))},
         "decoder": {"output": {"kernel": jnp.ones((8, 9)), "bias": jnp.ones(9)}},
     }
-    numbers = schedules.muon_matrices(params)
+    numbers = optimizers.muon_matrices(params)
     assert numbers["encoder"]["stack"]["kernel"] == optax.contrib.MuonDimensionNumbers((1,), (2,))
     assert numbers["encoder"]["stack"]["bias"] is None and numbers["source_embedding"]["table"] is None
     assert numbers["decoder"]["output"] == {"kernel": None, "bias": None}
@@ -155,14 +155,14 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
 def test_muon_takes_the_matrices_of_real_models(name):
     module, ids = models.build(zoo.MODELS[name], 7, 7), jnp.ones((2, 5), jnp.int32)
     params = jax.eval_shape(module.init, jax.random.key(0), ids, ids)["params"]
-    numbers = schedules.muon_matrices(params)
+    numbers = optimizers.muon_matrices(params)
     at = lambda path: functools.reduce(lambda tree, name: tree[name], path.split("/"), numbers)
     chosen = [path for path, _ in named_leaves(params) if at(path) is not None]
     assert {path.rpartition("/")[2] for path in chosen} <= {"kernel", "input", "state", "memory", "fed", "direction"}, (
         chosen
     )
     assert not any("embedding" in path or path.startswith("decoder/output/") for path in chosen)
-    optimizer = schedules.optimizer(settings("muon"))
+    optimizer = optimizers.optimizer(settings("muon"))
     updates = jax.eval_shape(lambda params: optimizer.update(params, optimizer.init(params), params)[0], params)
     assert jax.tree.map(lambda leaf: leaf.shape, updates) == jax.tree.map(lambda leaf: leaf.shape, params)
 
@@ -224,7 +224,7 @@ def test_adam_has_the_defaults_of_the_transformer_and_others_their_own():
 )
 def test_a_mistake_is_named_with_what_would_do(options, words):
     with pytest.raises(UserError) as caught:
-        schedules.optimizer(config.Train(**options))
+        optimizers.optimizer(config.Train(**options))
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -237,6 +237,6 @@ def test_a_schedule_and_an_optimizer_of_a_users_own(monkeypatch):
         steps=100, learning_rate=8.0, clip=0.0, schedule="mine.halves", schedule_args=("times=3",),
         optimizer="mine.descent", optimizer_args=("scale=10",),
     )  # fmt: skip
-    assert [schedules.rate_at(train, step) for step in (0, 100)] == [8.0, 1.0]
+    assert [optimizers.rate_at(train, step) for step in (0, 100)] == [8.0, 1.0]
     updates, _ = updates_of(train, {"w": jnp.ones(2)}, {"w": jnp.ones(2)})
     np.testing.assert_allclose(updates["w"], -80.0)

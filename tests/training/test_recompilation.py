@@ -3,11 +3,11 @@
 import jax
 import pytest
 
-from s2sjax import run
 from s2sjax.config import Data, Luong, Search, Synthetic, Train
-from s2sjax.data import batches
+from s2sjax.data.batching import batch_plan
+from s2sjax.runs import run
 from s2sjax.tasks import Translation
-from s2sjax.training import progress
+from s2sjax.training import run_log
 
 EVERY = 4
 EXPERIMENT = Translation(
@@ -22,7 +22,7 @@ EXPERIMENT = Translation(
 @pytest.mark.slow
 def test_nothing_is_compiled_once_a_run_is_warm(tmp_path, monkeypatch):
     compiled, shapes, counts = [], [], []
-    stream, log = batches.stream, progress.Log.step
+    stream, log = batch_plan.stream, run_log.Log.step
 
     def recorded(*arguments, **options):
         for step, batch in stream(*arguments, **options):
@@ -35,8 +35,8 @@ def test_nothing_is_compiled_once_a_run_is_warm(tmp_path, monkeypatch):
 
     only = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: only)
-    monkeypatch.setattr(batches, "stream", recorded)
-    monkeypatch.setattr(progress.Log, "step", lambda *a: (counts.append(len(compiled)), log(*a))[1])
+    monkeypatch.setattr(batch_plan, "stream", recorded)
+    monkeypatch.setattr(run_log.Log, "step", lambda *a: (counts.append(len(compiled)), log(*a))[1])
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         run.train(EXPERIMENT, tmp_path)

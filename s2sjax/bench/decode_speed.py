@@ -1,0 +1,119 @@
+"""Decoding with s2sjax and with the same model in `transformers` and CTranslate2, alternating in one run.
+
+All do the same work: they decode random ids with random weights of the same sizes, and generate exactly `tokens` tokens
+per sentence. Throughput counts the tokens of the best hypothesis, not of every prefix in the beam. The other libraries
+are in decode_peers.py, each with its default and its fastest settings.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from s2sjax import config, models
+from s2sjax.bench import decode_peers, peers, result_files, timing
+from s2sjax.bench.sizes import SIZES, Size
+from s2sjax.bench.train_speed import default_size
+from s2sjax.core.backend import quantization
+from s2sjax.evaluate.prediction.translator import search_batch
+from s2sjax.evaluate.prediction.word_constraints import WordConstraints
+
+OURS: dict[str, quantization.Precision] = {"s2sjax": "trained", "s2sjax int8": "int8"}
+COLUMNS = (
+    result_files.Column("library", "", 36, "  {}".format),
+    result_files.Column("tokens_per_second", "tokens/s", 10, result_files.si),
+    result_files.Column("seconds", "ms/batch", 10, result_files.milliseconds),
+    result_files.Column("spread", "spread", 8, result_files.percent),
+    result_files.Column("compile_seconds", "compile s", 11, "{:.1f}".format),
+    result_files.Column("ratio", "s2sjax is faster by", 21, result_files.ratio),
+    result_files.Column("ratio_int8", "s2sjax int8 by", 16, result_files.ratio),
+)
+
+
+def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
+    """Prints the rows of each search and writes decode.csv and decode.json. The default size depends on the device."""
+    size = size or default_size()
+    s = SIZES[size]
+    runs = peers.select(s.runs, only, "search")
+    environment = result_files.environment()
+    if out:
+        result_files.open_folder(out)
+    c, shape = s.model, f"{s.source} -> {s.tokens} tokens, {s.dtype}"
+    layers = f"{c.encoder_layers}+{c.decoder_layers}"
+    print(
+        f"{size}: Transformer {c.width}, {layers}, {s.vocabulary} words, {shape}, {result_files.describe(environment)}"
+    )
+    remarks = peers.remarks(size)
+    for remark in remarks:
+        print(remark)
+    print(result_files.heading(COLUMNS), flush=True)
+    rows: list[dict[str, Any]] = []
+    for name, (beam, batch) in runs.items():
+        print(name, flush=True)
+        found, reasons = _measure(s, beam, batch, rounds)
+        peers.free()
+        rows += [{"size": size, "search": name, **row} for row in found]
+        result_files.show(COLUMNS, found, reasons)
+        if out:  # after each search, so that an interrupted run keeps its measurements
+            written = result_files.write(out, "decode", rows, environment=environment, remarks=remarks)
+    if out:
+        print("wrote " + ", ".join(map(str, written)))
+
+
+Builder = Callable[[Size, int, np.ndarray], Any]
+"""function that makes a decoder, which decodes the batch once a call and has compile_seconds if it was compiled"""
+
+
+def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The row of each library, ours first, and the reasons why libraries were left out."""
+    source = np.random.default_rng(0).integers(4, s.vocabulary, (batch, s.source)).astype(np.int32)
+    ours = {name: Decoder(s, beam, source, kind) for name, kind in OURS.items()}
+    decoders: dict[str, Any] = dict(ours)
+
+    def build(name: str, builder: Builder) -> peers.Once:
+        decoders[name] = builder(s, beam, source)
+        return decoders[name]
+
+    plain, int8 = OURS
+    builders: dict[str, Callable[[], peers.Once]] = {int8: lambda: ours[int8]}
+    builders |= {name: partial(build, name, one) for name, one in decode_peers.find().items()}
+    spans, reasons = peers.alternate(ours[plain], builders, rounds, peers.seconds)
+    rows = []
+    for name, each in spans.items():
+        timed = timing.Timing.of(each)
+        rows.append({
+            "library": name, "beam": beam, "batch": batch, "dtype": s.dtype,
+            **timed.fields(), "tokens_per_second": batch * s.tokens / timed.median,
+            "compile_seconds": getattr(decoders[name], "compile_seconds", None),
+            "ratio": None if name == plain else peers.ratio(each, spans[plain]),
+            "ratio_int8": None if name == int8 or int8 not in spans else peers.ratio(each, spans[int8]),
+        })  # fmt: skip
+    return rows, reasons
+
+
+class Decoder:
+    """The program that `s2sjax decode` runs, with <eos> forbidden before the last token."""
+
+    def __init__(self, s: Size, beam: int, source: np.ndarray, kind: quantization.Precision):
+        module = models.build(s.model, s.vocabulary, s.vocabulary, s.dtype)
+        params = jax.jit(module.init)(jax.random.key(0), source[:1], source[:1])["params"]
+        if kind == "trained" and s.dtype == "bfloat16":
+            kind = "bfloat16"
+        options = config.Search(beam=beam, max_length=s.tokens, min_length=s.tokens, precision=kind)
+        rows = len(source)
+        search = partial(search_batch, (module,), options, WordConstraints(), slots=rows)
+        inputs = source, np.zeros((rows, 0), np.int32), np.arange(rows, dtype=np.int32)
+        self._arguments = quantization.stored((params,), kind), *map(jax.device_put, inputs)
+        self._tokens = s.tokens
+        with timing.without_cache():
+            begin = time.perf_counter()
+            self._program = jax.jit(search).lower(*self._arguments).compile()
+            self.compile_seconds = time.perf_counter() - begin
+
+    def __call__(self) -> None:
+        found = jax.device_get(self._program(*self._arguments)[0])
+        assert (found.lengths[:, 0] == self._tokens).all()

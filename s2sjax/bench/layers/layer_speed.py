@@ -1,0 +1,355 @@
+"""Scan against attention: time, rates, memory and growth of the layers of layer_types.py on this device.
+
+Every layer is measured forward, and forward and backward, at every combination of batch, width and length, alternating
+with PyTorch if that is installed. FLOP/s and bytes/s are compared with ceilings that are measured first: those of a
+large matrix product and of a large copy.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from s2sjax.bench import peers, result_files, scaling, timing
+from s2sjax.bench.layers import layer_types
+from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point
+from s2sjax.core.backend import device
+from s2sjax.core.backend.remat import POLICIES
+from s2sjax.errors import UserError
+from s2sjax.training import device_memory
+
+OUT = Path("runs/bench/layers")
+PASSES = ("forward", "+backward")
+"""forward only, or forward and backward together"""
+Builders = Callable[[Point, bool], dict[str, Callable[[], timing.Once]]]
+"""builders(point, backward) -> for each peer, a function that builds the same layer"""
+
+
+class Settings(NamedTuple):
+    """The settings of `s2sjax bench layers`."""
+
+    lengths: tuple[int, ...]
+    widths: tuple[int, ...]
+    batch: tuple[int, ...]
+    kernel: tuple[int, ...]
+    radius: tuple[int, ...]
+    dtype: str
+    layers: tuple[str, ...] = tuple(TYPES)
+    unroll: tuple[int | None, ...] = (None,)
+    remat: tuple[str, ...] = ("none",)
+    heads: int | None = None
+    rounds: int = 5
+    compile_torch: bool = False
+    out: Path = OUT
+
+
+ON_CPU = Settings((32, 128, 512), (64, 256), (8,), (3,), (16,), "float32")
+ON_ACCELERATOR = Settings((128, 1024, 8192), (512, 1024), (16,), (3,), (64,), "bfloat16")
+
+
+def settings(options: argparse.Namespace) -> Settings:
+    """The settings of the command line, with defaults for the device. Raises a UserError if they are invalid."""
+    given = {name: value for name in Settings._fields if (value := getattr(options, name, None))}
+    for name, allowed in (("layers", tuple(TYPES)), ("remat", ("none", *POLICIES))):
+        for each in given.get(name, ()):
+            if each not in allowed:
+                raise UserError(f"--{name} has {each!r}: choose from {', '.join(allowed)}")
+    found = (ON_CPU if device.on_cpu() else ON_ACCELERATOR)._replace(**given)
+    for width in found.widths:
+        if width % (found.heads or 1):
+            raise UserError(f"{found.heads} heads do not divide the width {width}: change --heads or --widths")
+    ascending: dict[str, Any] = {
+        name: tuple(sorted({*getattr(found, name)})) for name in ("lengths", "widths", "batch")
+    }
+    found = found._replace(**ascending, out=Path(found.out))
+    result_files.open_folder(found.out)
+    return found
+
+
+def bench(s: Settings) -> None:
+    """Prints each measurement, the exponents and the crossovers; writes CSV, JSON and figures."""
+    environment = result_files.environment()
+    print(result_files.describe(environment), flush=True)
+    ceilings = timing.measure_ceilings(jnp.dtype(s.dtype))
+    print(f"ceilings: {_describe_ceilings(ceilings)}; %: fraction of the ceiling")
+    print("+backward: forward and backward together; seq.: number of sequential operations")
+    builders, why = _peers(s)
+    if why:
+        print(f"PyTorch is left out: {why}")
+    rows: list[dict[str, Any]] = []
+
+    def save() -> list[Path]:
+        facts = {"settings": s._asdict() | {"out": str(s.out)}, "ceilings": ceilings._asdict()}
+        return result_files.write(
+            s.out, "layers", rows, environment=environment, **facts, exponents=scaling.exponents(rows)
+        )
+
+    for row in _rows(s, ceilings, builders):
+        rows.append(row)
+        save()  # so that an interrupted run keeps its measurements
+    if not rows:
+        raise UserError("nothing was measured: choose smaller --lengths, --widths or --batch")
+    for line in summary(rows):
+        print(line)
+    ceilings = _higher(ceilings, timing.measure_ceilings(jnp.dtype(s.dtype)))
+    rows = [row | _of_ceilings(row, ceilings) for row in rows]
+    from s2sjax.bench.layers import layer_figures  # imports Matplotlib, which is slow
+
+    written = [*save(), *layer_figures.draw(s.out, rows, ceilings, f"{result_files.machine(environment)}, {s.dtype}")]
+    print("wrote " + ", ".join(map(str, written)))
+
+
+def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterator[dict[str, Any]]:
+    """Measures, prints and yields the rows."""
+    said: set[str] = set()
+    for batch, width in itertools.product(s.batch, s.widths):
+        points = list(_points(s, batch, width))
+        columns = _widened(COLUMNS, [{"name": label(point)} for point, _ in points])
+        heads = _heads(s, width)
+        print(f"\nbatch {batch}, width {width}, {heads} head{'s' if heads > 1 else ''}, {s.dtype}")
+        print(result_files.heading(columns), flush=True)
+        for point, backward in points:
+            try:
+                row, reasons = _measure(point, backward, ceilings, builders(point, backward), s.rounds)
+            except _TooLarge as error:
+                print(f"{label(point)}, n {point.length}, {PASSES[backward]}: left out: {error}", flush=True)
+                continue
+            print(result_files.line(columns, row), flush=True)
+            for reason in (f"{peer} is left out: {reason}" for peer, reason in reasons.items()):
+                if reason not in said:  # usually the same for all sizes
+                    print(f"  {reason}", flush=True)
+                    said.add(reason)
+            yield row
+
+
+def _describe_ceilings(ceilings: timing.Ceilings) -> str:
+    return (
+        f"{result_files.si(ceilings.flops, 'FLOP/s')} (matrix product), {result_files.si(ceilings.bytes, 'B/s')} (copy)"
+    )
+
+
+def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
+    """The higher of two measurements. They differ if other work shares the device."""
+    higher = timing.Ceilings(*map(max, first, last))
+    if any(high > 1.1 * min(one, other) for high, one, other in zip(higher, first, last)):
+        print(f"\nat the end: {_describe_ceilings(last)}: the device was not idle (the files have the higher ones)")
+    return higher
+
+
+# ------------------------------------------------------------------------------------ the points
+
+
+def _heads(s: Settings, width: int) -> int:
+    """The number of heads of width 64, or the next smaller number that divides the width."""
+    return s.heads or next(heads for heads in range(max(1, width // HEAD), 0, -1) if width % heads == 0)
+
+
+def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]:
+    """Yields (point, backward) for all layers and lengths at one batch and width."""
+    for layer in s.layers:
+        common: dict[str, Any] = {
+            "layer": layer,
+            "batch": batch,
+            "width": width,
+            "heads": _heads(s, width),
+            "dtype": s.dtype,
+        }
+        variants: list[dict[str, Any]]
+        match layer:
+            case "recurrent":
+                variants = [{"unroll": unroll, "remat": remat} for unroll in s.unroll for remat in s.remat]
+            case "convolution":
+                variants = [{"kernel": kernel} for kernel in s.kernel]
+            case "restricted":
+                variants = [{"radius": radius} for radius in s.radius]
+            case _:
+                variants = [{}]
+        for variant, length, backward in itertools.product(variants, s.lengths, (False, True)):
+            point = Point(**common, **variant, length=length)
+            if backward or point.remat == "none":  # remat does not change the forward pass
+                yield point, backward
+
+
+def label(point: Point) -> str:
+    """The label of a layer: recurrent unroll=8 remat=layers, convolution k=3, restricted r=16."""
+    remat = None if point.remat == "none" else point.remat
+    parts = {"k": point.kernel, "r": point.radius, "unroll": point.unroll, "remat": remat}
+    return " ".join([point.layer, *(f"{name}={value}" for name, value in parts.items() if value)])
+
+
+class _TooLarge(Exception):
+    """Raised if the device cannot run a layer at this size, with the reason."""
+
+
+def _measure(
+    point: Point, backward: bool, ceilings: timing.Ceilings, builders: dict[str, Any], rounds: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Measures a row. Also returns the reasons why peers were left out."""
+    try:
+        once, compiling, size = build(point, backward)
+        spans, reasons = peers.alternate(once, builders, rounds, timing.seconds)
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:  # usually out of memory
+        raise _TooLarge(peers.reason(error)) from None
+    finally:
+        if builders:
+            peers.free()
+    ours = spans.pop("s2sjax")
+    mine = timing.Timing.of(ours)
+    flops, moved = layer_types.flops(point, backward), layer_types.bytes_moved(point, backward)
+    best = min(spans, key=lambda name: statistics.median(spans[name]), default=None)
+    with device.force_scan_unroll(point.unroll):
+        unroll = device.scan_unroll() if point.layer == "recurrent" else None
+    row = {"name": label(point), "pass": PASSES[backward], **point._asdict(), "unroll": unroll}
+    row |= mine.fields() | {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
+    row |= {"flops_per_second": flops / mine.median, "bytes_per_second": moved / mine.median}
+    row |= _of_ceilings(row, ceilings)
+    row |= {"compile_seconds": compiling, "memory_bytes": size}
+    row["sequential"] = TYPES[point.layer].sequential(point.length)
+    row |= {"peer": best, "peer_seconds": statistics.median(spans[best]) if best else None}
+    row["peer_ratio"] = peers.ratio(spans[best], ours) if best else None
+    return row, reasons
+
+
+def _of_ceilings(row: result_files.Row, ceilings: timing.Ceilings) -> dict[str, float]:
+    return {
+        "of_product": row["flops_per_second"] / ceilings.flops,
+        "of_copy": row["bytes_per_second"] / ceilings.bytes,
+    }
+
+
+def build(point: Point, backward: bool) -> tuple[timing.Once, float, int | None]:
+    """Compiles our layer. Returns it, the compile time in seconds, and the memory in bytes."""
+    dtype = jnp.dtype(point.dtype)
+    weights = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in TYPES[point.layer].shapes(point).items()}
+    xs = jax.ShapeDtypeStruct((point.batch, point.length, point.width), dtype)
+    shapes = weights, xs, jax.ShapeDtypeStruct((point.batch,), jnp.int32), xs
+    free = _free_memory()
+    _check_memory(2 * point.tokens * point.width * dtype.itemsize, free)  # before XLA compiles impossible sizes
+    program, compiling = timing.compile(jax.jit(function(point, backward)), *shapes[: 4 if backward else 3])
+    size = timing.peak_memory(program)
+    _check_memory(size, free)
+    inputs = jax.random.normal(jax.random.key(0), xs.shape, dtype)
+    lengths = jnp.full(point.batch, point.length, jnp.int32)
+    arguments = jax.device_put(layer_types.draw_weights(point)), inputs, lengths, inputs
+    return timing.repeated(partial(program, *arguments[: 4 if backward else 3])), compiling, size
+
+
+def function(point: Point, backward: bool) -> Callable[..., Any]:
+    """The layer; with `backward`, also its gradients: (weights, xs, lengths, gradient of ys) -> ys, gradients."""
+
+    def forward(weights, xs, lengths):
+        with device.force_scan_unroll(point.unroll):
+            return TYPES[point.layer].apply(point, weights, xs, lengths)
+
+    def both(weights, xs, lengths, gradient):
+        ys, pull = jax.vjp(lambda weights, xs: forward(weights, xs, lengths), weights, xs)
+        return ys, pull(gradient)
+
+    return both if backward else forward
+
+
+def _check_memory(size: int | None, free: int | None) -> None:
+    if size is not None and free is not None and size > free:
+        raise _TooLarge(
+            f"it needs {device_memory.readable(size)} of memory, and {device_memory.readable(free)} are free"
+        )
+
+
+def _free_memory() -> int | None:
+    """The free memory in bytes, or None if it is unknown."""
+    first = jax.devices()[0]
+    if (limit := device_memory.limit(first)) is not None:
+        return limit - first.memory_stats()["bytes_in_use"]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _peers(s: Settings) -> tuple[Builders, str]:
+    """PyTorch's builders, and the reason if there are none."""
+    if importlib.util.find_spec("torch") is None:
+        return lambda point, backward: {}, "it is not installed"
+    try:
+        from s2sjax.bench.layers import torch_layers
+    except Exception as error:  # a broken installation may raise anything
+        return lambda point, backward: {}, peers.reason(error)
+
+    def builders(point: Point, backward: bool) -> dict[str, Callable[[], timing.Once]]:
+        found: dict[str, Callable[[], timing.Once]] = {}
+        if point.layer in torch_layers.EAGER and point.remat == "none":
+            found["PyTorch"] = partial(torch_layers.build, point, backward, compiled=False)
+        if point.layer in torch_layers.COMPILED and s.compile_torch:
+            found["PyTorch compiled"] = partial(torch_layers.build, point, backward, compiled=True)
+        return found
+
+    return builders, ""
+
+
+# -------------------------------------------------------------------------------------- results
+
+COLUMNS = [
+    result_files.Column("name", "layer", 16),
+    result_files.Column("length", "n", 6),
+    result_files.Column("pass", "pass", 10),
+    result_files.Column("seconds", "ms", 8, result_files.milliseconds),
+    result_files.Column("spread", "spread", 7, result_files.percent),
+    result_files.Column("tokens_per_second", "tokens/s", 9, result_files.si),
+    result_files.Column("flops_per_second", "FLOP/s", 8, result_files.si),
+    result_files.Column("of_product", "%", 5, result_files.percent),
+    result_files.Column("bytes_per_second", "bytes/s", 8, result_files.si),
+    result_files.Column("of_copy", "%", 5, result_files.percent),
+    result_files.Column("memory_bytes", "memory", 8, result_files.si),
+    result_files.Column("sequential", "seq.", 6),
+    result_files.Column("compile_seconds", "compile", 8, lambda seconds: f"{seconds:.1f}s"),
+    result_files.Column("peer_ratio", "PyTorch", 8, result_files.ratio),
+]
+_power = lambda value: f"{value:.2f}"
+EXPONENTS = [
+    result_files.Column("name", "layer", 16),
+    result_files.Column("pass", "pass", 10),
+    result_files.Column("length_time", "time ~ n^", 12, _power),
+    result_files.Column("length_flops", "FLOPs ~ n^", 12, _power),
+    result_files.Column("length_table", "Table 1", 9),
+    result_files.Column("width_time", "time ~ d^", 12, _power),
+    result_files.Column("width_flops", "FLOPs ~ d^", 12, _power),
+    result_files.Column("width_table", "Table 1", 9),
+    result_files.Column("complexity", "", 11),
+]
+
+
+def summary(rows: Sequence[result_files.Row]) -> Iterator[str]:
+    """Yields the lines of the exponents, and of the lengths at which recurrence and attention are even."""
+    fits = scaling.exponents(rows)
+    columns = _widened(EXPONENTS, rows)
+    for (batch,), group in scaling.grouped(fits, "batch"):
+        yield f"\nexponents at the {scaling.LARGEST} largest sizes, batch {batch} (Table 1 counts no projections)"
+        yield result_files.heading(columns)
+        yield from (result_files.line(columns, fit) for fit in group)
+    lines = [_describe(race) for race in scaling.races(rows)]
+    yield from ["", *lines] if lines else []
+
+
+def _describe(race: scaling.Race) -> str:
+    where = f"batch {race.batch}, width {race.width}, {race.way}:"
+    slower = "attention" if race.faster != "attention" else race.recurrent
+    if not race.points:
+        return f"{where} {race.faster} is faster than {slower} at every length"
+    if len(race.points) == 1:
+        return f"{where} {race.faster} is faster than {slower} up to n = {race.points[0][0]:,.0f}, slower beyond"
+    return f"{where} {race.faster} and {slower} are even at n = {', '.join(f'{n:,.0f}' for n, _ in race.points)}"
+
+
+def _widened(columns: Sequence[result_files.Column], rows: Sequence[result_files.Row]) -> list[result_files.Column]:
+    """Widens the first column to fit all names."""
+    first, *others = columns
+    longest = max(len(row["name"]) for row in rows)
+    return [first._replace(width=max(first.width, longest + 1)), *others]

@@ -1,0 +1,115 @@
+"""The same layers in PyTorch, for comparison in `s2sjax bench layers`: cuDNN's LSTM, Conv1d, SDPA.
+
+Letters: B batch, n sequence length, d width, N heads, D width of a head.
+
+Each layer gets its input in its preferred layout, [B, d, n] for a convolution, without padding to mask. There is no
+parallel scan. Restricted attention is FlexAttention, which skips positions outside the window, if compiled; otherwise
+it is SDPA with a mask, because PyTorch has no alternative.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from s2sjax.bench import timing
+from s2sjax.bench.layers.layer_types import Point, reach
+from s2sjax.bench.peers import torch_device
+
+# PyTorch warns, with a C++ trace, if a kernel lacks a type. Its fallback is what is measured.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, point: Point):
+        super().__init__()
+        self.lstm = nn.LSTM(point.width, point.width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0]
+
+
+def convolution(point: Point) -> nn.Module:
+    return nn.Conv1d(point.width, point.width, point.kernel or 1, padding="same")
+
+
+class Attention(nn.Module):
+    def __init__(self, point: Point):
+        super().__init__()
+        d = point.width
+        self.query, self.key_value, self.output = nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d)
+        self.heads = point.heads
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(queries, keys, values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = lambda part: part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, N, n, D]
+        keys, values = self.key_value(x).chunk(2, dim=-1)
+        attended = self.attend(heads(self.query(x)), heads(keys), heads(values))
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+
+class Restricted(Attention):
+    """SDPA with the mask of the window."""
+
+    def __init__(self, point: Point):
+        super().__init__(point)
+        place = torch.arange(point.length)
+        near = (place[:, None] - place).abs() <= (reach(point) or point.length)
+        self.register_buffer("near", near)  # [n, n]
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=self.near)
+
+
+class Flexible(Attention):
+    """FlexAttention, which computes only the blocks that touch the window. It must be compiled."""
+
+    def __init__(self, point: Point):
+        super().__init__(point)
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        radius = reach(point) or point.length
+        near = lambda b, h, query, key: (query - key).abs() <= radius
+        self.window = create_block_mask(near, None, None, point.length, point.length, device=torch_device())
+        self.flex = flex_attention
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return self.flex(queries, keys, values, block_mask=self.window)
+
+
+EAGER: dict[str, Callable[[Point], nn.Module]] = {
+    "recurrent": Recurrent, "convolution": convolution, "attention": Attention, "restricted": Restricted,
+}  # fmt: skip
+COMPILED: dict[str, Callable[[Point], nn.Module]] = {
+    "convolution": convolution, "attention": Attention, "restricted": Flexible,
+}  # fmt: skip
+"""layers that `torch.compile` can speed up; an LSTM is one call of cuDNN"""
+
+
+def build(point: Point, backward: bool, compiled: bool) -> timing.Once:
+    """Builds a layer with random weights and inputs: forward, or forward and the gradients of input and weights."""
+    device, dtype = torch_device(), getattr(torch, point.dtype)
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, as in XLA
+    layer = (COMPILED if compiled else EAGER)[point.layer](point).to(device, dtype).train(backward)
+    run = torch.compile(layer, dynamic=False) if compiled else layer
+    shape = point.batch, point.length, point.width
+    if point.layer == "convolution":
+        shape = point.batch, point.width, point.length
+    x = torch.randn(shape, device=device, dtype=dtype, requires_grad=backward)
+    gradient = torch.randn(shape, device=device, dtype=dtype)
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return run(x)
+
+    def both() -> tuple[Tensor, tuple[Tensor, ...]]:
+        ys = run(x)
+        return ys, torch.autograd.grad(ys, [x, *layer.parameters()], gradient)
+
+    wait = (lambda _: torch.cuda.synchronize()) if device == "cuda" else (lambda _: None)
+    return timing.repeated(both if backward else forward, wait)

@@ -1,0 +1,88 @@
+"""Sets fields of a configuration on the command line by their dotted names: --train.steps 500."""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from s2sjax.errors import UserError
+
+INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "launched", "owners")
+"""attributes of parsed options that are not options"""
+
+
+def close(name: str, names: Sequence[str]) -> str | None:
+    """The name that was probably meant: one that ends with .name, or a similar one; None if there is none."""
+    ending = [each for each in names if each.endswith(f".{name}")]
+    return next(iter(ending or difflib.get_close_matches(name, names, n=1)), None)
+
+
+def check_command(known: argparse.Namespace, argument: str) -> None:
+    """Raises UserError if an unknown argument, such as --no-test, is an option of other commands."""
+    option = argument.split("=")[0]
+    if option.startswith("-") and (owners := known.owners.get(option)):
+        *first, last = (f"s2sjax {owner}" for owner in owners)
+        listed = f"{', '.join(first)} and {last}" if first else last
+        raise UserError(f"{option} is an option of {listed}, not of s2sjax {known.name}: leave it out")
+
+
+def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> Any:
+    """The settings with fields replaced by `--dotted.name value`. With --help, prints all fields and exits."""
+    import tyro
+
+    names = list(_field_names(settings))
+    options = [name for name in vars(known) if name not in INTERNAL]
+    for argument in arguments:
+        name = argument.split("=")[0].removeprefix("--").replace("-", "_")
+        if argument.startswith("--") and name not in names:
+            check_command(known, argument)
+            near = close(name, names + options)
+            remedy = f"did you mean --{near}?" if near else f"see s2sjax {known.name} {known.subject} --help"
+            raise UserError(f"there is no field --{name}: {remedy}")
+    if arguments and not arguments[0].startswith("--"):
+        raise UserError(f"{arguments[0]!r} is not a field: write --name value, as in --{names[0]} VALUE")
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    title = "Fields that can be set:"
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            return tyro.cli(
+                type(settings), default=settings, args=["--help"] if known.help else arguments, description=title,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), use_underscores=True,
+            )  # fmt: skip
+    except SystemExit:
+        if not known.help:
+            raise UserError(_one_line(_written(printed))) from None
+    known.parser.print_help()
+    print("\n" + title + _written(printed).partition(title)[2].rstrip())
+    sys.exit(0)
+
+
+def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _field_names(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def _one_line(box: str) -> str:
+    """The first paragraph of the message in the box that tyro draws."""
+    inside = [line.strip("│ \n") for line in box.splitlines() if line.startswith("│")]
+    message = []
+    for line in inside:
+        if re.match("[─-]+$", line):
+            break
+        message.append(line)
+    text = " ".join(message) or "the fields cannot be parsed"
+    text = text.removeprefix("Error parsing ")
+    return re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number", text)

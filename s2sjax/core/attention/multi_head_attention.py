@@ -1,0 +1,115 @@
+"""Multi-head attention (Vaswani et al. 2017) over whole sequences.
+
+Letters: B batch, T queries, S keys, N heads, D width of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax.core.attention import decode_kernel, short_sequence_kernel
+from s2sjax.core.attention.scores import SCORES, attend, masked_softmax
+from s2sjax.core.backend import device
+from s2sjax.core.backend.matmul import at_least_float32
+
+# ------------------------------------------------------------------------------ many heads
+
+
+def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None) -> Array:
+    """Scaled dot-product attention of each query and head -> [B, T, N, D]. The reference implementation.
+
+    queries: [B, T, N, D]
+    keys, values: [B, S, N, D]
+    mask: [B, T, S] True where a query sees a position
+    bias: [B or 1, N, T, S] added to the scores
+    """
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (len(queries), *bias.shape[1:]))
+    one = lambda *args, **options: attend(SCORES["scaled_dot"], {}, *args, **options)[0]
+    per_query = jax.vmap(one, in_axes=(0, None, None, 0))  # [T, D], [S, D] -> [T, D]
+    per_head = jax.vmap(per_query, in_axes=(1, 1, 1, None), out_axes=1)
+    return jax.vmap(per_head)(queries, keys, values, mask, bias=bias)
+
+
+def fused_multi_head(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    lengths: Array | None = None,
+    *,
+    mask: Array | None = None,
+    causal: bool = False,
+    bias: Array | None = None,
+) -> Array:
+    """Computes `multi_head` with one fused kernel -> [B, T, N, D]. Takes either `lengths` or `mask`.
+
+    queries: [B, T, N, D]
+    keys, values: [B, S, N, D]
+    lengths: [B] number of real positions, for a memory with its padding at the end
+    mask: [B, T, S] True where a query sees a position, for rows with several sequences: see `same_segment`
+    causal: whether query t sees only positions 0..t
+    bias: [B or 1, N, T, S] added to the scores
+    """
+    if mask is not None and lengths is None:
+        return _masked_multi_head(queries, keys, values, mask, causal, bias)
+    if lengths is None or mask is not None:
+        raise ValueError("fused_multi_head takes either lengths [B] or a mask [B, T, S]: give one of them")
+    if queries.dtype == jnp.float64:  # the kernels do not support float64
+        real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
+        seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
+        mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
+        return multi_head(queries, keys, values, mask, bias)
+    # Only XLA's kernel gets a bias: the gradient of cuDNN's fails for odd lengths.
+    kernel = device.attention_kernel(queries, keys) if bias is None else "xla"
+    if kernel == "short":
+        return short_sequence_kernel.attend(queries, keys, values, lengths, short_sequence_kernel.Static(causal))
+    # An empty row must stay finite: it attends to one position, whose value is zero. XLA fuses this into a projection.
+    values = jnp.where((lengths > 0)[:, None, None, None], values, 0)
+    return jax.nn.dot_product_attention(
+        queries, keys, values, bias,
+        is_causal=causal,
+        key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
+        implementation=kernel,
+    )  # fmt: skip
+
+
+def same_segment(queries: Array, keys: Array) -> Array:
+    """Mask [B, T, S] of the keys in the same segment as the query, from segment numbers [B, T] and [B, S].
+
+    Padding has number 0, and sees padding.
+    """
+    return queries[:, :, None] == keys[:, None, :]
+
+
+def _masked_multi_head(
+    queries: Array, keys: Array, values: Array, mask: Array, causal: bool, bias: Array | None
+) -> Array:
+    mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
+    if queries.dtype == jnp.float64:
+        return multi_head(queries, keys, values, mask, bias)
+    # XLA's kernel, because cuDNN's takes lengths or a full bias, which costs more than it saves. A query that sees no
+    # position attends uniformly to all of them, which is finite, and its result is set to zero.
+    attended = jax.nn.dot_product_attention(queries, keys, values, bias, mask=mask[:, None], implementation="xla")
+    return jnp.where(mask.any(-1)[..., None, None], attended, 0)
+
+
+def attend_heads(
+    queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
+) -> tuple[Array, Array]:
+    """Scaled dot-product attention of K queries, K small -> contexts [B, K, N, D], weights alpha [B, N, K, S].
+
+    queries: [B, K, N, D]
+    keys, values: [B, N, S, D], or [B, N, K, S, D] if each query has its own
+    mask: [B, K, S] True where a query sees a position
+    bias: [B, N, K, S] added to the scores
+
+    Heads come before positions, so that each head reads one block of memory: four times faster on a CPU.
+    """
+    own = "k" if keys.ndim == 5 else ""
+    # Keys first: XLA's CPU compiler would transpose the second operand.
+    scores = jnp.einsum(f"bn{own}sd,bknd->bnks", keys, queries, preferred_element_type=at_least_float32(queries.dtype))
+    scores = scores / queries.shape[-1] ** 0.5
+    alpha = masked_softmax(scores if bias is None else scores + bias, mask[:, None])
+    if bias is None and not own and decode_kernel.fits(queries):  # XLA drops alpha where it is unused
+        return decode_kernel.attend(queries, keys, values, mask), alpha
+    return jnp.einsum(f"bnks,bn{own}sd->bnkd", alpha.astype(values.dtype), values).swapaxes(1, 2), alpha

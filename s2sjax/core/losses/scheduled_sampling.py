@@ -1,0 +1,87 @@
+"""Scheduled sampling (Bengio et al. 2015): during training the decoder reads the true token with probability p,
+otherwise its own output.
+
+Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are the inputs of teacher forcing, <sos> y1 y2 ...;
+`truth` [B, T] is True where the decoder reads them. Tokens are integers, so no gradient flows through them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core.special_tokens import PAD, SOS
+
+Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
+
+
+def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -> Array:
+    """The probability p at update i = `step` [], never below `floor`.
+
+    constant  k        linear  1 - i / k        exponential  k^i        inverse_sigmoid  k / (k + exp(i / k))
+    """
+    i = jnp.asarray(step, jnp.float32)
+    match schedule:
+        case "constant":
+            p = jnp.full_like(i, k)
+        case "linear":
+            p = 1 - i / k
+        case "exponential":
+            p = k**i
+        case "inverse_sigmoid":
+            p = jax.nn.sigmoid(jnp.log(k) - i / k)  # equal, and exp cannot overflow
+    return jnp.clip(p, floor, 1)
+
+
+def choose_truth(key: Array, p: Array, shape: tuple[int, int]) -> Array:
+    """Draws `truth` [B, T] with probability p, independently for each token. The first input, <sos>, is always true."""
+    return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
+
+
+def own_output(logits: Array, key: Array | None) -> Array:
+    """The model's next token, the most likely one or, with a key, a sampled one: logits [..., V] -> [...].
+
+    <pad> and <sos> are never chosen.
+    """
+    ids = jnp.arange(logits.shape[-1])
+    written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
+    token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)
+    return token.astype(jnp.int32)
+
+
+def step_by_step(
+    step: Callable[[Any, Array, Array], tuple[Any, Array]],
+    state: Any,
+    inputs: Array,
+    truth: Array,
+    key: Array,
+    drawn: bool,
+) -> Array:
+    """Runs the decoder in one `lax.scan`, where an output may be the next input -> logits of every step [B, T, V].
+
+    step: step(state, token [B], key) -> state, logits [B, V]; `key` is for its dropout
+    inputs: [B, T] inputs of teacher forcing
+    truth: [B, T] True where they are read
+    drawn: whether outputs are sampled, rather than the most likely ones
+    """
+
+    def body(carry, now):
+        state, own = carry
+        given, is_true, key = now
+        for_step, for_draw = jax.random.split(key)
+        state, logits = step(state, jnp.where(is_true, given, own), for_step)
+        return (state, own_output(logits, for_draw if drawn else None)), logits
+
+    steps = (inputs.T, truth.T, jax.random.split(key, inputs.shape[1]))
+    return lax.scan(body, (state, jnp.full_like(inputs[:, 0], SOS)), steps)[1].swapaxes(0, 1)
+
+
+def mixed(inputs: Array, truth: Array, logits: Array, key: Array | None) -> Array:
+    """The inputs [B, T] of the second of two passes (Mihaylova and Martins 2019); logits [B, T, V] of the first pass.
+
+    inputs <sos> a b, truth 1 1 0, the first pass writes a c d  ->  <sos> a c
+    """
+    own = jnp.pad(own_output(logits, key)[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    return jnp.where(truth, inputs, own)

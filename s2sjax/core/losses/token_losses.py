@@ -1,0 +1,92 @@
+"""Losses as (sum, weight) pairs, which are added over micro-batches and devices, then divided once."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from s2sjax.core.backend import device
+
+Total = tuple[Array, Array]
+"""sum over real tokens, and their number"""
+
+
+def cross_entropy(logits: Array, labels: Array, mask: Array, smoothing: float = 0.0) -> Total:
+    """-sum_v q_v log p_v over real tokens, q = (1 - smoothing) one_hot + smoothing / V (Szegedy et al. 2016).
+
+    logits [..., V] in float32, labels [...] token ids, mask [...] True for real tokens -> (sum [], number []).
+    """
+    loss = _cross_entropies(logits, labels, smoothing)
+    return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(mask).astype(loss.dtype)
+
+
+# The logits are the largest array of a step, so the number of reads determines the time: here one for the loss, and one
+# for its gradient, p_v - q_v. JAX's own derivative reads them for each sum, and once more for the labels.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _cross_entropies(logits: Array, labels: Array, smoothing: float) -> Array:
+    """The cross-entropy of each token: logits [..., V], labels [...] -> [...]."""
+    return _forward(logits, labels, smoothing)[0]
+
+
+def _forward(logits: Array, labels: Array, smoothing: float):
+    normaliser, mean = _normaliser_and_mean(logits)
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    loss = normaliser - (1 - smoothing) * of_label
+    return loss - smoothing * mean if smoothing else loss, (logits, labels, normaliser)
+
+
+def _backward(smoothing: float, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, None]:
+    logits, labels, normaliser = saved
+    words = logits.shape[-1]
+    # An iota compared with the labels is computed where it is used; a scatter would write all logits.
+    is_label = jnp.arange(words) == labels[..., None]
+    q = jnp.where(is_label, 1 - smoothing + smoothing / words, smoothing / words).astype(logits.dtype)
+    return (jnp.exp(logits - normaliser[..., None]) - q) * gradient[..., None], None
+
+
+_cross_entropies.defvjp(_forward, _backward)
+
+
+def _normaliser_and_mean(logits: Array) -> tuple[Array, Array]:
+    """log sum_v exp(logits_v), and the mean of the logits: [..., V] -> [...] each."""
+    if not device.reduces_together():
+        return jax.nn.logsumexp(logits, axis=-1), jnp.mean(logits, axis=-1)
+
+    def join(one, other):  # the highest so far, the sum of exp(logit - highest), and the sum of the logits
+        lower = jnp.exp(-jnp.abs(one[0] - other[0]))  # factor of the sum with the lower maximum
+        total = jnp.where(one[0] > other[0], one[1] + other[1] * lower, one[1] * lower + other[1])
+        return jnp.maximum(one[0], other[0]), total, one[2] + other[2]
+
+    zero, lowest = jnp.zeros((), logits.dtype), jnp.finfo(logits.dtype).min.astype(logits.dtype)
+    each = logits, jnp.ones_like(logits), logits
+    highest, total, plain = lax.reduce(each, (lowest, zero, zero), join, (logits.ndim - 1,))
+    return highest + jnp.log(total), plain / logits.shape[-1]
+
+
+def symmetric_divergence(one: Array, other: Array, mask: Array) -> Array:
+    """sum_v (p_v - q_v) (log p_v - log q_v) = KL(p, q) + KL(q, p), summed over real tokens -> [].
+
+    p and q are the softmax of the logits `one` and `other` [..., V]; mask [...] is True for real tokens.
+    """
+    p, q = jax.nn.log_softmax(one), jax.nn.log_softmax(other)
+    return jnp.sum(jnp.where(mask, jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1), 0))
+
+
+def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:
+    """log p(labels) of each sequence: logits [B, T, V], labels [B, T], mask [B, T] True for real tokens -> [B]."""
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+    return jnp.sum(jnp.where(mask, log_p, 0), axis=-1)
+
+
+def doubly_stochastic(alpha: Array, target: Array, source: Array) -> Array:
+    """sum_s (1 - sum_t alpha_ts)^2: encourages equal total attention to all positions (Xu et al. 2015, 4.2.1).
+
+    alpha [B, T, S]: attention weights; target [B, T] and source [B, S]: True for real positions -> [B], 0 for a row of
+    padding.
+    """
+    received = jnp.sum(jnp.where(target[..., None], alpha, 0), axis=1)  # [B, S]
+    missing = jnp.where(source & target.any(1, keepdims=True), 1 - received, 0)
+    return jnp.sum(missing**2, axis=1)

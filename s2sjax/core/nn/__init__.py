@@ -1,0 +1,1 @@
+"""Convolution, normalization, dropout, pooling and character networks, as functions."""

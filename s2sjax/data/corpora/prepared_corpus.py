@@ -1,0 +1,158 @@
+"""Prepared folders, whose training pairs are read by index, one batch at a time.
+
+    prepared.json             the manifest, written last: contents of the folder and settings of the preparation
+    vocabulary/               as in the folder of a run
+    train.ids                 source ids <eos> target ids <eos> of each pair in turn
+    starts.npy                int64 [N]: the start of each pair in train.ids
+    lengths.npy               int32 [N, 2]: the numbers of source and target ids of each pair
+    example.npy               int32 [N]: the example of each pair
+    dev.jsonl, test.jsonl     [source, [target ...], corpus] on each line: the raw text, for evaluation
+
+N is the number of pairs. Ids are unsigned 16-bit integers if they fit, else 32-bit. The ids and the three tables are
+memory-mapped: a batch reads only its own pairs. prepare.py writes the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from s2sjax import config
+from s2sjax.core.special_tokens import EOS
+from s2sjax.data import text
+from s2sjax.data.batching.columns import Batch, Bucket, padded
+from s2sjax.data.examples import Example, Split
+from s2sjax.errors import UserError
+
+MANIFEST, IDS = "prepared.json", "train.ids"
+VERSION = 2
+
+
+class Records:
+    """The training pairs of a prepared folder, with the interface of `Columns`."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.manifest = read_manifest(folder)
+        self.fingerprint: str = self.manifest["data"]
+        self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
+        self.remarks: list[str] = self.manifest["remarks"]
+        self.starts, self.lengths, self.example = map(self._table, ("starts.npy", "lengths.npy", "example.npy"))
+        self._ids = self._memory_map()
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return len(self.lengths)
+
+    def _table(self, name: str) -> np.ndarray:
+        try:
+            table = np.load(self.folder / name, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise _damaged(self.folder / name, error) from None
+        if len(table) != sum(self.sizes):
+            raise _damaged(self.folder / name, f"{len(table)} pairs, not {sum(self.sizes)}")
+        return table.view(np.ndarray)  # indexing a `memmap` is slower
+
+    def _memory_map(self) -> np.ndarray:
+        path = self.folder / IDS
+        try:
+            ids = np.memmap(path, self.manifest["type"], mode="r")
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from None
+        count = int(self.starts[-1] + self.lengths[-1].sum())
+        if len(ids) != count:
+            raise _damaged(path, f"{len(ids):,} ids, not {count:,}")
+        return ids.view(np.ndarray)
+
+    def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
+        """The batch of `Columns.batch`, the same in every epoch."""
+        real = rows >= 0
+        starts, lengths = self.starts[rows], (self.lengths[rows] * real[:, None]).T  # [B], [2, B]
+        # Source and target in one call: with few rows, the overhead of NumPy's calls dominates.
+        starts, lengths = np.concatenate([starts, starts + lengths[0]]), lengths.ravel()
+        last = self._ids.take(starts + lengths - 1, mode="clip")
+        if np.count_nonzero((last != EOS) & (lengths > 0)):  # an interrupted copy has zeros in place of ids
+            raise _damaged(self.folder / IDS, "a pair does not end in <eos>")
+        both = padded(self._ids, starts, lengths, max(bucket))
+        return {
+            "source": both[: len(rows), : bucket[0]],
+            "target": both[len(rows) :, : bucket[1]],
+            "example": np.where(real, self.example[rows], np.int32(-1)),
+        }
+
+    def vocabularies(self) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
+        source, target = (text.load(self.folder / "vocabulary", name) for name in ("source", "target"))
+        if [source.fingerprint, target.fingerprint] != self.manifest["vocabulary"]:
+            raise _damaged(self.folder / "vocabulary", "it does not match the records")
+        return source, target
+
+    def check(self, data: config.Data) -> None:
+        """Raises a UserError if the experiment's settings differ from those that the folder was prepared with."""
+        made: config.Data = config.from_json(self.manifest["made_with"])
+        for field in ("source", "target", "shared"):
+            before, now = getattr(made, field), getattr(without_spelling(data), field)
+            if before != now:
+                raise UserError(
+                    f"{self.folder} was prepared with data.{field} {before}, not {now}: "
+                    "change the setting, or prepare the folder again"
+                )
+        wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
+        if wanted is not None and _described(wanted) != _described(made.corpus):
+            raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
+
+
+def _described(corpus: config.Corpus) -> Any:
+    """The corpus as JSON, because its class may have been re-imported since."""
+    return config.to_json(config.without_folders(corpus))
+
+
+def without_spelling(data: config.Data) -> config.Data:
+    """Removes the settings of character-based word vectors from `data`, because they do not affect the ids."""
+    source, target = (config.replace(side, spelling=config.Spelling()) for side in (data.source, data.target))
+    return config.replace(data, source=source, target=target)
+
+
+def read_manifest(folder: str | Path) -> dict:
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        where = config.relative_path(folder)
+        raise UserError(f"{where} is not prepared: run `s2sjax prepare FILE` first, or correct data.corpus.folder")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["version"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, error) from None
+    if version != VERSION:
+        raise UserError(f"{folder} was prepared by another version of s2sjax: delete it, and prepare it again")
+    return manifest
+
+
+def corpus_of(folder: str | Path) -> config.Corpus:
+    """The corpus that a folder was prepared from."""
+    return config.from_json(read_manifest(folder)["made_with"]).corpus
+
+
+def has(folder: str | Path, split: str) -> bool:
+    return split == "train" or (Path(folder) / f"{split}.jsonl").is_file()
+
+
+def examples(folder: str | Path, split: Split) -> Iterator[Example]:
+    """The text of dev or test. The training split is stored as ids only."""
+    read_manifest(folder)
+    if split == "train":
+        raise UserError(f"{folder} contains no training text: use the corpus that it was prepared from")
+    if not has(folder, split):
+        raise UserError(f"{folder} was prepared without {split} examples: choose another split, or prepare it again")
+    with open(Path(folder) / f"{split}.jsonl", encoding="utf-8") as lines:
+        for line in lines:
+            source, targets, corpus = json.loads(line)
+            yield Example(source, tuple(targets), corpus)
+
+
+def _damaged(path: Path, reason: object) -> UserError:
+    why = " ".join(str(reason).split())
+    return UserError(f"{path} is damaged ({why}): copy it again, or delete the folder and prepare it again")

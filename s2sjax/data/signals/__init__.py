@@ -1,0 +1,21 @@
+"""Frames and recordings.
+
+signal_examples      frames and their labels
+audio                recordings and their log-mel features
+spoken_digits        corpora of recordings
+handwritten_digits   corpora of pen strokes and scanned digits
+"""
+
+from s2sjax.data.signals.signal_examples import (
+    DIGITS,
+    SPLITS,
+    Signal,
+    Signals,
+    Strings,
+    check_labels,
+    digest,
+    fingerprint,
+    join_with_gaps,
+    numbers_of,
+    split_by_line,
+)

@@ -1,0 +1,449 @@
+"""Vocabularies, which convert text to ids and back: characters, words and SentencePiece subwords.
+
+Every vocabulary begins with the same four ids. <sos> starts the decoder, <eos> ends a sequence, <pad> fills a batch.
+
+    vocabulary = build(config.Text("characters"), ["abba"])
+    vocabulary.encode("abc")           -> [4, 5, 3]       no <eos>: data/batching adds it
+    vocabulary.decode([4, 5, 2, 4])    -> "ab"            stops at <eos>
+
+A tag tells a model which of several tasks a source is for. A tag at the beginning of a source has its own id; elsewhere
+it is ordinary text.
+
+    vocabulary = build(config.Text("characters"), ["<2de> abba"], tags=["<2de>"])
+    vocabulary.encode("<2de> ab")      -> [4, 5, 6]       and decode drops the tag
+
+Text is normalized before it becomes ids (`config.Text.normalize`), by default to NFC: "é" has the same ids whether it
+is written as one code point or as e and an accent. The normalization is saved with the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, takewhile
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import sentencepiece
+
+from s2sjax import config
+from s2sjax.config.data import Normalize
+from s2sjax.core.special_tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
+from s2sjax.data.examples import Example
+from s2sjax.data.text import subword_sampling
+from s2sjax.errors import UserError
+from s2sjax.files import naming
+
+NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
+
+
+def normalized(text: str, form: Normalize) -> str:
+    """Converts text to a Unicode form: "ﬁ E\u0301" -> nfc "ﬁ É", nfkc "fi É", nfkc_lower "fi é"."""
+    if form == "none":
+        return text
+    if form == "nfc":
+        return unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFKC", text)
+    return unicodedata.normalize("NFKC", text.lower()) if form == "nfkc_lower" else text
+
+
+class Vocabulary:
+    """Characters (Unicode code points) or words (separated by white space), one id each.
+
+    `pieces` are in the order of their ids, after the specials and the tags. Text that spells a special, for example
+    `<eos>`, is unknown text, so that no input can end a sequence.
+    """
+
+    def __init__(
+        self,
+        unit: Literal["characters", "words"],
+        pieces: Iterable[str],
+        tags: Sequence[str] = (),
+        normalize: Normalize = "nfc",
+    ):
+        self.unit, self.normalize = unit, normalize
+        self.tags = tuple(tags)
+        first = len(SPECIALS) + len(self.tags)
+        self._pieces = [*SPECIALS, *self.tags, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= first}
+
+    @property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        return hashlib.sha256(self._serialised()).hexdigest()
+
+    @property
+    def all_pieces(self) -> list[str]:
+        """All pieces by id, including specials and tags."""
+        return self._pieces
+
+    def encode(self, text: str) -> list[int]:
+        ids = self._ids
+        tag, text = _split_tag(text, self.tags)
+        return tag + [ids.get(piece, UNK) for piece in self._split(text)]
+
+    def _split(self, text: str) -> Sequence[str]:
+        text = normalized(text, self.normalize)
+        return text if self.unit == "characters" else text.split()
+
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that become <unk>, in order."""
+        return [piece for piece in self._split(_split_tag(text, self.tags)[1]) if piece not in self._ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
+        return ("" if self.unit == "characters" else " ").join(
+            self._pieces[index] for index in _text_ids(ids, self.tags)
+        )
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """One printable piece for each id, including specials: labels for an attention map."""
+        return [_printable(self._pieces[index]) for index in ids]
+
+    def spelling(self, length: int) -> np.ndarray:
+        """The first `length` characters of each piece between 1 and 2, padded with 0 to [V, C]. Each special or tag is
+        one character.
+
+        pieces ab, a, length 20 -> ... 1 7 8 2 | 1 7 2 0
+        """
+        first = len(SPECIALS) + len(self.tags)
+        letters = sorted(set("".join(self._pieces[first:])))
+        number = {letter: 3 + first + index for index, letter in enumerate(letters)}
+        rows = [[3 + index] for index in range(first)]
+        rows += [[number[letter] for letter in piece[:length]] for piece in self._pieces[first:]]
+        table = np.zeros((self.size, 2 + max(map(len, rows))), np.int32)
+        for line, row in zip(table, rows):
+            line[: len(row) + 2] = [1, *row, 2]
+        return table
+
+    def save(self, folder: str | Path, name: str) -> None:
+        _write(Path(folder), name, ".json", self._serialised())
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str) -> Vocabulary:
+        path = Path(folder) / f"{name}.json"
+        try:
+            content = json.loads(_read(path).decode())
+            unit, pieces, tags = content["unit"], content["pieces"], content.get("tags", [])
+            normalize = content["normalize"]
+            whole = unit in ("characters", "words") and normalize in NORMALIZE
+            whole = whole and all(isinstance(piece, str) for piece in [*tags, *pieces])
+            whole = whole and content["size"] == len(SPECIALS) + len(tags) + len(pieces)
+        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or other JSON
+            whole = False
+        if not whole:
+            raise _damaged(path)
+        return cls(unit, pieces, tags, normalize)
+
+    def _serialised(self) -> bytes:
+        tags = {"tags": self.tags} if self.tags else {}
+        pieces = self._pieces[len(SPECIALS) + len(self.tags) :]
+        content = {"unit": self.unit, "normalize": self.normalize, "size": self.size, **tags, "pieces": pieces}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode()
+
+
+class Subwords:
+    """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
+
+    SentencePiece's own normalization is off: decode(encode(x)) == normalized(x) for text of known characters.
+    SentencePiece reserves three: U+2581 is decoded as a space, and a tab or U+2585 is unknown. A run of unknown
+    characters is one <unk>. Tags are control symbols, which SentencePiece neither splits nor finds in text.
+    """
+
+    unit = "subwords"
+
+    def __init__(self, model: bytes):
+        """Loads the content of a .model file. Raises RuntimeError or ValueError if it is damaged or not from s2sjax."""
+        forms = [form for form in NORMALIZE if model.endswith(_form_field(form))]
+        if not forms:
+            raise ValueError("the model does not end with the Unicode form of its text")
+        self._model, self.normalize = model, forms[0]
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+        later = range(len(SPECIALS), self.size)
+        self.tags = tuple(map(self._processor.id_to_piece, takewhile(self._processor.is_control, later)))
+        specials = tuple(self._processor.id_to_piece([PAD, SOS, EOS, UNK]))
+        known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
+        # A file truncated between two records still parses; without the last ones, spaces would be merged silently.
+        if specials != SPECIALS or known != [PAD, SOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
+            raise ValueError("not a SentencePiece model with the special ids and the normalization of s2sjax")
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        size: int,
+        algorithm: Literal["unigram", "bpe"] = "unigram",
+        tags: Sequence[str] = (),
+        normalize: Normalize = "nfc",
+    ) -> Subwords:
+        """Learns `size` subwords, including specials and tags; fewer, with a message, if the text has fewer.
+
+        The same lines give the same model, byte for byte.
+        """
+        model, lines = io.BytesIO(), list(lines)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(normalized(line, normalize) for line in lines),
+                model_writer=model,
+                model_type=algorithm,
+                vocab_size=size,
+                pad_id=PAD,
+                bos_id=SOS,
+                eos_id=EOS,
+                unk_id=UNK,
+                pad_piece=SPECIALS[PAD],
+                bos_piece=SPECIALS[SOS],
+                eos_piece=SPECIALS[EOS],
+                unk_piece=SPECIALS[UNK],
+                unk_surface=SPECIALS[UNK],
+                control_symbols=list(tags),
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                max_sentence_length=1 << 24,  # longer lines would be skipped, with their characters
+                num_threads=4,  # fixed, because sums of floats depend on it
+                minloglevel=3,
+            )
+        except RuntimeError as error:
+            most = re.search(r"value <= (\d+)", str(error))
+            if most and int(most[1]) < size:
+                print(f"{size:,} subwords are too many for this text: learning {int(most[1]):,}", flush=True)
+                return cls.train(lines, int(most[1]), algorithm, tags, normalize)
+            raise _training_error(str(error), size) from None
+        return cls(model.getvalue() + _form_field(normalize))
+
+    @property
+    def size(self) -> int:
+        return self._processor.get_piece_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        return hashlib.sha256(self._model).hexdigest()
+
+    @property
+    def all_pieces(self) -> list[str]:
+        """All pieces by id, including specials and tags."""
+        return self._processor.id_to_piece(list(range(self.size)))
+
+    def encode(self, text: str) -> list[int]:
+        tag, text = _split_tag(text, self.tags)
+        return tag + self._processor.encode(normalized(text, self.normalize))
+
+    def unknown(self, text: str) -> list[str]:
+        """The runs of characters of a text that become <unk>, in order."""
+        text = normalized(_split_tag(text, self.tags)[1], self.normalize)
+        ids, pieces = self._processor.encode(text), self._processor.encode(text, out_type=str)
+        return [piece for index, piece in zip(ids, pieces) if index == UNK]
+
+    def sampler(self, algorithm: Literal["unigram", "bpe"], strength: float) -> subword_sampling.Draw:
+        """Returns draw(text, rng) -> ids of a random segmentation, for training (subword_sampling.py)."""
+        processor, known = self._processor, range(len(SPECIALS) + len(self.tags), self.size)
+        pieces = {processor.id_to_piece(index): (index, processor.get_score(index)) for index in known}
+        segment = (subword_sampling.bpe_dropout if algorithm == "bpe" else subword_sampling.unigram_sampling)(
+            pieces, strength
+        )
+
+        def draw(text: str, rng: random.Random) -> list[int]:
+            tag, text = _split_tag(text, self.tags)
+            return tag + subword_sampling.encode(normalized(text, self.normalize), pieces, segment, rng)
+
+        return draw
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
+        return self._processor.decode(_text_ids(ids, self.tags))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """One printable piece for each id, including specials: labels for an attention map."""
+        return [_printable(piece) for piece in self._processor.id_to_piece([int(index) for index in ids])]
+
+    def save(self, folder: str | Path, name: str) -> None:
+        _write(Path(folder), name, ".model", self._model)
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str) -> Subwords:
+        path = Path(folder) / f"{name}.model"
+        try:
+            return cls(_read(path))
+        except (RuntimeError, ValueError, IndexError):
+            raise _damaged(path) from None
+
+
+AnyVocabulary = Vocabulary | Subwords
+
+
+class Size(NamedTuple):
+    """The size and tags of a vocabulary: enough to build a model, but not to encode text."""
+
+    size: int
+    tags: tuple[str, ...] = ()
+
+
+def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:
+    """Builds the vocabulary of `lines`: characters and words by decreasing frequency, ties in alphabetical order.
+
+    Each line is read once, and at most `text.sample` of them are kept, so the lines need not fit in memory.
+    """
+    tags = tuple(dict.fromkeys(tags))
+    lines = (_split_tag(line, tags)[1] for line in lines)
+    if text.unit == "subwords":
+        return Subwords.train(sample(lines, text.sample), text.size, text.algorithm, tags, text.normalize)
+    counts: Counter[str] = Counter()
+    for line in lines:
+        line = normalized(line, text.normalize)
+        counts.update(line if text.unit == "characters" else line.split())
+    reserved = {*SPECIALS, *tags}
+    kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
+    if not kept:
+        raise UserError(
+            f"none of {len(counts)} {text.unit} is frequent enough for the vocabulary: check that the training text is "
+            f"not empty, or lower min_count {text.min_count}"
+        )
+    return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags, text.normalize)
+
+
+def build_both(
+    data: config.Data, examples: Iterable[Example], tags: Sequence[str] = ()
+) -> tuple[AnyVocabulary, AnyVocabulary]:
+    """Builds the vocabularies of sources and targets. Iterates twice over `examples`."""
+    sources = (example.source for example in examples)
+    targets = (line for example in examples for line in example.targets)
+    if data.shared:
+        both = build(data.source, chain(sources, targets), tags)
+        return both, both
+    return build(data.source, sources, tags), build(data.target, targets)
+
+
+def rows_in(vocabulary: AnyVocabulary, other: AnyVocabulary) -> np.ndarray | None:
+    """The id in `other` of each piece of `vocabulary`, or -1; None if their units differ.
+
+    Words are also found among subwords: as one that begins a word, or, like most punctuation, as one within a word.
+    """
+    ids = {piece: index for index, piece in enumerate(other.all_pieces)}
+    pieces = vocabulary.all_pieces
+    if (vocabulary.unit, other.unit) == ("words", "subwords"):
+        first = len(SPECIALS) + len(vocabulary.tags)
+        pieces = pieces[:first] + [word if f"▁{word}" not in ids else f"▁{word}" for word in pieces[first:]]
+    elif vocabulary.unit != other.unit:
+        return None
+    return np.array([ids.get(piece, -1) for piece in pieces])
+
+
+def sample(lines: Iterable[str], size: int) -> list[str]:
+    """A uniform sample of at most `size` lines (Vitter 1985, algorithm R).
+
+    The same lines give the same sample; only the sample is kept in memory.
+    """
+    lines, rng = iter(lines), random.Random(0)
+    kept = list(islice(lines, size))
+    for seen, line in enumerate(lines, start=size + 1):
+        place = int(rng.random() * seen)
+        if place < size:
+            kept[place] = line
+    return kept
+
+
+def mark(vocabulary: AnyVocabulary, piece: str) -> int:
+    """The id of [CLS] or [MASK], or -1 if the vocabulary lacks it."""
+    return len(SPECIALS) + vocabulary.tags.index(piece) if piece in vocabulary.tags else -1
+
+
+def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
+    """Puts `tag` before `line` if the model has tags and the line does not begin with one. Keeps blank lines."""
+    tags = [each for each in vocabulary.tags if each not in (CLS, MASK)]
+    known = ", ".join(tags)
+    if tag is not None and tag not in tags:
+        raise UserError(f"unknown tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
+    if not tags or not line.strip():
+        return line
+    if _split_tag(line, tags)[0]:
+        return line
+    if tag is None:
+        raise UserError(f"{where} does not begin with a tag: begin it with one of {known} and a space, or set --tag")
+    return f"{tag} {line}"
+
+
+def load(folder: str | Path, name: str) -> AnyVocabulary:
+    """Loads the vocabulary with this name, of either kind."""
+    kind = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
+    return kind.load(folder, name)
+
+
+# -------------------------------------------------------------------------------------- helpers
+
+
+def _split_tag(text: str, tags: Sequence[str]) -> tuple[list[int], str]:
+    """Splits off the tag at the beginning of a text, if any: "<2de> Haus" -> [4], "Haus"."""
+    if tags:
+        first, _, rest = text.partition(" ")
+        if first in tags:
+            return [len(SPECIALS) + tags.index(first)], rest
+    return [], text
+
+
+def _form_field(form: Normalize) -> bytes:
+    """The Unicode form as a string field, number 200, of SentencePiece's protocol buffer, which ignores it."""
+    return b"\xc2\x0c" + bytes([len(form)]) + form.encode()
+
+
+def _text_ids(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
+    """The ids of the text: up to the first <eos>, without <pad>, <sos> and tags."""
+    skipped = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(tags))}
+    kept = []
+    for index in map(int, ids):  # SentencePiece does not accept NumPy integers
+        if index == EOS:
+            break
+        if index not in skipped:
+            kept.append(index)
+    return kept
+
+
+def _printable(piece: str) -> str:
+    r"""Replaces spaces by "▁", as SentencePiece does, and unprintable characters by Python escapes: "\t"."""
+    return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in piece)
+
+
+def _training_error(message: str, size: int) -> UserError:
+    """Converts SentencePiece's error, which contains the possible sizes, to a UserError."""
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(f"{size} subwords are fewer than the text's characters: set size to {found[1]} or more")
+    if "sentences_.empty()" in message:
+        return UserError("there is no text to learn subwords from: check that the training text is not empty")
+    return UserError(f"SentencePiece cannot learn {size} subwords from this text: {' '.join(message.split())}")
+
+
+def _write(folder: Path, name: str, suffix: str, content: bytes) -> None:
+    """Writes atomically, and removes a vocabulary of the other kind with the same name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{name}{suffix}.partial"
+    with naming(folder / f"{name}{suffix}"):
+        partial.write_bytes(content)
+    os.replace(partial, folder / f"{name}{suffix}")
+    for other in {".json", ".model"} - {suffix}:
+        (folder / f"{name}{other}").unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"the vocabulary {path} cannot be read ({reason}): check that this is a run folder") from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"the vocabulary {path} is damaged: copy it again from the original run")

@@ -1,0 +1,1 @@
+"""Figures that several tasks share. They import Matplotlib, which is slow."""

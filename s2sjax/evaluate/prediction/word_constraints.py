@@ -1,0 +1,53 @@
+"""Converts the words in the search options to tokens of the target vocabulary."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from s2sjax import config
+from s2sjax.core.special_tokens import UNK
+from s2sjax.data.text.vocabulary import AnyVocabulary
+from s2sjax.errors import UserError
+
+
+class WordConstraints(NamedTuple):
+    """The words in the search options, as tokens."""
+
+    prefix: tuple[int, ...] = ()
+    without: tuple[tuple[int, ...], ...] = ()
+    containing: tuple[tuple[int, ...], ...] = ()
+
+
+def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
+    """Converts search.prefix, search.without and search.containing to tokens.
+
+    Raises a UserError if a word is not in the vocabulary, or if no output can satisfy all constraints.
+    """
+
+    def ids(field: str, word: str) -> tuple[int, ...]:
+        found = (UNK,) if word == "<unk>" else tuple(target.encode(word))
+        if not found or (UNK in found and word != "<unk>"):
+            raise UserError(f"search.{field}: {word!r} is not in the target vocabulary: choose another word")
+        return found
+
+    words = WordConstraints(
+        ids("prefix", o.prefix) if o.prefix else (),
+        tuple(ids("without", word) for word in o.without),
+        tuple(ids("containing", word) for word in o.containing),
+    )
+    for word, wanted in zip(o.containing, words.containing):
+        if wanted in words.without:
+            raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
+    for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
+        if 0 < o.max_length <= needed:
+            raise UserError(
+                f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
+                "raise search.max_length"
+            )
+    return words
+
+
+def check_beam(options: config.Search, target: AnyVocabulary) -> None:
+    """Raises a UserError if the beam is larger than the target vocabulary."""
+    if options.beam > target.size:
+        raise UserError(f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it")

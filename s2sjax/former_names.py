@@ -1,0 +1,155 @@
+"""Names of version 0.1 that have changed. Runs and experiment files with these names still open.
+
+A module or a setting that is found under its former name warns once, and says the new one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# new package: former package: modules, with their new names if these have changed
+_MOVED = {
+    "core": {"core": "tokens>special_tokens"},
+    "core.backend": {"core": "device precision>quantization products>matmul remat rows>batch_sharding"},
+    "core.nn": {"core": "convolution dropout norms>normalization spelling>character_cnn pooling"},
+    "core.attention": {
+        "core": "local>local_window windowed>sliding_window kv_cache positions>position_encodings fused>decode_kernel "
+        "short>short_sequence_kernel"
+    },
+    "core.recurrence": {"core": "cells regularization explain>gradient_analysis"},
+    "core.losses": {"core": "sampled>sampled_softmax scheduled>scheduled_sampling masking>word_masking"},
+    "core.chains": {"core": "ctc prefix_search>ctc_prefix_search ngram>ngram_language_model crf hmm kalman"},
+    "core.search": {"core": "beams>beam_interface hypotheses constraints sampling ensemble continuous_batching top_k"},
+    "core.signals": {"core": "features>mel_features augment>frame_augmentation pictures>image_augmentation"},
+    "config": {"config": "memory>in_memory"},
+    "config.models": {"config": "specs convolutional>convolutional_settings pair"},
+    "layers": {"": "parameters", "models": "blocks>attention_pooling"},
+    "models": {"models": "contract>encoder_decoder encoders>frame_encoder catalogue>named_models"},
+    "models.families": {
+        "models": "cho sutskever rnn>recurrent_parts gnmt transformer convs2s rctm dense ngrams>ngram_cnn identity"
+    },
+    "data": {"data": "remarks>data_notes"},
+    "data.text": {"data": "segmentation>subword_sampling streams>text_streams"},
+    "data.batching": {"data": "columns batches>batch_plan mixtures packing parts>target_subsets"},
+    "data.corpora": {
+        "data": "sources>readers synthetic tfds memory>memory_reader tables>text_files records>prepared_corpus"
+    },
+    "data.signals": {"data": "audio spoken>spoken_digits written>handwritten_digits"},
+    "training": {
+        "training": "state>train_state schedules>optimizers functions>named_functions programs>compiled_steps "
+        "progress>run_log hosts>multihost memory>device_memory settings>jax_settings"
+    },
+    "training.checkpoints": {"training": "damage>integrity fingerprints reading>fast_reader transfer"},
+    "evaluate.prediction": {
+        "evaluate": "decoding>translator generation>text_generator batched>batched_apply few_shapes "
+        "mbr>minimum_bayes_risk search_words>word_constraints notes>line_notes dev_loss>heldout_loss "
+        "counter>progress_listener perplexity"
+    },
+    "evaluate.metrics": {"evaluate": "edit>edit_distance significance"},
+    "evaluate.figures": {
+        "evaluate": "style curves>logged_metrics trees>search_trees search_nodes>search_tree_layout "
+        "share_figure>share_curves"
+    },
+    "align": {"align": "attention>attention_links models>ibm_models files>link_files"},
+    "tasks": {"tasks": "generation>text_generation"},
+    "tasks.classification": {
+        "config": "labels>settings",
+        "data": "labels>labelled_examples",
+        "models": "classifier",
+        "evaluate": "labels>label_metrics label_figures",
+    },
+    "tasks.tagging": {
+        "config": "tagging>settings",
+        "data": "tagged>tagged_sentences",
+        "models": "tagger",
+        "evaluate": "tags>tag_metrics tag_figure",
+    },
+    "tasks.language_model": {"config": "language>settings", "models": "language_model>language_models"},
+    "tasks.pretraining": {"config": "pretraining>settings", "data": "paragraphs", "models": "bert"},
+    "tasks.recognition": {"models": "recognizer", "data": "label_models>label_model", "evaluate": "spikes"},
+    "tasks.transcription": {"models": "listener", "evaluate": "time_figure"},
+    "tasks.captioning": {
+        "data": "pictures>captioned_pictures",
+        "models": "pictures>picture_grid",
+        "evaluate": "picture_figure",
+    },
+    "runs": {"": "run folder lock code>stored_code evaluations comparison experiment_file dev_evaluation"},
+    "cli": {"": "commands lines>standard_input startup>start_jax launch doctor fields>overrides"},
+    "": {"": "addresses>files"},
+}
+
+
+def _modules() -> dict[str, str]:
+    found = {}
+    for package, former in _MOVED.items():
+        for old, modules in former.items():
+            for module in modules.split():
+                name, _, renamed = module.partition(">")
+                found[_dotted(old, name)] = _dotted(package, renamed or name)
+    return found
+
+
+def _dotted(*parts: str) -> str:
+    return ".".join(filter(None, ("s2sjax", *parts)))
+
+
+MODULES = _modules()
+"""former name of each module that has moved -> its name now"""
+
+KINDS = {
+    **{
+        name: f"s2sjax.tasks.{task}:{name}"
+        for task, names in {
+            "classification": "LabelData LabelEvaluate LabelModel LabelledFrames LabelledText",
+            "tagging": "TagData TagEvaluate TaggedFiles TaggerModel",
+            "language_model": "Continuation PerplexityEvaluate RecurrentLM TransformerLM",
+            "pretraining": "BertEvaluate BertModel Paragraphs",
+        }.items()
+        for name in names.split()
+    },
+    "s2sjax.tasks.recognition:LabelEvaluate": "s2sjax.tasks.recognition:RecognitionEvaluate",
+}
+"""former `kind` in config.json -> its kind now, for settings classes that have moved"""
+
+
+def kind(name: str) -> str:
+    """A `kind` of config.json by its name now."""
+    module, colon, rest = KINDS.get(name, name).partition(":")
+    return f"{MODULES.get(module, module)}{colon}{rest}"
+
+
+def setting(name: str) -> Any:
+    """A settings class that was in `s2sjax.config`, for `config.__getattr__`."""
+    if name not in KINDS:
+        raise AttributeError(f"module 's2sjax.config' has no attribute {name!r}")
+    module, _, name = KINDS[name].partition(":")
+    warnings.warn(f"config.{name} is now {module}.{name}", FutureWarning, stacklevel=3)
+    return getattr(importlib.import_module(module), name)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Imports a module by its former name. It comes last, after the modules that exist."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname in MODULES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        former = module.__name__
+        warnings.warn(f"{former} is now {MODULES[former]}", FutureWarning, stacklevel=2)
+        sys.modules[former] = importlib.import_module(MODULES[former])  # what `import` then returns
+
+
+def install() -> None:
+    """Lets former names be imported."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,458 @@
+"""The Transformer (Vaswani et al. 2017), post-LN as published or pre-LN.
+
+Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
+
+Sinusoidal and learned positions are applied in `Positions`. Rotary positions rotate the queries and keys of
+self-attention. Relative positions are a `bias` of self-attention, computed once per stack and shared by its blocks. A
+`window` restricts self-attention. Cross-attention uses neither positions nor windows.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers
+from s2sjax.core import attention
+from s2sjax.core.attention import kv_cache, position_encodings
+from s2sjax.core.attention.sliding_window import offsets, windowed_multi_head
+from s2sjax.layers.parameters import param
+from s2sjax.models.encoder_decoder import EncoderOutput, Segments, check_positions, output_layer
+
+
+class Attention(nn.Module):
+    """Multi-head attention: one softmax per head; the heads are concatenated and projected by W_O."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+
+    def setup(self):
+        width = self.config.width
+        self.query = layers.Dense(width, width, self.dtype)
+        self.key_value = layers.Dense(width, 2 * width, self.dtype)
+        self.output = layers.Dense(width, width, self.dtype)
+
+    def _heads(self, x: Array) -> Array:
+        return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
+
+    def _rotate(self, x: Array, position: Array | None) -> Array:
+        """Rotates queries or keys [..., N, D] at positions [...], if positions are rotary."""
+        if position is None or self.config.positions != "rotary":
+            return x
+        return position_encodings.rotate(x, position[..., None])
+
+    def keys_values(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
+        """Keys and values [..., N, D] of memory [..., W]. position [...] is given for the keys of self-attention."""
+        keys, values = self.key_value.in_parts(memory, 2)
+        return self._rotate(self._heads(keys), position), self._heads(values)
+
+    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array | None, mask: Array | None = None) -> Array:
+        """Attends from all positions, with either `lengths` or `mask`.
+
+        x: [B, T, W] queries
+        keys, values: [B, S, N, D]
+        lengths: [B] number of keys that are not padding
+        mask: [B, T, S] True where a query sees a key
+        """
+        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths, mask=mask)
+        return self.output(attended.reshape(x.shape))
+
+    def self_attention(
+        self,
+        x: Array,
+        lengths: Array | None,
+        causal: bool = False,
+        bias: Array | None = None,
+        mask: Array | None = None,
+    ) -> Array:
+        """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`.
+
+        For rows that hold several sequences, mask [B, T, T] replaces the lengths. Positions need not restart with each
+        sequence, because only the distance between two positions matters here.
+        """
+        position = jnp.arange(x.shape[1])
+        heads = self._rotate(self._heads(self.query(x)), position), *self.keys_values(x, position)
+        if radius := reach(self.config, x.shape[1]):
+            if lengths is None:
+                raise ValueError("a window does not keep the sequences of a row apart: set model.window to 0")
+            attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
+        else:
+            attended = attention.fused_multi_head(*heads, lengths, mask=mask, causal=causal, bias=bias)
+        return self.output(attended.reshape(x.shape))
+
+    def attend_step(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+        """Attends from one position of K prefixes; returns [B, K, W] and the mean weights of all heads [B, K, S].
+
+        x: [B, K, W] queries
+        keys, values: [B, N, S, D]
+        mask: [B, K, S] mask of the keys that are not padding
+        """
+        attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
+        return self.output(attended.reshape(x.shape)), alpha.mean(1)
+
+    def weights(self, x: Array, memory: Array, mask: Array) -> Array:
+        """The weights of each head for x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
+        keys, values = (part.swapaxes(1, 2) for part in self.keys_values(memory))
+        seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
+        return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
+
+    def self_attention_step(
+        self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
+    ) -> tuple[Array, kv_cache.Cache]:
+        """Attends from one position with a cache (`kv_cache.Cache`). `joined` is from `join_query_key_value`."""
+        width = self.config.width
+        qkv: Any = layers.Dense(width, 3 * width, self.dtype, parent=None).apply({"params": joined}, x)
+        qkv = qkv.reshape(*x.shape[:2], 3, self.config.heads, -1)
+        if self.config.positions == "rotary":
+            rotated = position_encodings.rotate(qkv[:, :, :2], position[:, None, None, None])
+            qkv = jnp.concatenate([rotated, qkv[:, :, 2:]], axis=2)
+        attended, cache = kv_cache.attend(qkv, cache, beam_index, position, bias)
+        return self.output(attended.reshape(x.shape)), cache
+
+
+def join_query_key_value(attention: dict) -> dict:
+    """Joins the parameters for queries, keys and values into one product: kernel [W, 3W], bias [3W]."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), attention["query"], attention["key_value"])
+
+
+def reach(c: config.Transformer, length: int) -> int:
+    """The radius of self-attention for `length` positions; 0 if it is unlimited or the window covers all positions."""
+    return c.window if length > c.window + 1 else 0
+
+
+class FeedForward(nn.Module):
+    """Computes W_2 relu(W_1 x)."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.inner = layers.Dense(self.config.width, self.config.feedforward, self.dtype)
+        self.outer = layers.Dense(self.config.feedforward, self.config.width, self.dtype)
+
+    def __call__(self, x: Array, train: bool) -> Array:
+        return self.outer(layers.dropout(self, jax.nn.relu(self.inner(x)), self.config.dropout, train))
+
+
+class Residual(nn.Module):
+    """A residual connection with layer norm around a sub-layer f: post-LN norm(x + f(x)), pre-LN x + f(norm(x))."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.norm = layers.LayerNorm(self.config.width, self.dtype)
+
+    def before(self, x: Array) -> Array:
+        return self.norm(x) if self.config.norm == "pre" else x
+
+    def after(self, x: Array, y: Array, train: bool) -> Array:
+        x = x + layers.dropout(self, y, self.config.dropout, train)
+        return x if self.config.norm == "pre" else self.norm(x)
+
+
+class Positions(nn.Module):
+    """Position encodings of a stack: adds positions to vectors, with dropout, or computes the relative bias."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+    causal: bool = False
+
+    def setup(self):
+        c = self.config
+        if c.positions == "learned":
+            self.table = param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
+        if c.positions == "relative":
+            shape = (position_encodings.BUCKETS, c.heads)
+            self.relative = param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
+        if c.join_positions == "concat":
+            self.join = layers.Dense(2 * c.width, c.width, self.dtype)
+
+    def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
+        """Encodes embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
+        match self.config.positions:
+            case "sinusoidal":
+                embedded = self._joined(embedded, position_encodings.sinusoidal(position, self.config.width))
+            case "learned":
+                embedded = self._joined(embedded, self.table[position])
+        return layers.dropout(self, embedded, self.config.dropout, train)
+
+    def _joined(self, embedded: Array, place: Array) -> Array:
+        place = place.astype(self.dtype)
+        if self.config.join_positions == "sum":
+            return embedded + place
+        return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
+
+    def everywhere(self, embedded: Array, train: bool, segments: Array | None = None) -> Array:
+        """Encodes all positions of embedded [B, T, W]. Positions restart at each of segments [B, T], if given."""
+        self.check_length(embedded.shape[1])
+        position = jnp.arange(embedded.shape[1]) if segments is None else position_encodings.within(segments)
+        return self(embedded, position, train)
+
+    def check_length(self, length: int) -> None:
+        if self.config.positions == "learned":
+            check_positions(self.config.max_length, length)
+
+    def bias(self, length: int) -> Array | None:
+        """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
+        if self.config.positions != "relative":
+            return None
+        place, radius = jnp.arange(length), reach(self.config, length)
+        between = offsets(radius, self.causal) if radius else place - place[:, None]
+        return position_encodings.relative_bias(self.relative, between, self.causal)[None]
+
+    def bias_of_one(self, position: Array, length: int) -> Array | None:
+        """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
+        if self.config.positions != "relative":
+            return None
+        ago = (position[:, None] - jnp.arange(length)) % length
+        return position_encodings.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
+
+
+def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
+    """The layer norm after the last block of a pre-LN stack; the identity for post-LN."""
+    return layers.LayerNorm(c.width, dtype) if c.norm == "pre" else lambda x: x
+
+
+# ------------------------------------------------------------------------------------ encoder
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and a feed-forward network."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+    causal: bool = False
+    """whether each position attends only up to itself, as in a decoder without an encoder"""
+
+    def setup(self):
+        self.attention = Attention(self.config, self.dtype)
+        self.feedforward = FeedForward(self.config, self.dtype)
+        self.around_attention = Residual(self.config, self.dtype)
+        self.around_feedforward = Residual(self.config, self.dtype)
+
+    def __call__(
+        self, x: Array, lengths: Array | None, train: bool, bias: Array | None = None, mask: Array | None = None
+    ) -> Array:
+        h = self.around_attention.before(x)
+        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, self.causal, bias, mask), train)
+        h = self.around_feedforward.before(x)
+        return self.around_feedforward.after(x, self.feedforward(h, train), train)
+
+
+class TransformerEncoder(nn.Module):
+    """Position encoding and encoder blocks over xs [B, S, W]."""
+
+    config: config.Transformer
+    inputs: int
+    dtype: jnp.dtype
+    remat_policy: str = "none"
+
+    def setup(self):
+        c = self.config
+        self.positions = Positions(c, self.dtype)
+        block = EncoderBlock(c, self.dtype, parent=None)
+        self.blocks = layers.Stacked(block, c.encoder_layers, (c.width,), self.dtype, self.remat_policy)
+        self.final_norm = final_norm(c, self.dtype)
+
+    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
+        """Encodes xs. segments [B, S] are given for rows that hold several sources."""
+        x = self.positions.everywhere(xs, train, segments)
+        lengths = mask.sum(1) if segments is None else None
+        own = None if segments is None else attention.same_segment(segments, segments)
+        x = self.blocks(x, lengths, train=train, bias=self.positions.bias(xs.shape[1]), mask=own)
+        return EncoderOutput(self.final_norm(x), mask, ())
+
+
+# ------------------------------------------------------------------------------------ decoder
+
+
+class DecoderMemory(NamedTuple):
+    """A memory prepared for the decoder."""
+
+    states: Array  # [B, S, W] for all positions in parallel
+    mask: Array  # [B, S]
+    layers: tuple[tuple[Array, Array], ...]  # for single steps: keys and values [B, N, S, D] of each layer
+
+
+class State(NamedTuple):
+    """The decoder state of one prefix per sentence. With a window, L = window + 1.
+
+    With K prefixes, `beam_index` is [B, K, L] and each cache array [B, N, L, K, D]: see core/attention/kv_cache.py.
+    """
+
+    position: Array  # [B] number of tokens written so far
+    beam_index: Array  # [B, L] row of the cache that holds each position
+    layers: tuple[tuple[Array, Array], ...]  # cache: keys and values [B, N, L, D] of the tokens so far
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, cross-attention and a feed-forward network."""
+
+    config: config.Transformer
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.attention = Attention(self.config, self.dtype)
+        self.cross = Attention(self.config, self.dtype)
+        self.feedforward = FeedForward(self.config, self.dtype)
+        self.around_attention = Residual(self.config, self.dtype)
+        self.around_cross = Residual(self.config, self.dtype)
+        self.around_feedforward = Residual(self.config, self.dtype)
+
+    def __call__(
+        self,
+        x: Array,
+        states: Array,
+        source_lengths: Array | None,
+        train: bool,
+        bias: Array | None = None,
+        own: Array | None = None,
+        source_mask: Array | None = None,
+    ) -> Array:
+        """Computes all positions, x [B, T, W]. The causal mask suffices, because padding is at the end of the target.
+
+        For rows that hold several pairs, `own` [B, T, T] is the mask of self-attention, and `source_mask` [B, T, S],
+        instead of `source_lengths` [B], that of cross-attention.
+        """
+        everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else None
+        h = self.around_attention.before(x)
+        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias, own), train)
+        h = self.around_cross.before(x)
+        attended = self.cross(h, *self.cross.keys_values(states), source_lengths, source_mask)
+        x = self.around_cross.after(x, attended, train)
+        h = self.around_feedforward.before(x)
+        return self.around_feedforward.after(x, self.feedforward(h, train), train)
+
+    def source_keys_values(self, states: Array) -> tuple[Array, Array]:
+        """Keys and values of cross-attention for single steps: [B, N, S, D] each."""
+        keys, values = self.cross.keys_values(states)
+        return keys.swapaxes(1, 2), values.swapaxes(1, 2)
+
+    def step(
+        self, x: Array, joined: dict, source: tuple[Array, Array], mask: Array,
+        cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None,
+    ):  # fmt: skip
+        """Computes one position of K prefixes with a cache; returns x, cache, and alpha over the source [B, K, S].
+
+        x: [B, K, W] target vectors
+        source: keys and values of the memory, [B, N, S, D] each
+        mask: [B, K, S] mask of the memory
+        beam_index: [B, K, L] row of the cache that holds each position of a prefix
+        position: [B] number of tokens written so far
+        bias: [B, N, 1, L] relative bias, or None
+        """
+        h = self.around_attention.before(x)
+        attended, cache = self.attention.self_attention_step(h, joined, cache, beam_index, position, bias)
+        x = self.around_attention.after(x, attended, False)
+        attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)
+        x = self.around_cross.after(x, attended, False)
+        h = self.around_feedforward.before(x)
+        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
+
+    def cross_weights(self, x: Array, states: Array, mask: Array, bias: Array | None) -> Array:
+        """The weights of cross-attention [B, N, T, S] that `__call__` uses."""
+        h, everything = self.around_attention.before(x), jnp.full(x.shape[:1], x.shape[1])
+        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), False)
+        return self.cross.weights(self.around_cross.before(x), states, mask)
+
+
+class TransformerDecoder(nn.Module):
+    """Position encoding and decoder blocks, with a key-value cache for single steps."""
+
+    config: config.Transformer
+    embedding: layers.Embedding
+    dtype: jnp.dtype
+    remat_policy: str = "none"
+    parallel: ClassVar[bool] = True
+    has_beam_step: ClassVar[bool] = True
+    has_attention_heads: ClassVar[bool] = True
+
+    def setup(self):
+        c = self.config
+        self.positions = Positions(c, self.dtype, causal=True)
+        block = DecoderBlock(c, self.dtype, parent=None)
+        self.blocks = layers.Stacked(block, c.decoder_layers, (c.width, c.width), self.dtype, self.remat_policy)
+        self.final_norm = final_norm(c, self.dtype)
+        self.output = output_layer(c, self.embedding, c.width, self.dtype)
+
+    def prepare(self, memory: EncoderOutput) -> DecoderMemory:
+        blocks = [self.blocks.bind_block(params) for params in self.blocks.unstacked()]
+        layers = tuple(block.source_keys_values(memory.states) for block in blocks)
+        return DecoderMemory(memory.states, memory.mask, layers)
+
+    def start(self, memory: DecoderMemory, steps: int) -> State:
+        self.positions.check_length(steps)
+        rows, window = memory.mask.shape[0], self.config.window
+        length = min(steps, window + 1) if window else steps
+        shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
+        empty = jnp.zeros(shape, self.dtype)
+        where = jnp.zeros((rows, length), jnp.int32)
+        return State(jnp.zeros(rows, jnp.int32), where, ((empty, empty),) * self.config.decoder_layers)
+
+    def step(self, memory: DecoderMemory, state: State, token: Array, train: bool = False):
+        state, logits, alpha = self.step_beams(memory, self.prepare_beams(), self.tile(state, 1), token[:, None])
+        caches = jax.tree.map(lambda leaf: leaf[:, :, :, 0], state.layers)
+        return State(state.position, state.beam_index[:, 0], caches), logits[:, 0], alpha[:, 0]
+
+    @staticmethod
+    def tile(state: State, width: int) -> State:
+        """Repeats one prefix per sentence to K equal prefixes."""
+        caches = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :, :, None], width, axis=3), state.layers)
+        return State(state.position, jnp.repeat(state.beam_index[:, None], width, axis=1), caches)
+
+    @staticmethod
+    def reorder(state: State, origin: Array) -> State:
+        """Makes prefix k a copy of prefix origin[k], without moving the cache."""
+        return state._replace(beam_index=jax.vmap(lambda index, at: index[at])(state.beam_index, origin))
+
+    def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
+        """Prepares the parameters of each block for single steps: all, and those of `join_query_key_value`."""
+        blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
+
+    def step_beams(self, memory: DecoderMemory, blocks: tuple[tuple[dict, dict], ...], state: State, token: Array):
+        """Advances K prefixes of equal length by token [B, K] -> state, logits [B, K, V], alpha [B, K, S]."""
+        now = state.position[:, None]
+        x = self.positions(self.embedding(token), now)
+        prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.beam_index.shape[2])
+        here = place == (now % len(place))[..., None]
+        beam_index = jnp.where(here, prefix[:, None], state.beam_index)  # [B, K, L]
+        bias = self.positions.bias_of_one(state.position, len(place))
+        mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))
+        caches, alphas = [], []
+        for (params, joined), source, cache in zip(blocks, memory.layers, state.layers):
+            block = self.blocks.bind_block(params)
+            x, cache, alpha = block.step(x, joined, source, mask, cache, beam_index, state.position, bias)
+            caches.append(cache)
+            alphas.append(alpha)
+        logits = self.output.logits(self.final_norm(x))
+        return State(state.position + 1, beam_index, tuple(caches)), logits, sum(alphas) / len(alphas)
+
+    def hidden(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
+    ) -> Array:
+        """Computes all positions. segments [B, S] and [B, T] are given for rows that hold several pairs."""
+        masks: dict[str, Array] = {}
+        if segments is not None:
+            source, target = segments
+            same = attention.same_segment
+            masks = {"own": same(target, target), "source_mask": same(target, source)}
+        x = self.positions.everywhere(self.embedding(inputs), train, segments and segments[1])
+        bias = self.positions.bias(inputs.shape[1])
+        lengths = None if masks else memory.mask.sum(1)
+        x = self.blocks(x, memory.states, lengths, train=train, bias=bias, **masks)
+        return self.final_norm(x)
+
+    def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
+        """The weights of cross-attention of each layer and head for inputs [B, T]: [B, layers, N, T, S]."""
+        x = self.positions.everywhere(self.embedding(inputs), False)
+        bias, alphas = self.positions.bias(inputs.shape[1]), []
+        for params in self.blocks.unstacked():
+            block = self.blocks.bind_block(params)
+            alphas.append(block.cross_weights(x, memory.states, memory.mask, bias))
+            x = block(x, memory.states, memory.mask.sum(1), False, bias)
+        return jnp.stack(alphas, axis=1)

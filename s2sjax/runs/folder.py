@@ -1,0 +1,252 @@
+"""The run folder, which holds all that is needed to continue, decode with, and evaluate a run.
+
+config.json         the experiment, fingerprints of its data and assets, and the run it was initialized from, if any
+code/               the experiment file and the files it imports: see stored_code.py
+assets/             vocabularies and statistics, learned from the data before training
+data/               training, dev and test examples given in memory (config.InMemory)
+checkpoints/        see training/checkpoints/manager.py
+metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/run_log.py
+evaluations/        one folder per evaluation: see evaluations.py
+curves.png, attention.png                                      drawn after training
+report.html         written by s2sjax report
+lock                names the process that is training here: see lock.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from s2sjax import __version__, config
+from s2sjax.core import tables
+from s2sjax.errors import UserError
+from s2sjax.files import replace_file
+from s2sjax.runs import lock, stored_code
+from s2sjax.runs.experiment_file import spaces_of
+from s2sjax.tasks.task import Assets, Task, task_of
+from s2sjax.training import multihost
+from s2sjax.training.checkpoints.manager import Checkpoints
+
+CONFIG, ASSETS, DATA = "config.json", "assets", "data"
+# Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
+FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
+        "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
+        "evaluate.samples", "evaluate.rows", "evaluate.test")  # fmt: skip
+
+
+def open_task(folder: Path, trust: bool = False) -> Task:
+    """Opens the task of an existing run, with its assets. trust: trust the code of the run."""
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
+    if trust:
+        stored_code.trust(stored_code.read(folder).files)
+    page = _read(folder)
+    return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
+
+
+def start_task(
+    experiment: config.Experiment,
+    folder: Path,
+    data: Any,
+    file: str | Path | None = None,
+    *,
+    init: str | None = None,
+    assets: Assets | None = None,
+    accept_code: bool = False,
+) -> Task:
+    """Starts a run in `folder`, or continues the one there if it has the same experiment and data. Returns its task.
+
+    The schedule keeps the length with which the run began unless the experiment sets another. file: the experiment
+    file, which is copied into the run. init: the run that provides the initial parameters. assets: assets of that run,
+    used instead of learning new ones. accept_code: continue even if the code has changed.
+    """
+    page = _read(folder) if (folder / CONFIG).is_file() else {}
+    experiment = _with_schedule_steps(experiment, schedule_steps(folder))
+    task = task_of(experiment)
+    fingerprint = task.fingerprint(data)
+    if page:
+        _check_same(folder, page, experiment, fingerprint)
+        task = _with_assets(folder, page, task)
+        if assets is not None and _fingerprints(task.assets) != _fingerprints(task.adopt_assets(data, assets)):
+            raise UserError(f"{folder} was not started with the assets of {init}: give another --out")
+        if not accept_code:
+            stored_code.check_same(folder, experiment, file)
+    else:
+        _check_unused(folder)
+        task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
+        for name, asset in task.assets.items():
+            asset.save(folder / ASSETS, name)
+        stored_code.keep(folder, experiment, file)
+    if multihost.is_leader():
+        task.save_data(folder / DATA)
+        _write(folder, task, fingerprint, init or page.get("init"))  # last: a folder with a config.json is complete
+    return task
+
+
+def schedule_steps(folder: Path) -> int | None:
+    """The schedule length of the run in a folder; None if there is no run."""
+    if not (folder / CONFIG).is_file():
+        return None
+    page = flat(_read(folder)["experiment"])
+    return page.get("train.schedule_steps") or page.get("train.steps")
+
+
+def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
+    """The experiment, with settings left at 0 (chosen by data size) taken from the run in a folder, if there is one."""
+    if not (folder / CONFIG).is_file():
+        return experiment
+    page = flat(_read(folder)["experiment"])
+    train: Any = experiment.train
+    if train.steps == 0:
+        plain: Any = config.Train()
+        names = [name for name in config.SIZED_BY_DATA if getattr(train, name) == getattr(plain, name)]
+        found = {name: page[f"train.{name}"] for name in names if f"train.{name}" in page}
+        experiment = config.replace(experiment, train=config.replace(train, **found))  # type: ignore[type-var]
+    sizes = {
+        name: page.get(f"model.{name}", 0)
+        for name in experiment.sized_by_data
+        if not getattr(experiment.model, name, 1)
+    }
+    return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment  # type: ignore[type-var]
+
+
+def describe_choice(experiment: config.Experiment, chosen: config.Experiment) -> list[str]:
+    """A line with the settings that were chosen by data size, or no line."""
+    given, found = (flat(config.to_json(each)) for each in (experiment, chosen))
+    names = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
+    return ["for data of this size: " + ", ".join(f"{name} {found[name]}" for name in names)] if names else []
+
+
+def recorded_init(folder: Path) -> str | None:
+    """The run from which the run in a folder was initialized, or None."""
+    return _read(folder)["init"] if (folder / CONFIG).is_file() else None
+
+
+def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoints:
+    """Opens the checkpoints of a run. Those of replaced code are not used."""
+    return Checkpoints(
+        folder / "checkpoints",
+        task.experiment.train.keep,
+        "max" if task.higher_is_better else "min",
+        read_only=read_only,
+        verify=partial(lock.verify, folder),
+        since=stored_code.first_step(folder),
+    )
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return any(path.name.isdecimal() for path in (folder / "checkpoints").glob("*"))
+
+
+def _with_schedule_steps(experiment: config.Experiment, recorded: int | None) -> Any:
+    train = experiment.train
+    steps = train.schedule_steps or recorded or train.steps
+    return config.replace(experiment, train=config.replace(train, schedule_steps=steps))  # type: ignore[type-var]
+
+
+def _fingerprints(assets: Assets) -> dict[str, str]:
+    return {name: asset.fingerprint for name, asset in assets.items()}
+
+
+def flat(page: Any, prefix: str = "") -> dict[str, Any]:
+    """Flattens nested dictionaries: {"train": {"steps": 5}} -> {"train.steps": 5}."""
+    if not isinstance(page, dict):
+        return {prefix: page}
+    parts = [flat(value, f"{prefix}.{name}" if prefix else name) for name, value in page.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _experiment(folder: Path, page: dict) -> config.Experiment:
+    """Reads the experiment from config.json, executing the code of the run only if that is needed."""
+    stored = stored_code.read(folder)
+    needed = stored_code.is_needed(folder, stored, page["experiment"])
+    if not needed:
+        try:
+            return _parsed(folder, page, stored_code.NOTHING)
+        except UserError:
+            if needed is False or not stored.files:
+                raise
+    return _parsed(folder, page, stored_code.execute(folder, stored))
+
+
+def _parsed(folder: Path, page: dict, space: tables.Space) -> config.Experiment:
+    try:
+        with tables.within(space):
+            experiment = config.from_json(page["experiment"])
+    except (UserError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    if not isinstance(experiment, config.Experiment):
+        raise _unreadable(folder, "it contains no experiment")
+    return experiment
+
+
+def _with_assets(folder: Path, page: dict, task: Task) -> Task:
+    task = task.replace(assets=task.load_assets(folder / ASSETS, list(page["assets"])))
+    for name, fingerprint in page["assets"].items():
+        if name not in task.assets or task.assets[name].fingerprint != fingerprint:
+            raise UserError(
+                f"{name} in {folder / ASSETS} is not the one that this run was trained with: "
+                "copy it again from where the run was made"
+            )
+    return task
+
+
+def _read(folder: Path) -> dict:
+    try:
+        page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        found = {name: page[name] for name in ("data", "assets", "experiment")}
+        dict(found["assets"])
+        found["init"] = page.get("init")
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(folder, error) from None
+    except KeyError as error:
+        raise _unreadable(folder, f"it has no {error}") from None
+    return found
+
+
+def _write(folder: Path, task: Task, fingerprint: str, init: str | None) -> None:
+    page = {
+        "s2sjax": __version__,
+        "data": fingerprint,
+        "assets": _fingerprints(task.assets),
+        "experiment": config.to_json(task.experiment),
+    }
+    replace_file(folder / CONFIG, json.dumps(page | ({"init": init} if init else {}), indent=2) + "\n")
+
+
+def _unreadable(folder: Path, reason: object) -> UserError:
+    return UserError(
+        f"{folder / CONFIG} cannot be read ({reason}): copy it again from where the run was made, "
+        "or name another folder"
+    )
+
+
+def _check_unused(folder: Path) -> None:
+    """Raises if a folder contains anything but what a run may leave that was killed before it wrote config.json."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, not a folder: give another --out")
+    left = {stored_code.FOLDER, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
+    if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
+        raise UserError(f"{folder} contains something that is not a run: give another --out")
+
+
+def _check_same(folder: Path, page: dict, experiment: config.Experiment, fingerprint: str) -> None:
+    """Raises if the run in a folder has another experiment or other training data."""
+    stored = page["experiment"]
+    space = next(iter(spaces_of(experiment)), stored_code.NOTHING)
+    with contextlib.suppress(UserError, TypeError), tables.within(space):
+        # fields added since then have their defaults
+        stored = config.to_json(config.without_folders(config.from_json(stored)))
+    old, new = flat(stored), flat(config.to_json(config.without_folders(experiment)))
+    for name in sorted(old.keys() | new.keys()):
+        free = any(name == field or name.startswith(field + ".") for field in (*FREE, *experiment.free_fields))
+        if old.get(name) != new.get(name) and not free:
+            raise UserError(
+                f"{folder} contains another experiment: its {name} is {old.get(name)!r}, not {new.get(name)!r}: "
+                "give another --out"
+            )
+    if page["data"] != fingerprint:
+        raise UserError(f"the training data has changed since {folder} was started: give another --out")

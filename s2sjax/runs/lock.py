@@ -1,0 +1,262 @@
+"""The lock of a run folder: one process, or pod, trains in it at a time.
+
+The leader locks the folder and FOLDER/lock, a file that names the process and its start, with flock(2): the kernel
+releases both when the process ends for any reason. Some shared file systems keep such locks on one host only, or have
+none. Therefore the holder also touches the file every few seconds, and a process that finds the file of another host
+watches whether it is still being touched. A deleted file is written again. If the folder cannot be locked and another
+process has replaced the file, the first holder saves nothing more: see `verify`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import getpass
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.training import multihost
+
+NAME = "lock"
+BEAT = 10.0
+"""seconds between two touches of the lock file"""
+PATIENCE = 60.0
+"""seconds without a touch after which a holder on another host counts as dead"""
+Train = TypeVar("Train", bound=Callable[..., Any])
+UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
+"""errors of file systems without locks; NFS cannot lock a folder, because folders cannot be opened for writing"""
+_held: dict[Path, _Lock] = {}
+"""the locks of this process, by the absolute path of the folder"""
+
+
+class Holder(NamedTuple):
+    """The process that a lock file names."""
+
+    host: str
+    pid: int
+    user: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user} on {self.host}, since {self.since}"
+
+
+def exclusive(train: Train) -> Train:
+    """Decorates train(experiment, path, ...) to hold the lock of `path` while it runs."""
+
+    @functools.wraps(train)
+    def locked(experiment: Any, path: str | Path, *arguments: Any, **options: Any) -> Any:
+        with held(config.local_path(path)):
+            return train(experiment, path, *arguments, **options)
+
+    return cast(Train, locked)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run folder, which is created if needed. Raises if another process holds it.
+
+    With several processes, the leader takes the lock, and all of them raise if that fails.
+    """
+    taken: list[_Lock] = []
+
+    def take() -> str:
+        try:
+            taken.append(_Lock(folder))
+        except UserError as error:
+            return str(error)
+        return ""
+
+    if refusal := multihost.from_leader("lock", take):
+        raise UserError(refusal)
+    _held.update((folder.absolute(), lock) for lock in taken)
+    try:
+        yield
+    finally:
+        for lock in taken:
+            del _held[folder.absolute()]
+            lock.release()
+
+
+def verify(folder: Path) -> None:
+    """Raises if this process has lost the lock of a folder. Call it before saving anything."""
+    if (lock := _held.get(folder.absolute())) and not lock.keep():
+        raise lock.lost()
+
+
+class _Lock:
+    def __init__(self, folder: Path):
+        self.path = folder / NAME
+        self._ended = threading.Event()
+        self._mutex = threading.Lock()
+        try:
+            self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folder = self._open_folder(folder)
+            try:
+                self._file = self._open()
+                self._write()
+            except BaseException:
+                os.close(self._folder)
+                raise
+        except (FileExistsError, NotADirectoryError):
+            file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
+            raise UserError(f"{file} is a file, not a folder: give another --out") from None
+        except OSError as error:
+            raise UserError(
+                f"cannot write in {folder} ({error.strerror or error}): fix it, or give another --out"
+            ) from error
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _open_folder(self, folder: Path) -> int:
+        """Opens the folder, and locks it where that is possible: unlike the file, it is not deleted by mistake."""
+        opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._flock(opened)
+        except BaseException:
+            os.close(opened)
+            raise
+        return opened
+
+    def _write(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
+
+    def _open(self) -> int:
+        """Opens and locks the file."""
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                supported = self._flock(file)
+                holder = _read(file)
+                if holder and not (supported and holder.host == socket.gethostname()) and self._is_alive(holder):
+                    raise self._refusal(holder)
+                if self._is_at_path(file):
+                    return file
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)  # the previous holder has deleted it meanwhile
+
+    def _flock(self, file: int) -> bool:
+        """Locks the file. Returns False if the file system does not support locks."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._refusal(self._holder()) from None
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            return False
+        return True
+
+    def _holder(self) -> Holder | None:
+        """The process that the lock file names; None if it cannot be read."""
+        try:
+            return Holder(**json.loads(self.path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def lost(self) -> UserError:
+        folder, who = self.path.parent, self._holder() or "another process"
+        return UserError(
+            f"{folder} is now being trained by {who}, because {self.path} was deleted or replaced: nothing more is "
+            "saved here; stop one of the two, or give another --out"
+        )
+
+    def _refusal(self, holder: Holder | None) -> UserError:
+        who = str(holder or "another process")
+        return UserError(f"{self.path.parent} is being trained by {who}: wait for it, stop it, or give another --out")
+
+    def _is_alive(self, holder: Holder) -> bool:
+        """Whether the file is touched while we watch it. The clocks of two hosts cannot be compared."""
+        where = self.path.parent
+        print(f"waiting up to {PATIENCE:.0f} s to see whether {holder}, is still training in {where}", flush=True)
+        first, end = self._touched(), time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            time.sleep(min(1.0, BEAT))
+            if (now := self._touched()) != first:
+                return now is not None
+        return False
+
+    def _touched(self) -> int | None:
+        """The time of the last write. The file is opened each time, so that NFS asks its server."""
+        try:
+            with open(self.path, "rb") as file:
+                return os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def _is_at_path(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            with contextlib.suppress(OSError):
+                self.keep()
+                os.utime(self._file)
+
+    def keep(self) -> bool:
+        """Writes the file again if it was deleted. Returns False if the lock is lost to another process."""
+        with self._mutex:
+            if self._is_at_path(self._file):
+                return True
+            if self.path.exists() or not self.path.parent.is_dir():
+                return False
+            new = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                # Of two processes that create the file, only one can lock it: if it is the other one, give up.
+                self._flock(new)
+                if not self._is_at_path(new) or _read(new):
+                    raise FileExistsError(self.path)
+            except (UserError, OSError):
+                os.close(new)
+                return False
+            os.close(self._file)
+            self._file = new
+            self._write()
+            return True
+
+    def release(self) -> None:
+        """Deletes the file, and the folders created for it if they are empty."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._is_at_path(self._file):
+                self.path.unlink()
+        os.close(self._file)
+        os.close(self._folder)
+        with contextlib.suppress(OSError):
+            for folder in self._made:
+                folder.rmdir()
+
+
+def _this_process() -> Holder:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container in which this user id has no name
+        user = str(os.getuid())
+    return Holder(socket.gethostname(), os.getpid(), user, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
+
+
+def _read(file: int) -> Holder | None:
+    """The process that an open lock file names; None if it is empty or unreadable."""
+    try:
+        return Holder(**json.loads(os.pread(file, 4096, 0)))
+    except (ValueError, TypeError):
+        return None

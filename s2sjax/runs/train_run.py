@@ -1,0 +1,275 @@
+"""The stages of training a run. `run.train` calls `resolve`, `open_folder`, `build` and `fit` in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from optax import GradientTransformation as Optimizer
+
+from s2sjax import config
+from s2sjax.core.backend.device import compiler_options, use_compilation_cache
+from s2sjax.data.batching import batch_plan
+from s2sjax.data.batching.columns import AnyColumns
+from s2sjax.errors import UserError
+from s2sjax.runs import folder, stored_code
+from s2sjax.runs.dev_evaluation import DevEvaluation
+from s2sjax.tasks.task import Task, shapes_of, task_of
+from s2sjax.training import jax_settings, loop, multihost
+from s2sjax.training import mesh as meshes
+from s2sjax.training.checkpoints import transfer
+from s2sjax.training.checkpoints.manager import Checkpoints
+from s2sjax.training.heartbeat import working
+from s2sjax.training.optimizers import describe_change, optimizer
+from s2sjax.training.run_log import Log
+from s2sjax.training.train_state import TrainState, TrainStep, create, make_train_step
+
+
+class Source(NamedTuple):
+    """The run that provides the initial parameters."""
+
+    folder: Path
+    task: Task
+
+
+class Inputs(NamedTuple):
+    """The checked settings and the data of a run, before its folder is opened."""
+
+    given: config.Experiment
+    """experiment as given, with absolute paths"""
+    experiment: config.Experiment
+    """experiment with the settings that are chosen by data size"""
+    mesh: jax.sharding.Mesh
+    examples: dict[str, Any]
+    """training, dev and test examples, by split"""
+    source: Source | None
+    """run that provides the initial parameters"""
+    schedule_steps: int | None
+    """schedule length of the run in the folder, if there is one"""
+
+
+class Training(NamedTuple):
+    """The parts of the training loop."""
+
+    inputs: Inputs
+    """inputs without the examples, so that their memory is freed"""
+    task: Task
+    columns: AnyColumns
+    plan: batch_plan.Plan
+    template: TrainState
+    """shapes and shardings of the state"""
+    init: Callable[[], TrainState]
+    train_step: TrainStep
+    dev: Sequence[Any]
+    """dev examples, if they are evaluated during training"""
+    log: Log
+
+
+def resolve(experiment: config.Experiment, path: Path, init: str | Path | None, init_assets: bool) -> Inputs:
+    """Completes and checks the settings, and reads the data."""
+    jax_settings.check()
+    use_compilation_cache()
+    given = config.resolve_paths(experiment, Path.cwd())
+    task = task_of(given)
+    optimizer(given.train)  # raises for a wrong name or argument before the data is read
+    source = _source(path, init, init_assets)
+    schedule_steps = folder.schedule_steps(path)
+    mesh = meshes.make_mesh(given.train.mesh)
+    task.check_mesh(mesh.shape)
+    with multihost.leader_first("data"), working("reading the data"):  # the leader may have to download it
+        examples = {"train": task.read()}
+        examples |= {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
+    resolved = task.replace(folder.with_recorded(given, path)).resolve_defaults(examples["train"])
+    if resolved.train.evaluate_every and "dev" not in examples:
+        raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
+    return Inputs(given, resolved, mesh, examples, source, schedule_steps)
+
+
+def open_folder(inputs: Inputs, path: Path, file: str | Path | None, *, init_assets: bool, accept_code: bool) -> Task:
+    """Starts or continues the run in a folder, and checks its examples and predictor. Returns its task."""
+    init, assets = (str(inputs.source.folder), inputs.source.task.assets) if inputs.source else (None, None)
+    with multihost.leader_first("run folder"), working("learning the vocabularies"):
+        task = folder.start_task(
+            inputs.experiment, path, inputs.examples["train"], file, init=init,
+            assets=assets if init_assets else None, accept_code=accept_code,
+        )  # fmt: skip
+    task.check_predictor()  # refuse impossible predictions now, not after hours of training
+    for split, examples in inputs.examples.items():
+        task.check_examples(split, examples)
+    return task
+
+
+def build(inputs: Inputs, task: Task, path: Path) -> Training:
+    """Builds the columns, the batch plan, the step and the initial state, and prints a description of the run."""
+    e, mesh, examples = task.experiment, inputs.mesh, inputs.examples
+    log = Log(path, e.train.steps, e.train.log_every)
+    with working("converting the data"):
+        columns = task.columns(examples["train"])
+    plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.micro_batches)
+    tx, rows = optimizer(e.train), plan.rows[0]
+    init: Callable[[], TrainState] = partial(initial_state, task, mesh, rows, tx)
+    if inputs.source:
+        init = partial(transferred_state, task, mesh, inputs.source, log, rows=rows, tx=tx)
+    template = abstract_state(task, mesh, rows, tx)
+    train_step = make_train_step(task.loss(columns), tx, e.train, e.seed)
+    dev = examples["dev"] if e.train.evaluate_every else []
+    training = Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
+    held_out = {split: examples[split] for split in examples if split != "train"}
+    remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
+    log.print("\n".join([*_describe(training), *folder.describe_choice(inputs.given, e), *remarks]))
+    return training
+
+
+def fit(training: Training, path: Path, file: str | Path | None, init: str | Path | None) -> loop.FitResult:
+    """Trains from the newest checkpoint, or from the initial state, to the last step."""
+    inputs, task, columns, plan, *_, log = training
+    e, mesh, dev = task.experiment, inputs.mesh, training.dev
+    checkpoints, step = _open_checkpoints(path, task, file)
+    for line in describe_change(inputs.schedule_steps, inputs.given.train, e.train, step):
+        log.print(line)
+    if init and not inputs.source:
+        log.print(f"--init {init} is not used: this run continues from its own checkpoint of step {step}")
+
+    def keep_code(step: int) -> None:
+        """Stores the code. Called after the checkpoint is restored, so that code that does not fit it is not stored."""
+        if changed := stored_code.keep(path, e, file, step):
+            log.print(f"from step {step} on, the code is different: {', '.join(changed)}")
+
+    def stream(step: int) -> Any:
+        keep_code(step)
+        return batch_plan.stream(
+            columns, plan, step, stop=e.train.steps, prefetch=e.data.prefetch,
+            shards=meshes.row_shards(mesh, jax.process_index()), shard_count=meshes.data_parallel_size(mesh),
+        )  # fmt: skip
+
+    result = loop.fit(
+        training.train_step,
+        stream,
+        template=training.template,
+        init=training.init,
+        train=e.train,
+        checkpoints=checkpoints,
+        evaluate=DevEvaluation(task, dev, task.predictor(mesh), log, mesh=mesh) if dev else None,
+        log=log,
+        mesh=mesh,
+        compiler_options=compiler_options(),
+        shapes=[_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
+    )
+    keep_code(int(result.state.step))  # if no step was left, the stream was not read
+    return result
+
+
+# ------------------------------------------------------------------------------------ initial state
+
+
+def make_init_fn(
+    task: Task, rows: int = 0, tx: Optimizer | None = None, merge: Callable[..., Any] | None = None
+) -> Callable[..., TrainState]:
+    """init(key, *others), a pure function: the state of a task before its first step.
+
+    rows: rows of a batch, for a state with a carry; 0 without one. tx: the optimizer, if it is already built.
+    merge: merge(params, *others), a function that replaces some of the initial parameters.
+    """
+    train = task.experiment.train
+    tx = tx or optimizer(train)
+
+    def init(key: jax.Array, *others: Any) -> TrainState:
+        params = merge(task.init(key), *others) if merge else task.init(key)
+        return create(params, tx, train.averages, task.carry(rows) if rows else None)
+
+    return init
+
+
+def abstract_state(task: Task, mesh: jax.sharding.Mesh, rows: int = 0, tx: Optimizer | None = None) -> TrainState:
+    """The shapes and shardings of the initial state."""
+    return meshes.abstract_state(make_init_fn(task, rows, tx), *_placed(task, mesh))
+
+
+def initial_state(task: Task, mesh: jax.sharding.Mesh, rows: int = 0, tx: Optimizer | None = None) -> TrainState:
+    """The state before the first step. Each device computes only its own shards."""
+    return meshes.init_sharded(make_init_fn(task, rows, tx), *_placed(task, mesh))
+
+
+def transferred_state(
+    task: Task, mesh: jax.sharding.Mesh, source: Source, log: Log, *, rows: int = 0, tx: Optimizer | None = None
+) -> TrainState:
+    """The state before the first step, with the parameters that another run has in common with this one."""
+    params = abstract_state(task, mesh, rows, tx).params
+    theirs = jax.eval_shape(source.task.init, jax.random.key(task.experiment.seed))
+    found = transfer.match(params, theirs, task.transfer_rows(source.task))
+    transfer.require_some(found, str(source.folder))
+    checkpoints = folder.checkpoints(source.folder, source.task, read_only=True)
+    restored, step = checkpoints.restore_params(transfer.template(found, theirs, params))
+    log.print("\n".join(found.describe(str(source.folder), step)))
+    init = make_init_fn(task, rows, tx, partial(transfer.merge, found))
+    return meshes.init_sharded(init, *_placed(task, mesh), restored)
+
+
+def _placed(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
+    """The mesh, the sharding rules, and the key of the initial parameters."""
+    return mesh, task.rules if mesh.shape["tensor"] > 1 else (), jax.random.key(task.experiment.seed)
+
+
+def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | None:
+    """The run that provides the initial parameters; None without one, and for a run that has checkpoints already."""
+    if init_assets and not init:
+        raise UserError("--init-assets takes the vocabularies of another run: name that run with --init RUN")
+    if folder.has_checkpoint(path):
+        return None
+    recorded = config.local_path(init).absolute() if init else folder.recorded_init(path)
+    if recorded is None:
+        return None
+    there = Path(recorded)
+    if there == path.absolute():
+        raise UserError(f"--init {init} is the folder of this run: name another run, or give another --out")
+    source = Source(there, folder.open_task(there))
+    if not folder.checkpoints(there, source.task, read_only=True).steps():
+        raise UserError(f"there is no checkpoint in {there}: train it first, or name another run with --init")
+    return source
+
+
+# ---------------------------------------------------------------------------------- parts of `fit`
+
+
+def _open_checkpoints(path: Path, task: Task, file: str | Path | None) -> tuple[Checkpoints, int]:
+    """Opens the checkpoints of a run for training. Returns them and the newest step, 0 without one.
+
+    If the code has changed, the scores and checkpoints up to this step no longer count.
+    """
+    checkpoints = folder.checkpoints(path, task)
+    step = max(checkpoints.steps(), default=0)
+    if step and stored_code.change(path, task.experiment, file):
+        if step >= task.experiment.train.steps:
+            raise UserError(f"{path} has no step left to train with the new code: raise train.steps")
+        checkpoints.since = step
+    return checkpoints, step
+
+
+def _shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of the batches of a bucket, taken from a batch of padding."""
+    rows = plan.rows[bucket]
+    empty = columns.batch(np.full(rows, -1), plan.buckets[bucket])
+    return shapes_of(empty | ({} if plan.part is None else {"part": np.zeros(rows, np.int32)}))
+
+
+# ------------------------------------------------------------------------------------------- log
+
+
+def _describe(training: Training) -> list[str]:
+    """Lines on the model, the devices, the data and the batches."""
+    task, mesh, plan = training.task, training.inputs.mesh, training.plan
+    weights = sum(leaf.size for leaf in jax.tree.leaves(training.template.params))
+    devices = f"{mesh.size} {jax.devices()[0].device_kind} device{'s' if mesh.size > 1 else ''}"
+    lines = [f"{task.experiment.name}: {task.model_name} with {weights:,} weights, on {devices}"]
+    lines += task.describe(training.columns, plan)
+    if plan.idle > 0.1:
+        multiple = meshes.data_parallel_size(mesh) * task.experiment.train.micro_batches
+        lines.append(
+            f"{plan.idle:.0%} of the rows are padding, because the rows of a batch are not divisible by {multiple} "
+            "(devices x micro-batches): raise data.tokens"
+        )
+    return lines

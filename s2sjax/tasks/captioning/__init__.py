@@ -1,0 +1,4 @@
+"""A picture to a sentence."""
+
+from s2sjax.tasks.captioning.settings import CaptionData, CaptionEvaluate, CaptionModel, PictureChanges
+from s2sjax.tasks.captioning.task import Captioning, CaptioningTask

@@ -1,0 +1,382 @@
+"""Language models, of words or of characters.
+
+An example to score is a line of a text, which is read after all lines before it; an example to continue is a prompt.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config
+from s2sjax.config import require, settings
+from s2sjax.core import search
+from s2sjax.core.search import sampling
+from s2sjax.core.special_tokens import EOS, PAD, SOS
+from s2sjax.data import text
+from s2sjax.data.batching.batch_plan import Plan, round_length
+from s2sjax.data.batching.columns import AnyColumns, Bucket
+from s2sjax.data.data_notes import Sides
+from s2sjax.data.text import text_streams
+from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.prediction import batched_apply, perplexity
+from s2sjax.evaluate.prediction.perplexity import LineNats
+from s2sjax.tasks.language_model import language_models
+from s2sjax.tasks.language_model.language_models import FIRST
+from s2sjax.tasks.language_model.settings import Continuation, PerplexityEvaluate, RecurrentLM, TransformerLM
+from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.training.checkpoints.transfer import Rows
+from s2sjax.training.train_state import Loss
+
+PROMPTS = (1, 8, 64)
+"""numbers of prompts to continue at once: few shapes are compiled"""
+SHORTEST = 16
+"""shortest padded length of a prompt in tokens; longer ones are powers of two"""
+
+
+@settings
+class LanguageModel(config.Experiment):
+    """An experiment that trains a language model."""
+
+    _: KW_ONLY
+    data: config.PlainText = config.PlainText()
+    model: RecurrentLM | TransformerLM = field(default_factory=RecurrentLM)
+    search: Continuation = Continuation()
+    """decoding settings"""
+    evaluate: PerplexityEvaluate = PerplexityEvaluate()
+    show: tuple[str, ...] = ()
+    """prompts to continue after training"""
+
+    decode_fields: ClassVar = ("search",)
+    sized_by_data: ClassVar = ("embedding", "width", "layers")
+    # The location of the text may change, its fingerprint may not.
+    free_fields: ClassVar = (
+        "data.train", "data.dev", "data.test", "data.origin", "search", "evaluate.streams", "evaluate.context", "show",
+    )  # fmt: skip
+
+    def task(self) -> LanguageModelTask:
+        return LanguageModelTask(self)
+
+    @property
+    def keeps_state(self) -> bool:
+        return isinstance(self.model, RecurrentLM)
+
+    def __post_init__(self):
+        self.check_name()
+        self.refuse_train("a language model", "label_smoothing", "r_drop", "scheduled_sampling", "softmax")
+        require(
+            self.keeps_state or self.evaluate.context < self.data.steps,
+            f"evaluate.context {self.evaluate.context} leaves no token of data.steps {self.data.steps} to count: "
+            "lower it",
+        )
+        require(
+            self.keeps_state or self.evaluate.streams == 1,
+            f"evaluate.streams is {self.evaluate.streams}: a Transformer keeps no state, so it reads windows: set it "
+            "to 1",
+        )
+
+
+# ------------------------------------------------------------------------------------- the task
+
+
+class Line(NamedTuple):
+    """A line to score, after the lines before it."""
+
+    text: str
+
+
+class Prompt(NamedTuple):
+    """A text to continue."""
+
+    text: str
+    where: str = ""
+    """its line of the input: equal prompts on two lines are continued differently"""
+
+
+class LanguageModelTask(Task):
+    """A decoder without a memory. Asset: the vocabulary `target`."""
+
+    noun = "line"
+    settings_fields = ("evaluate.streams", "evaluate.context")
+    experiment: LanguageModel
+
+    @property
+    def vocabulary(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return bool(getattr(self.experiment.data, split))
+
+    def _lines(self, split: str) -> list[str]:
+        data = self.experiment.data
+        return text_streams.read_lines(getattr(data, split), f"data.{split}", data.origin)
+
+    def read(self) -> list[str]:
+        return self._lines("train")
+
+    def examples(self, split: str) -> list[Line]:
+        return [Line(line) for line in self._lines(split)]
+
+    def example_of(self, line: str, where: str) -> Prompt:
+        return Prompt(" ".join(line.split()), where)
+
+    def blank_example(self) -> Prompt:
+        return Prompt("")
+
+    def fingerprint(self, data: Sequence[str]) -> str:
+        return text_streams.fingerprint(data)
+
+    def resolve_defaults(self, data: Sequence[str]) -> LanguageModel:
+        """Also sets the sizes of a recurrent model by the length of the text."""
+        e = super().resolve_defaults(data)
+        return config.replace(e, model=e.model.resolve_defaults(self._tokens(data))) if e.keeps_state else e
+
+    def epoch(self, data: Sequence[str]) -> int:
+        return -(-self._tokens(data) // self.experiment.data.tokens)
+
+    def _tokens(self, data: Sequence[str]) -> int:
+        words = self.experiment.data.unit == "words"
+        return sum((len(line.split()) if words else len(line)) + 1 for line in data)
+
+    def sides(self, split: str, examples: Sequence[str | Line]) -> Iterable[Sides]:
+        return (Sides(line if isinstance(line, str) else line.text) for line in examples)
+
+    def learn_assets(self, data: Sequence[str]) -> Assets:
+        return {"target": text_streams.vocabulary(self.experiment.data, data)}
+
+    def adopt_assets(self, data: Sequence[str], assets: Assets) -> Assets:
+        found = assets.get("target")
+        require(
+            isinstance(found, text.AnyVocabulary) and found.unit == self.experiment.data.unit,
+            f"the other run has no vocabulary of {self.experiment.data.unit} to take: leave out --init-assets",
+        )
+        return {"target": found}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {"target": text.load(folder, "target")}
+
+    def columns(self, data: Sequence[str]) -> text_streams.Segments:
+        e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
+        require(
+            len(ids) >= e.data.rows,
+            f"{e.data.train} has {len(ids)} tokens, fewer than data.rows {e.data.rows}: lower it, or give more text",
+        )
+        return text_streams.Segments(ids, e.data.rows, e.data.steps, e.seed if e.data.shift else None)
+
+    def plan(self, columns: AnyColumns, multiple: int) -> Plan:
+        data = self.experiment.data
+        self._check_rows(multiple)
+        kind = text_streams.InOrder if self.experiment.keeps_state else Plan
+        return kind(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        require(
+            mesh["tensor"] == 1,
+            f"train.mesh.tensor is {mesh['tensor']}: a language model has no tensor-parallel parameters: set it to 1",
+        )
+        self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.micro_batches)
+
+    def _check_rows(self, multiple: int) -> None:
+        """Raises if the streams, each of which keeps its row from batch to batch, would need rows of padding."""
+        rows = self.experiment.data.rows
+        require(
+            rows % multiple == 0 or not self.experiment.keeps_state,
+            f"data.rows {rows} streams cannot be split among {multiple} parts (devices x micro-batches): set it to "
+            f"{-(-rows // multiple) * multiple}",
+        )
+
+    def describe(self, columns: Any, plan: Plan) -> list[str]:
+        types = len(np.unique(columns.ids))
+        return [
+            f"{len(columns.ids):,} training tokens of {types:,} types, line ends included, {columns.rows} streams, "
+            f"{plan.steps_per_epoch:,} steps an epoch"
+        ]
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def module(self) -> language_models.LanguageModel:
+        e = self.experiment
+        return language_models.build(e.model, self.vocabulary.size, e.data.steps, e.train.dtype, e.train.remat)
+
+    def _start(self, rows: int) -> Any:
+        return language_models.start(self.experiment.model, rows, jnp.dtype(self.experiment.train.dtype))
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, jnp.ones((1, 1), jnp.int32), self._start(1))["params"]
+
+    def carry(self, rows: int) -> Any:
+        """The initial state of each recurrent layer; None for a Transformer."""
+        return self._start(rows) if self.experiment.keeps_state else None
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        """The cross-entropy per token. A stream that starts again starts from a zero state."""
+        module, start = self.module, self._start
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array, carry: Any = None) -> Any:
+            rows = len(batch["start"])
+            zero = lambda leaf: jnp.where(batch["start"].reshape(rows, *(1,) * (leaf.ndim - 1)), 0, leaf)
+            before = start(rows) if carry is None else jax.tree.map(zero, carry)
+            sums, after = module.apply(
+                {"params": params}, batch["inputs"], batch["targets"], before, method="loss", rngs={"dropout": key}
+            )
+            return sums if carry is None else (sums, after)
+
+        return loss
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        ids = ((rows, *bucket), np.int32)
+        return abstract(inputs=ids, targets=ids, start=((rows,), np.bool_))
+
+    def output_bytes(self, bucket: Bucket) -> int:
+        return 2 * 4 * bucket[0] * (self.vocabulary.size - FIRST)
+
+    def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
+        """Maps the tables and biases of words."""
+        theirs = other.assets.get("target")
+        if theirs is not None and theirs.fingerprint == self.vocabulary.fingerprint:
+            return {}
+        index = text.rows_in(self.vocabulary, theirs) if isinstance(theirs, text.AnyVocabulary) else None
+        words = Rows(0, index) if index is not None else None
+        return dict.fromkeys(("embedding/table", "output/table", "output/bias"), words)
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def dev_sample(self, examples: Sequence[Line], count: int) -> list[Line]:
+        """The first lines: a line is read after those before it."""
+        return list(examples[:count])
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """The predictor: nats of each line, read in order, or the continuation of each prompt."""
+        require(not others, "a language model has no ensembles: name one run")
+        score, write = self._scorer(mesh), self._writer(mesh)
+
+        def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
+            prompts = bool(examples) and isinstance(examples[0], Prompt)
+            return write(params, examples) if prompts else score(params, [example.text for example in examples])
+
+        return predict
+
+    def _scorer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[LineNats]]:
+        """Scores lines. Every device computes the same, because a text is one sequence."""
+        e, module, everywhere = self.experiment, self.module, _replicated(mesh)
+        apply = lambda params, *batch: module.apply({"params": params}, *batch, method="nats")
+        nats = jax.jit(apply, out_shardings=everywhere)
+
+        def score(params: Any, lines: list[str]) -> list[LineNats]:
+            ids, offsets = text_streams.encode(self.vocabulary, lines)
+            if e.keeps_state:
+                rows = min(e.evaluate.streams, len(ids))
+                carry = jax.device_put(self._start(rows), everywhere)  # sharded as the result: one program
+                found = perplexity.by_streams(nats, params, carry, ids, rows, e.evaluate.context)
+            else:
+                found = perplexity.by_windows(nats, params, ids, e.data.steps, e.evaluate.context)
+            return perplexity.by_line(found, offsets)
+
+        return score
+
+    def _writer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, Sequence[Prompt]], list[str]]:
+        s, module = self.experiment.search, self.module
+        options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+
+        def search_all(params: Any, prefix: Array, last: Array, seeds: Array) -> Array:
+            """prefix [B, P] and the token `last` [B] after it -> continuation [B, max_length]."""
+            keys = jax.vmap(jax.random.key)(seeds)
+            apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
+
+            def step(state: Any, token: Array) -> tuple[Any, Array, None]:
+                read, last = state  # a search begins with <sos>, which stands for the last token of the prompt
+                read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
+                return (read, last), logits, None
+
+            state, limit = (apply(prefix, method="begin"), last), jnp.full(len(last), s.max_length)
+            if s.temperature == 0:
+                return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
+            return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
+
+        compiled = jax.jit(search_all, out_shardings=_replicated(mesh))
+
+        def write(params: Any, prompts: Sequence[Prompt]) -> list[str]:
+            ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
+            seeds, found = _seeds(s.seed, prompts), []
+            self._check_prompts(ids)
+            if batched_apply.shapes() == "all":
+                for rows, width in self._prompt_shapes():
+                    empty = np.full((rows, width), PAD, np.int32)
+                    compiled(params, empty, empty[:, 0] + EOS, np.zeros(rows, np.uint32))
+            for first in range(0, len(ids), PROMPTS[-1]):
+                some = ids[first : first + PROMPTS[-1]]
+                rows = next(rows for rows in PROMPTS if len(some) <= rows)
+                width = max(round_length(max(map(len, some))), SHORTEST)
+                table = np.full((rows, width), PAD, np.int32)
+                last = np.full(rows, EOS, np.int32)
+                for row, tokens in enumerate(some):
+                    table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
+                own = np.resize(seeds[first : first + PROMPTS[-1]], rows)
+                written = jax.device_get(compiled(params, table, last, own))
+                found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
+            return found
+
+        return write
+
+    def _prompt_shapes(self) -> list[tuple[int, int]]:
+        """The shapes (rows, tokens) of `batched_apply.few_shapes`."""
+        widths = [SHORTEST]
+        while widths[-1] < self.experiment.data.steps << batched_apply.DOUBLINGS:
+            widths.append(2 * widths[-1])
+        return [(rows, width) for rows in PROMPTS for width in widths]
+
+    def _check_prompts(self, ids: Sequence[Sequence[int]]) -> None:
+        longest, most = max(map(len, ids)), max(width for _, width in self._prompt_shapes())
+        require(
+            batched_apply.shapes() == "any" or longest <= most,
+            f"a prompt has {longest:,} tokens, this program reads at most {most:,}: shorten it",
+        )
+
+    def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, Result]:
+        words = self.vocabulary.size - FIRST
+        signature = f"unit:{self.experiment.data.unit}|vocabulary:{words}|tokens:{sum(o.tokens for o in outputs)}"
+        return perplexity.results(outputs, self.experiment.data.unit == "characters", signature)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return False
+
+    def settings_text(self) -> str:
+        e = self.experiment.evaluate
+        if not self.experiment.keeps_state:
+            return f"windows of {self.experiment.data.steps} with context {e.context}"
+        read_before = f" with context {e.context}" if e.context and e.streams > 1 else ""
+        return "state carried" + (f" in {e.streams} streams{read_before}" if e.streams > 1 else "")
+
+    def show(self, example: Line, output: LineNats) -> str:
+        return f"{example.text}  ({np.exp(min(output.nats / output.tokens, 700)):.1f})"
+
+    def record(self, example: Line, output: LineNats) -> dict[str, Any]:
+        return {"source": example.text, "hypothesis": str(output), "references": []}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Prints the continuations of `show`."""
+        if prompts := [self.example_of(line, f"show {number}") for number, line in enumerate(self.experiment.show)]:
+            for prompt, written in zip(prompts, self.predictor(mesh)(restore(), prompts)):
+                print(f"{prompt.text}  ->  {written}")
+        return []
+
+
+def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
+    return None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def _seeds(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
+    """uint32 [n]: a seed for each prompt, a function of its line and its text alone."""
+    return np.array([zlib.crc32(f"{seed}/{prompt.where}/{prompt.text}".encode()) for prompt in prompts], np.uint32)

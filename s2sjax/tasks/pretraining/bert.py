@@ -1,0 +1,60 @@
+"""BERT (Devlin et al. 2019): an encoder of any family that learns to predict masked words and the next text.
+
+Letters: B batch, S positions, K masked positions, V vocabulary, W width of a word.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from s2sjax import config, layers, models
+from s2sjax.layers.parameters import param
+from s2sjax.models.frontends import SegmentedTokens, token_embedding
+
+
+class Guesses(NamedTuple):
+    """Predictions of masked words and of the next text."""
+
+    words: Array  # [B, K, V] float32 logits of the words at the masked positions
+    follows: Array  # [B, 2] float32 logits: the second text is random, or follows the first
+
+
+class Bert(nn.Module):
+    """Computes words = E norm(gelu(W h_k + b)) + c, with E the word embedding, and follows = V tanh(U h_0 + d) + e.
+
+    Reads ids [B, S], "[CLS] first text <eos> second text <eos>", and the length of the first part [B].
+    """
+
+    family: config.Family
+    size: int
+    """size of the vocabulary"""
+    initial: float = 1.0
+    """initial standard deviation of the embedding"""
+    dtype: jnp.dtype = jnp.float32
+    remat_policy: str = "none"
+
+    def setup(self):
+        # `encoder/` and `embedding/` are top-level, as in other tasks: see training/checkpoints/transfer.py.
+        width, states = self.family.embedding, self.family.encoder_spec.states
+        self.embedding = token_embedding(self.size, width, self.dtype, initial=self.initial)
+        self.frontend = SegmentedTokens(self.embedding)
+        self.encoder = models.build_encoder(self.family, self.frontend.width, self.dtype, self.remat_policy)
+        self.transform = layers.Dense(states, width, self.dtype)
+        self.norm = layers.LayerNorm(width, self.dtype)
+        self.word_bias = param(self, "word_bias", nn.initializers.zeros, (self.size,))
+        self.pooler = layers.Dense(states, states, self.dtype)
+        self.follows = layers.Dense(states, 2, self.dtype)
+
+    def encode(self, ids: Array, first: Array, train: bool = False) -> Array:
+        """The states of the encoder [B, S, H]."""
+        return self.encoder(*self.frontend(ids, first), train).states
+
+    def __call__(self, ids: Array, first: Array, positions: Array, train: bool = False) -> Guesses:
+        states = self.encode(ids, first, train)
+        chosen = jnp.take_along_axis(states, positions[..., None], axis=1)  # [B, K, H]
+        vectors = self.norm(jax.nn.gelu(self.transform(chosen)))  # [B, K, W]
+        words = self.embedding.logits(vectors) + self.word_bias
+        return Guesses(words, self.follows.logits(jnp.tanh(self.pooler(states[:, 0]))))

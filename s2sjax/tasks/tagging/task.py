@@ -1,0 +1,371 @@
+"""Words to one tag each: parts of speech, named entities, slots; optionally with an intent for the whole sentence.
+
+A word is represented by its embedding and its characters. The encoder of any family reads the sentence, and a dense
+layer predicts the tag of each word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config, models
+from s2sjax.config import require, settings
+from s2sjax.core import losses
+from s2sjax.core.special_tokens import SPECIALS
+from s2sjax.data import text
+from s2sjax.data.batching.batch_plan import Plan
+from s2sjax.data.batching.columns import AnyColumns, Bucket
+from s2sjax.data.data_notes import Sides
+from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.prediction.batched_apply import Batched
+from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
+from s2sjax.models.frontends import SpelledWords
+from s2sjax.tasks.tagging import tag_metrics, tagged_sentences
+from s2sjax.tasks.tagging.settings import TagData, TagEvaluate, TaggerModel
+from s2sjax.tasks.tagging.tagged_sentences import Sentence, Vocabularies
+from s2sjax.tasks.tagging.tagger import Scores, Tagger, best_tags, tag_loss
+from s2sjax.tasks.task import (
+    Assets,
+    EncoderTask,
+    Predictor,
+    Task,
+    abstract,
+    check_positions,
+    source_vocabulary,
+    word_rows,
+)
+from s2sjax.training import multihost
+from s2sjax.training.checkpoints.transfer import Rows
+from s2sjax.training.train_state import Loss
+
+
+@settings
+class Tagging(config.Experiment):
+    """An experiment that gives each word of a sentence a tag."""
+
+    _: KW_ONLY
+    data: TagData = TagData()
+    model: TaggerModel = field(default_factory=TaggerModel)
+    evaluate: TagEvaluate = TagEvaluate()
+
+    # The location of the data may change, its fingerprint may not.
+    free_fields: ClassVar = (
+        "data.corpus.folder", "data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+    )  # fmt: skip
+
+    def __post_init__(self):
+        self.check_name()
+        self.refuse_train("a tagger", "r_drop", "scheduled_sampling", "softmax")
+        require(
+            self.train.label_smoothing == 0 or not self.model.crf,
+            "train.label_smoothing smooths single tags, and model.crf scores whole sequences: use one of them",
+        )
+        require(
+            self.model.intent > 0 or "intent" not in self.evaluate.metrics,
+            "evaluate.metrics has the intent, and with model.intent 0 it is not learned: set it above 0",
+        )
+        check_positions(self.model.encoder, self.data.buckets[-1][0])
+
+    def task(self) -> TaggingTask:
+        return TaggingTask(self)
+
+
+# ----------------------------------------------------------------------------------------- task
+
+
+class Tagged(NamedTuple):
+    """Prediction for a sentence. As a string: the tags, then a tab and the intent if there is one."""
+
+    tags: tuple[str, ...]
+    intent: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(self.tags) + (f"\t{self.intent}" if self.intent else "")
+
+
+class TaggingTask(EncoderTask):
+    """Sentences to tags. Assets: the vocabularies `words`, `characters`, `tags` and optionally `intents`."""
+
+    noun = "sentence"
+    experiment: Tagging
+
+    @property
+    def known(self) -> Vocabularies:
+        a = self.assets
+        return Vocabularies(a["words"], a["characters"], a["tags"], a.get("intents"))
+
+    # ------------------------------------------------------------------------------------ data
+
+    def has(self, split: str) -> bool:
+        return self.experiment.data.corpus.has(split)
+
+    def read(self) -> list[Sentence]:
+        return self.examples("train")
+
+    def examples(self, split: str) -> list[Sentence]:
+        return tagged_sentences.read(self.experiment.data.corpus, split, self.experiment.model.intent > 0)  # type: ignore[arg-type]
+
+    def example_of(self, line: str, where: str) -> Sentence:
+        words = tagged_sentences.split_words(line)
+        self._check_length(words, where)
+        return Sentence(words, ())
+
+    def blank_example(self) -> Sentence:
+        return Sentence(("a",), ())
+
+    def _check_length(self, words: Sequence[str], where: str) -> None:
+        most = self.experiment.model.encoder.max_positions
+        require(
+            most is None or len(words) <= most,
+            f"{where} has {len(words)} words, more than model.encoder.max_length {most} can address: shorten it",
+        )
+
+    def fingerprint(self, data: Sequence[Sentence]) -> str:
+        return tagged_sentences.fingerprint(data)
+
+    def remarks(self, data: Sequence[Sentence]) -> list[str]:
+        found = []
+        with_intent = sum(sentence.intent != "" for sentence in data)
+        if with_intent and not self.experiment.model.intent:
+            found.append(f"{with_intent:,} sentences have an intent, which is not learned: set model.intent above 0")
+        of_sentence = {"tags": lambda sentence: sentence.tags}
+        if self.experiment.model.intent:
+            of_sentence["intents"] = lambda sentence: (sentence.intent,)
+        for split in filter(self.has, ("dev", "test")):
+            sentences = self.examples(split)
+            for name, labels in of_sentence.items():
+                new = sorted({x for s in sentences for x in labels(s)} - {x for s in data for x in labels(s)})
+                shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
+                if new:
+                    found.append(f"{name} of {split} that are not in train count as wrong: {shown}")
+        return found
+
+    def sides(self, split: str, examples: Sequence[Sentence]) -> Iterable[Sides]:
+        return (Sides(" ".join(each.words), (f"{' '.join(each.tags)}\t{each.intent}",)) for each in examples)
+
+    def learn_assets(self, data: Sequence[Sentence]) -> Assets:
+        d = self.experiment.data
+        of_words = config.Text("words", "nfkc_lower" if d.lower else "nfc", min_count=d.min_count)
+        found = {
+            "words": text.build(of_words, (" ".join(sentence.words) for sentence in data)),
+            "characters": text.build(config.Text("characters"), ("".join(sentence.words) for sentence in data)),
+            "tags": tagged_sentences.label_vocabulary(tag for sentence in data for tag in sentence.tags),
+        }
+        if self.experiment.model.intent:
+            found["intents"] = tagged_sentences.label_vocabulary(sentence.intent for sentence in data)
+        return found
+
+    def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
+        """Takes all assets of another tagger, or adds the words of another task's source vocabulary."""
+        needed = self.learn_assets(data)
+        if "words" not in assets and (read := source_vocabulary(assets)) is not None:
+            return {**needed, "words": tagged_sentences.with_words_of(needed["words"], read)}
+        for name, mine in needed.items():
+            theirs = assets.get(name)
+            require(
+                isinstance(theirs, text.Vocabulary) and theirs.normalize == mine.normalize,
+                f"the other run has no vocabulary of {name} that fits: leave out --init-assets",
+            )
+            new = set(tagged_sentences.labels_of(mine)) - set(tagged_sentences.labels_of(assets[name]))
+            require(
+                name in ("words", "characters") or not new,
+                f"the other run does not know the {name} {', '.join(sorted(new)[:5])}: leave out --init-assets",
+            )
+        return {name: assets[name] for name in needed}
+
+    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
+        return {name: text.load(folder, name) for name in names}
+
+    def columns(self, data: Sequence[Sentence]) -> AnyColumns:
+        return tagged_sentences.columns(data, self.known, self.experiment.model.spelling.length)
+
+    def dev_columns(self, examples: Sequence[Sentence]) -> AnyColumns:
+        """Leaves out sentences with a tag or an intent that training does not have: their loss is infinite."""
+        labels = set(tagged_sentences.labels_of(self.known.tags))
+        intents = None if self.known.intents is None else set(tagged_sentences.labels_of(self.known.intents))
+        kept = [s for s in examples if labels.issuperset(s.tags) and (intents is None or s.intent in intents)]
+        return self.columns(kept)
+
+    def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
+        sizes = [f"{len(tagged_sentences.labels_of(asset)):,} {name}" for name, asset in self.assets.items()]
+        first, *others = super().describe(columns, plan)
+        return [first, ", ".join(sizes), *others]
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def model_name(self) -> str:
+        return f"{config.model_name(self.experiment.model.encoder)} tagger"
+
+    @property
+    def module(self) -> Tagger:
+        m, train, known = self.experiment.model, self.experiment.train, self.known
+        dtype = jnp.dtype(train.dtype)
+        frontend = SpelledWords(
+            known.words.size, known.characters.size, m.encoder.embedding, m.spelling_width,
+            m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
+        )  # fmt: skip
+        count = lambda vocabulary: len(tagged_sentences.labels_of(vocabulary)) if vocabulary else 0
+        counts = count(known.tags), count(known.intents)
+        return Tagger(m.encoder, frontend, *counts, m.dropout, m.crf, dtype, train.remat)
+
+    def init(self, key: Array) -> Any:
+        one = jnp.ones((1, 2), jnp.int32)
+        spelt = jnp.ones((1, 2, self.experiment.model.spelling.length + 2), jnp.int32)
+        return self.module.init(key, one, spelt)["params"]
+
+    def _losses(self, scores: Scores, batch: dict[str, Array], smoothing: float = 0.0) -> dict[str, losses.Total]:
+        """Sums of -log p(tags) - weight * log p(intent), and the number of words."""
+        label = lambda name: jnp.maximum(batch[name] - len(SPECIALS), 0)  # 0 in padding
+        of_tags = tag_loss(scores, label("tags"), smoothing)
+        if scores.intents is None:
+            return {"loss": of_tags}
+        of_intents = losses.cross_entropy(scores.intents, label("intent"), scores.mask[:, 0], smoothing)
+        total = of_tags[0] + self.experiment.model.intent * of_intents[0]
+        return {"loss": (total, of_tags[1]), "intent_loss": of_intents}
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        module, smoothing = self.module, self.experiment.train.label_smoothing
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
+            rngs = {"dropout": key}
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"], True, rngs=rngs)
+            return self._losses(scores, batch, smoothing)
+
+        return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        module = self.module
+
+        def loss(params: Any, batch: dict[str, Any]) -> dict[str, losses.Total]:
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
+            return self._losses(scores, batch)
+
+        return loss
+
+    def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        shape = (rows, *bucket)
+        spelt = (*shape, self.experiment.model.spelling.length + 2)
+        intent = {"intent": ((rows,), np.int32)} if self.known.intents else {}
+        return abstract(words=(shape, np.int32), characters=(spelt, np.int32), tags=(shape, np.int32), **intent)
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        """Maps the parameters of words, characters, tags and intents where the vocabularies differ."""
+        found: dict[str, Rows | None] = {}
+        for name, paths in VOCABULARY_PATHS.items():
+            mine, theirs = self.assets.get(name), other.assets.get(name)
+            if mine is None or (theirs is not None and mine.fingerprint == theirs.fingerprint):
+                continue
+            if name == "words" and theirs is None:  # the other task reads text
+                found |= word_rows(mine, other.assets, *paths, name="embedding/table")
+                continue
+            index = text.rows_in(mine, theirs) if isinstance(theirs, text.Vocabulary) else None
+            if index is not None and name in ("tags", "intents"):  # their rows exclude the special ids
+                index = np.maximum(index[len(SPECIALS) :] - len(SPECIALS), -1)
+            for path, axis in paths.items():
+                found[path] = None if axis is None or index is None else Rows(axis, index)
+        return found
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        super().check_mesh(mesh)
+        if self.experiment.model.crf:
+            models.check_scan_mesh("a model.crf", mesh)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        encoder: Any = self.experiment.model.encoder
+        return (encoder.heads,) if encoder.heads else ()
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        """The predictor, made once for each mesh, so that training, evaluation and figures share compiled programs."""
+        require(not others, "a tagger has no ensembles: name one run")
+        made = self.__dict__.setdefault("_predictors", {})
+        if mesh not in made:
+            made[mesh] = self._make_predictor(mesh)
+        return made[mesh]
+
+    def _make_predictor(self, mesh: jax.sharding.Mesh | None) -> Predictor:
+        module, e, known = self.module, self.experiment, self.known
+        labels = tagged_sentences.labels_of(known.tags)
+        intents = tagged_sentences.labels_of(known.intents) if known.intents else []
+
+        def best(params: Any, batch: dict[str, Any]) -> dict[str, Array]:
+            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
+            found = {"tags": best_tags(scores)}
+            return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
+
+        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh, e.model.encoder.max_positions)
+
+        def predict(params: Any, examples: Sequence[Sentence]) -> list[Tagged]:
+            for number, sentence in enumerate(examples, start=1):
+                self._check_length(sentence.words, f"sentence {number}")
+            real = [sentence for sentence in examples if sentence.words]
+            rows = iter(batched(params, self.columns(real)) if real else [])
+            return [tagged_as(next(rows), len(s.words)) if s.words else Tagged(()) for s in examples]
+
+        def tagged_as(row: dict[str, Any], length: int) -> Tagged:
+            intent = intents[row["intent"]] if "intent" in row else ""
+            return Tagged(tuple(labels[tag] for tag in row["tags"][:length]), intent)
+
+        return predict
+
+    def _pairs(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> list[tag_metrics.Pair]:
+        learned = self.experiment.model.intent > 0
+        return [
+            tag_metrics.Pair(output.tags, sentence.tags, output.intent, sentence.intent if learned else "")
+            for sentence, output in zip(examples, outputs, strict=True)
+        ]
+
+    def metrics(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> dict[str, Result]:
+        return tag_metrics.score(self.experiment.evaluate.metrics, self._pairs(examples, outputs))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def show(self, example: Sentence, output: Tagged) -> str:
+        """A line like the/DET dog/VERB(NOUN), with the correct tag in parentheses after a wrong one."""
+        marked = [
+            f"{word}/{ours}" + ("" if ours == true else f"({true})")
+            for word, ours, true in zip(example.words, output.tags, example.tags)
+        ]
+        if output.intent:
+            wrong = "" if output.intent == example.intent else f"({example.intent})"
+            marked.append(f" {output.intent}{wrong}")
+        return " ".join(marked)
+
+    def record(self, example: Sentence, output: Tagged) -> dict[str, Any]:
+        correct = Tagged(example.tags, example.intent if self.experiment.model.intent else "")
+        return {"source": " ".join(example.words), "hypothesis": str(output), "references": [str(correct)]}
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Draws the scores of each tag as bars."""
+        if (split := self.default_split) is None:
+            return []
+        from s2sjax.tasks.tagging.tag_figure import tag_bars  # imports Matplotlib, which is slow
+
+        examples = self.examples(split)
+        outputs = self.predictor(mesh)(restore(), examples)
+        path = folder / "tags.png"
+        if multihost.is_leader():
+            tag_bars(path, tag_metrics.by_tag(self._pairs(examples, outputs)))
+        return [path]
+
+
+VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {
+    "words": {"frontend/words/table": 0},
+    "characters": {"frontend/characters/characters/table": 0},
+    "tags": {"output/kernel": 1, "output/bias": 0, "crf_start": 0, "crf_end": 0, "crf_transition": None},
+    "intents": {"intent/kernel": 1, "intent/bias": 0},
+}
+"""parameters that each vocabulary indexes, and the axis; None: two axes, which are not mapped"""

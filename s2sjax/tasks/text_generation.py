@@ -1,0 +1,252 @@
+"""The base of tasks that generate text from inputs other than text: captions and transcripts.
+
+An encoder-decoder with a front end (models/encoder_decoder.py) learns by teacher forcing and decodes with the same
+search as translation (evaluate/prediction/text_generator.py).
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2sjax import config, models
+from s2sjax.config import encoder_and_decoder, require
+from s2sjax.data import text
+from s2sjax.data.batching.columns import AnyColumns, Buckets, Columns
+from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
+from s2sjax.evaluate.prediction.text_generator import Generator
+from s2sjax.evaluate.prediction.translator import Output
+from s2sjax.models import objectives
+from s2sjax.models.encoder_decoder import EncoderDecoder
+from s2sjax.tasks.task import Predictor, Task, vocabulary_rows
+from s2sjax.training import multihost
+from s2sjax.training.checkpoints.fingerprints import named_leaves
+from s2sjax.training.checkpoints.transfer import Rows
+from s2sjax.training.mesh import Rules
+from s2sjax.training.train_state import Loss
+
+
+def check_network(network: config.ModelConfig, search: config.Search, train: config.Train, places: int) -> None:
+    """Raises if settings cannot work with a front end. places: the most positions that the encoder reads."""
+    encoder, decoder = encoder_and_decoder(network)
+    require(decoder.tie != "all", "model.network.tie 'all' requires a source of words: set it 'output' or 'none'")
+    plain = config.Search()
+    for name in ("nbest", "max_source", "max_ratio", "min_ratio"):
+        require(
+            getattr(search, name) == getattr(plain, name),
+            f"search.{name} applies to translation, and captions and transcripts do not use it: leave it out",
+        )
+    require(
+        not decoder.attends_own_position,
+        f"model.network: {type(decoder).__name__} writes one word for each position it reads: choose another decoder",
+    )
+    require(
+        search.max_length > 0,
+        "search.max_length 0 derives the limit from the words of the source, and this source has none: set it above 0",
+    )
+    require(train.softmax == config.Softmax(), "train.softmax applies to translation alone: leave it out")
+    for side, name, most in (
+        (encoder, "the positions that are read", places),
+        (decoder, "search.max_length", search.max_length),
+    ):
+        require(
+            side.max_positions is None or side.max_positions >= most,
+            f"model.network: max_length {side.max_positions} of {type(side).__name__} is shorter than {name}, {most}: "
+            "raise it",
+        )
+
+
+def sample_numbers(names: Sequence[str]) -> np.ndarray:
+    """int32 [n]: a number for each name that seeds its random samples, independent of the other names."""
+    return np.array([zlib.crc32(name.encode()) & 0x7FFFFFFF for name in names], np.int32)
+
+
+class GenerationTask(Task):
+    """A task that generates text. Assets: at least the vocabulary `target`. A batch has a column `target`."""
+
+    has_ensembles = True
+    has_perplexity = True
+    settings_fields: ClassVar = ("search.beam", "search.sampling.count")
+
+    # A task defines these, its data and its metrics.
+
+    @abstractmethod
+    def frontend(self, dtype: Any) -> nn.Module:
+        """The front end of the encoder: see `EncoderDecoder.source_frontend`."""
+
+    @abstractmethod
+    def source_of(self, batch: Mapping[str, Any]) -> tuple:
+        """The arrays of a batch that the front end reads."""
+
+    @abstractmethod
+    def source_example(self) -> tuple:
+        """A small source with which the parameters are initialised."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> str:
+        """A description of the inputs and the size of the memory, which the runs of an ensemble must share."""
+
+    @abstractmethod
+    def columns_with(self, examples: Sequence[Any], outputs: Sequence[Any] | None) -> Columns:
+        """Columns with one row per example, whose target is its output, or empty without outputs."""
+
+    @abstractmethod
+    def output_of(self, found: Output) -> Any:
+        """Converts a decoded hypothesis to the output of an example."""
+
+    @abstractmethod
+    def draw(self, path: Path, examples: Sequence[Any], outputs: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        """Draws outputs and their attention. weights: [T, S] for each example, with padding."""
+
+    def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
+        """Applies random changes to a training batch."""
+        return batch
+
+    @property
+    def attention_penalty(self) -> float:
+        return 0.0
+
+    @property
+    def source_buckets(self) -> Buckets | None:
+        """The buckets of batches without targets, if they differ from those of training."""
+        return None
+
+    @property
+    def longest(self) -> int | None:
+        """The longest source that the model can address; None: any."""
+        return None
+
+    # ----------------------------------------------------------------------------------- model
+
+    @property
+    def target(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    @property
+    def model_name(self) -> str:
+        return config.model_name(self.experiment.model.network)
+
+    @property
+    def module(self) -> EncoderDecoder:
+        return self.module_in(self.experiment.train.dtype)
+
+    def module_in(self, dtype: str, more: int = 0) -> EncoderDecoder:
+        """The model in a dtype, with `more` words than the vocabulary has."""
+        e, size = self.experiment, self.target.size + more
+        frontend = self.frontend(jnp.dtype(dtype))
+        return models.build(e.model.network, 0, size, dtype, remat_policy=e.train.remat, source_frontend=frontend)
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
+
+    def loss(self, columns: AnyColumns | None = None) -> Loss:
+        train, strength = self.experiment.train, self.attention_penalty
+        chosen = objectives.choose(self.module, train)
+        if strength:
+            chosen = partial(objectives.doubly_stochastic_loss, self.module, train.label_smoothing, strength)
+
+        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
+            source = self.source_of(self.augmented(batch, step))
+            return chosen(params, {"source": source, "target": batch["target"]}, key, step)
+
+        return loss
+
+    def evaluation_loss(self) -> EvaluationLoss:
+        module = self.module
+
+        def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
+            read = {"source": self.source_of(batch), "target": batch["target"]}
+            return objectives.evaluation_loss(module, params, read)
+
+        return loss
+
+    def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
+        return vocabulary_rows(self.target, other.assets.get("target"), self._shapes(), self._shapes(1))
+
+    def _shapes(self, more: int = 0) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters with `more` words than the vocabulary has."""
+        module = self.module_in("float32", more)
+        params = jax.eval_shape(module.init, jax.random.key(0), self.source_example(), jnp.ones((1, 1), jnp.int32))
+        return {path: leaf.shape for path, leaf in named_leaves(params["params"])}
+
+    @property
+    def rules(self) -> Rules:
+        return models.tensor_rules(self.experiment.model.network)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.experiment.model.network, mesh)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        sides = encoder_and_decoder(self.experiment.model.network)
+        return tuple(side.heads for side in sides if side.heads)
+
+    # ----------------------------------------------------------------------------- predictions
+
+    def generator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Generator:
+        """The compiled search, made once for each mesh. With `others`, an ensemble: params are then a list."""
+        made = self.__dict__.setdefault("_generators", {})
+        if (mesh, *others) not in made:
+            e = self.experiment
+            named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
+            tasks: Any = (self, *others)
+            modules = tuple(task.module_in(named or task.experiment.train.dtype) for task in tasks)
+            made[mesh, *others] = Generator(
+                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.rows, mesh, self.longest,
+                self.source_buckets,
+            )  # fmt: skip
+        return made[mesh, *others]
+
+    def check_predictor(self) -> None:
+        self.generator()
+
+    def lower_predictor(self, mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
+        batch = self.abstract_batch(max(self.experiment.data.buckets, key=sum), self.generator(mesh).rows)
+        numbers = {"example": jax.ShapeDtypeStruct((self.generator(mesh).rows,), np.int32)}
+        return {"search": self.generator(mesh).lower(params, batch | numbers)}
+
+    def check_ensemble(self, other: Task) -> None:
+        assert isinstance(other, GenerationTask), "the runner compares the tasks first"
+        require(
+            self.layout == other.layout,
+            f"one run reads {self.layout}, the other {other.layout}: an ensemble requires runs with equal inputs",
+        )
+
+    def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
+        generator = self.generator(mesh, others)
+
+        def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
+            return [self.output_of(best[0]) for best in generator.decode(params, self.columns_with(examples, None))]
+
+        return predict
+
+    def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
+        """Draws some held-out examples with the attention of their outputs."""
+        count, split = self.experiment.evaluate.drawn, self.default_split
+        if not count or split is None:
+            return []
+        generator = self.generator(mesh)
+        if not generator.attends:
+            print("this model has no attention: attention.png is not drawn")
+            return []
+        examples, params, path = self.examples(split)[:count], restore(), folder / "attention.png"
+        outputs = self.predictor(mesh)(params, examples)
+        weights = generator.attention(params, self.columns_with(examples, outputs))
+        if multihost.is_leader():
+            self.draw(path, examples, outputs, weights)
+        return [path]
+
+    def settings_text(self) -> str:
+        search = self.experiment.search
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"

@@ -1,0 +1,277 @@
+"""The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
+samples.txt, and nonfinite.jsonl with the skipped steps.
+
+Lines are printed every `train.log_every` steps, and after ten seconds without one (heartbeat.py). Only process 0 prints
+and writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from s2sjax.files import naming, replace_file
+from s2sjax.training import multihost
+from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
+
+METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
+WORK = {"compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving"}
+"""displayed text for each name given to `Log.timed`"""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Log:
+    """Averages the metrics over `every` steps, then prints and writes them. Without a folder it only prints."""
+
+    def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
+        self._is_leader = multihost.is_leader()
+        self._run = None if folder is None else Path(folder)
+        self._folder = self._run if self._is_leader else None
+        self._steps, self._every, self._tensorboard = steps, every, tensorboard
+        self._events: Any = None
+        self._live: Progress | None = None
+        self._task: Any = None
+        self._heartbeat: Heartbeat | None = None
+        self._work: Work | None = None
+        self._at = self._counted_from = 0
+        self._text = ""
+        self._clear()
+
+    # ------------------------------------------------------------------------------ life cycle
+
+    def start(self, step: int, partial: Mapping[str, Any] = NOTHING, evaluated: int | None = None) -> None:
+        """Starts, or continues after `step`. Removes the lines of later steps, which will run again.
+
+        partial: the result of `partial` at `step`. evaluated: the last step whose evaluation will not run again.
+        """
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # If the run was to end at this step, its last mean is now part of a longer one.
+            last = step if not partial.get("sums") or step == self._steps else step - 1
+            remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
+            remove_after(self._folder / NONFINITE, step)
+            remove_samples_after(self._folder / SAMPLES, step if evaluated is None else evaluated)
+            if self._tensorboard:
+                from tensorboardX import SummaryWriter
+
+                # No limit: if its thread fails, as on a full disk, the queue is not emptied, and a full one blocks.
+                self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1, max_queue=0)
+        if self._is_leader and sys.stdout.isatty():
+            self._live = Progress(
+                *(TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}")),
+                *(TextColumn("left"), TimeRemainingColumn()),
+                console=Console(),
+            )
+            self._task = self._live.add_task("", total=self._steps, completed=step)
+            self._live.start()
+        self._at = step
+        self._clear()
+        self._sums |= {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
+        self._scalars |= partial.get("scalars", {})
+        self._begin -= partial.get("seconds", 0.0)
+        self._counted_from = step - step % self._every if self._sums else step
+        if self._is_leader:
+            self._heartbeat = Heartbeat(self._show, self._status).__enter__()
+
+    def partial(self) -> dict[str, Any]:
+        """The sums since the last line, to be saved in a checkpoint: the next line is the same after a resume."""
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
+        return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds}
+
+    def close(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.__exit__()
+            self._heartbeat = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        if self._events is not None:
+            try:
+                self._events.close()
+            except OSError as error:  # such as a full disk; it must not hide the error that ended the run
+                self.print(f"{self._run}/tensorboard: {error.strerror}: the last events are not written")
+            self._events = None
+
+    # ---------------------------------------------------------------------------------- write
+
+    def print(self, text: str) -> None:
+        """Prints one line of text."""
+        if self._live is not None:
+            self._live.console.print(text, highlight=False, markup=False)
+        elif self._is_leader:
+            say(text)
+            if self._heartbeat is not None:
+                self._heartbeat.heard()
+
+    def step(self, step: int, numbers: dict[str, Any]) -> None:
+        """Adds the metrics of one step: (sum, weight) pairs, which are averaged, and scalars, which are not."""
+        for name, value in numbers.items():
+            if isinstance(value, tuple):
+                old = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = (old[0] + float(value[0]), old[1] + float(value[1]))
+            else:
+                self._scalars[name] = float(value)
+        self._at = step
+        if step % self._every == 0 or step == self._steps:
+            self._write_means(step)
+        if self._live is not None:
+            self._live.update(self._task, completed=step)
+
+    def scores(self, step: int, name: str, value: float, details: Mapping[str, Any] = NOTHING) -> None:
+        """Prints and writes the result of an evaluation."""
+        self._write({"step": step, "score": name, name: value, **details})
+        rest = "".join(f"  {key} {_short(item)}" for key, item in details.items() if _is_number(item))
+        self.print(f"step {step}  {name} {_short(value)}{rest}")
+
+    def samples(self, step: int, lines: Sequence[str]) -> None:
+        """Prints a few decoded lines, and appends them to samples.txt under the heading "step N"."""
+        for line in lines:
+            self.print(line)
+        if self._folder is not None:
+            _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
+
+    def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
+        """Writes a skipped step and the numbers of its examples. Returns the file they are written to, if any."""
+        if self._folder is None:
+            return self._run and self._run / NONFINITE
+        # JSON has no NaN and no infinity: they are written as strings.
+        numbers = {"loss": float(loss), "grad_norm": float(grad_norm)}
+        values = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+        path = self._folder / NONFINITE
+        _append(path, json.dumps({"step": step, **values, "examples": [int(number) for number in examples]}))
+        return path
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Measures time not spent on steps (compiling, evaluating, saving): NAME_seconds in the next metrics."""
+        begin, self._work = time.perf_counter(), Work(WORK.get(name, name))
+        if self._live is not None:
+            self._show(self._work.name)
+        try:
+            yield
+        finally:
+            self._work = None
+            if self._live is not None:
+                self._show(self._text)
+        seconds = time.perf_counter() - begin
+        self._timed[f"{name}_seconds"] = self._timed.get(f"{name}_seconds", 0.0) + seconds
+
+    def count(self, done: int, total: int) -> None:
+        """Shows how much of the `timed` work is done."""
+        if self._work is not None:
+            self._work.count(done, total)
+            if self._live is not None:
+                self._show(str(self._work))
+
+    def once(self, **numbers: float) -> None:
+        """Adds numbers that do not change to the next metrics."""
+        self._facts |= numbers
+
+    def _write_means(self, step: int) -> None:
+        seconds = time.perf_counter() - self._begin - sum(self._timed.values())
+        means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
+        rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
+        line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
+        line |= self._facts
+        self._write(line)
+        self._text = _means_text(means, rate)
+        self._show(self._text)
+        if step % self._every == 0:  # not at the last step, because the run may be continued with more steps
+            self._clear()
+
+    def _show(self, text: str) -> None:
+        """Shows the status of this step, in the bar or as a line."""
+        if self._live is not None:
+            self._live.update(self._task, description=text)
+        else:
+            self.print(f"step {self._at}/{self._steps}  {text}")
+
+    def _status(self) -> str:
+        """The status for the heartbeat: the timed work, or the means since the last line."""
+        if (work := self._work) is not None:
+            return str(work)
+        steps, sums = self._at - self._counted_from, dict(self._sums)
+        # Copies, because the heartbeat calls this in its own thread.
+        seconds = time.perf_counter() - self._begin - sum(list(self._timed.values()))
+        if not steps or "loss" not in sums:
+            return f"running: {duration(seconds)} so far"
+        total, weight = sums["loss"]
+        left = "" if self._live else f"  {duration(seconds / steps * (self._steps - self._at))} left"
+        return _means_text({"loss": total / weight if weight else math.nan}, weight / max(seconds, 1e-9)) + left
+
+    def _clear(self) -> None:
+        self._counted_from = self._at
+        self._sums: dict[str, tuple[float, float]] = {}
+        self._scalars: dict[str, float] = {}
+        self._timed: dict[str, float] = {}
+        self._facts: dict[str, float] = {}
+        self._begin = time.perf_counter()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._folder is None:
+            return
+        safe = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+        _append(self._folder / METRICS, json.dumps(safe, default=_plain))
+        if self._events is not None:
+            for key, value in line.items():
+                if key != "step" and _is_number(value):
+                    self._events.add_scalar(key, value, line["step"])
+
+
+def _means_text(means: Mapping[str, float], rate: float) -> str:
+    return f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
+
+
+def remove_after(path: Path, step: int, scored: int | None = None) -> None:
+    """Removes the lines of steps after `step`, those of scores after `scored`, and an incomplete last line."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found = json.loads(line)
+            if found["step"] <= (step if scored is None or "score" not in found else scored):
+                kept.append(line)
+    replace_file(path, "".join(line + "\n" for line in kept))
+
+
+def remove_samples_after(path: Path, step: int) -> None:
+    """Removes the headings "step N" with N after `step`, and the indented lines below them."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    kept, at = [], 0
+    for line in text[: text.rfind("\n") + 1].splitlines():  # without an incomplete last line
+        if line.startswith("step "):
+            at = int(line.removeprefix("step "))
+        if at <= step:
+            kept.append(line)
+    replace_file(path, "".join(line + "\n" for line in kept))
+
+
+def _append(path: Path, line: str) -> None:
+    with naming(path), open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers and arrays as Python numbers and lists."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,52 @@
+"""TSV files: errors are one line and name the file and the line."""
+
+import gzip
+
+import pytest
+
+from s2sjax.data.corpora.text_files import read_tsv
+from s2sjax.errors import UserError
+
+
+def rows(path, content, columns=("text", "label"), **options):
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return list(read_tsv(path, columns, **options))
+
+
+def error_of(*arguments, **options):
+    with pytest.raises(UserError) as caught:
+        rows(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_rows_with_their_lines(tmp_path, name):
+    path = tmp_path / name
+    found = rows(path, "\ufeffgut\t1\r\nschön\u2028e\t\n".encode())
+    assert [row.fields for row in found] == [("gut", "1"), ("schön\u2028e", "")]
+    assert [row.where for row in found] == [f"{path}, line 1", f"{path}, line 2"]
+
+
+def test_further_columns_only_if_announced(tmp_path):
+    path = tmp_path / "a.tsv"
+    assert rows(path, b"a\t1 2\t3 4\nb\n", ("label",), more="one frame a field")[0].fields == ("a", "1 2", "3 4")
+    assert error_of(path, b"a\t1\t2\n") == f"{path}, line 1 has 3 of 2 columns: write text, a tab, label"
+
+
+def test_faults_of_a_file(tmp_path):
+    path = tmp_path / "a.tsv"
+    assert error_of(path, b"a\t1\nb\n") == f"{path}, line 2 has 1 of 2 columns: write text, a tab, label"
+    assert error_of(path, b"a\t1\n\xff\t2\n") == f"{path}, line 2: not UTF-8: convert the file to UTF-8"
+    assert error_of(path, b"") == f"{path} is empty: put examples in it, or change data.folder"
+    with pytest.raises(UserError, match=r"cannot be read .*: correct data\.folder"):
+        list(read_tsv(tmp_path, ("text",)))
+
+
+def test_a_missing_file_names_its_format_and_its_origin(tmp_path):
+    with pytest.raises(UserError) as caught:
+        list(read_tsv(tmp_path / "no.tsv", ("text", "label"), "data.folder", "SST-2 (Socher et al. 2013)"))
+    assert str(caught.value) == (
+        f"there is no file {tmp_path / 'no.tsv'} (each line: text, a tab, label) of SST-2 (Socher et al. 2013): "
+        "correct data.folder"
+    )

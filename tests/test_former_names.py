@@ -1,0 +1,96 @@
+"""Runs and experiment files of version 0.1 open, and mean the same.
+
+tests/runs/version_0_1.tar.xz has a small run of every task, runs with a cell, a score, a model and a task of their own,
+each with an evaluation, and the settings of all experiments, as that version wrote them.
+"""
+
+import importlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import s2sjax
+from s2sjax import config, former_names, tasks
+from s2sjax.runs.experiment_file import load_experiment
+
+ROOT = Path(s2sjax.__file__).parents[1]
+ARCHIVE = ROOT / "tests/runs/version_0_1.tar.xz"
+OWN_CODE = ("cell", "score", "model", "task")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    for file in folder.rglob("*.json"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("REPOSITORY", str(ROOT)), encoding="utf-8")
+    return folder / "version_0_1"
+
+
+def outputs(evaluation: Path) -> list[dict]:
+    lines = (evaluation / "outputs.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def same(found, expected) -> bool:
+    """Equal but for the rounding of numbers, which may differ between machines."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    return found == pytest.approx(expected, rel=1e-3, abs=1e-4) if isinstance(expected, float) else found == expected
+
+
+@pytest.mark.filterwarnings("ignore:s2sjax.* is now:FutureWarning")
+@pytest.mark.parametrize("name", [*tasks.TASKS, *OWN_CODE])
+def test_a_run_of_version_0_1_opens_and_predicts_the_same(name, stored, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = s2sjax.load(stored / "runs" / name, trust=True)
+    (before,) = (stored / "runs" / name / "evaluations").iterdir()
+    expected = outputs(before)
+    found = run.evaluate(before.name.partition("-")[0])
+    assert expected and same(outputs(run.folder / "evaluations" / found.name), expected)
+
+
+def test_a_run_of_version_0_1_continues(stored):
+    experiment = s2sjax.load(stored / "runs/translation").experiment
+    longer = config.replace(experiment, train=config.replace(experiment.train, steps=8))
+    run = s2sjax.train(longer, stored / "runs/translation")
+    assert max(run.checkpoints(read_only=True).steps()) == 8
+
+
+def test_the_settings_of_version_0_1_are_those_of_today(stored):
+    """Those of every experiment that has not been changed since."""
+    former = json.loads((stored / "experiments.json").read_text(encoding="utf-8"))
+    assert len(former) == 59
+    for name, value in former.items():
+        found = config.from_json(value)
+        assert config.from_json(config.to_json(found)) == found
+        if (ROOT / "experiments" / name).exists():
+            assert type(found) is type(load_experiment(ROOT / "experiments" / name)), name
+
+
+def test_every_module_that_has_moved_is_there():
+    for former, new in former_names.MODULES.items():
+        assert importlib.util.find_spec(new), new
+        assert not (ROOT / (former.replace(".", "/") + ".py")).exists(), former
+
+
+def test_a_module_is_found_by_its_former_name_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"s2sjax.core.norms is now s2sjax.core.nn.normalization"):
+        from s2sjax.core import norms
+    from s2sjax.core.nn import normalization
+
+    assert norms is normalization
+
+
+def test_a_setting_is_found_by_its_former_name_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"config.TagData is now s2sjax.tasks.tagging.TagData"):
+        found = config.TagData
+    assert found is tasks.tagging.TagData
+    with pytest.raises(AttributeError, match="TagDate"):
+        config.TagDate  # noqa: B018
