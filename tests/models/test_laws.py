@@ -77,7 +77,7 @@ def test_the_attention_of_a_step_is_the_mean_of_its_layers_and_heads(name, model
         assert largest_difference(heads[real, :, :, t].mean((1, 2)), np.asarray(attention)[real]) < BAR
         previous = target[:, t]
     decoder = config.encoder_and_decoder(zoo.MODELS[name])[1]
-    assert heads.shape[2] == getattr(decoder, "heads", 1)
+    assert heads.shape[2] == (decoder.heads or 1)
     assert heads.shape[1] > 1 and np.abs(heads[:, 0] - heads[:, 1]).max() > 1e-3
 
 

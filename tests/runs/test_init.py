@@ -194,7 +194,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_transfers_again(base,
     [
         (
             config.replace(BASE, data=config.replace(BASE.data, source=config.Text("words"))),
-            "has unit characters, data.source.unit is words",
+            "has unit characters, but data.source.unit is words",
         ),
         (config.replace(BASE, data=config.replace(BASE.data, shared=True)), None),
         (

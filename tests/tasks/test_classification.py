@@ -162,9 +162,9 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
     lines = [f"{'good' if n % 3 else 'bad'} film {n}\t{'yes' if n % 3 else 'no'}\n" for n in range(60)]
     (tmp_path / "train.tsv").write_text("".join(lines))
     (tmp_path / "page.py").write_text(
-        "from s2sjax.config import LabelData, LabelModel, LabelledText, Text, Train\n"
+        "from s2sjax.config import Text, Train\n"
         "from s2sjax.models.families.ngram_cnn import NGrams\n"
-        "from s2sjax.tasks import Classification\n"
+        "from s2sjax.tasks.classification import Classification, LabelData, LabelModel, LabelledText\n"
         "experiment = Classification('films',\n"
         "    data=LabelData(LabelledText('.', dev_percent=20.0), Text('words', min_count=2), buckets=((4,),),\n"
         "                   tokens=64),\n"
