@@ -22,14 +22,14 @@ experiment = Pretraining(
         origin="the Debian Description Translation Project",
         text=Text("subwords", normalize="nfkc_lower", size=8000),
         buckets=((32,), (64,), (96,), (128,)),
-        tokens=16_384,
+        batch_tokens=16_384,
     ),
     model=BertModel(
         Transformer(width=256, heads=4, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", dropout=0.1)
     ),
     train=Train(
-        steps=20_000, learning_rate=1e-3, warmup=1000, weight_decay=0.01, dtype="bfloat16",
+        steps=20_000, learning_rate=1e-3, warmup_steps=1000, weight_decay=0.01, dtype="bfloat16",
         log_every=200, evaluate_every=2000, save_every=2000,
     ),
-    evaluate=BertEvaluate(lines=2000),
+    evaluate=BertEvaluate(dev_examples=2000),
 )  # fmt: skip

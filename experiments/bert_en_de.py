@@ -25,13 +25,13 @@ experiment = Translation(
         source=base.data.text,
         target=Text("subwords", size=8000),
         buckets=((32, 40), (64, 80), (128, 160)),
-        tokens=16_384,
+        batch_tokens=16_384,
     ),
     model=replace(base.model.encoder, dropout=0.3),
     train=Train(
-        steps=6000, learning_rate=7e-4, warmup=600, label_smoothing=0.1, dtype="bfloat16",
+        steps=6000, learning_rate=7e-4, warmup_steps=600, label_smoothing=0.1, dtype="bfloat16",
         log_every=200, evaluate_every=1000, save_every=1000,
     ),
-    search=Search(beam=4),
+    search=Search(beam_size=4),
     evaluate=Evaluate(metrics=("bleu", "chrf")),
 )  # fmt: skip

@@ -25,8 +25,8 @@ experiment = Classification(
         LabelledText("../data/sst2", dev="dev.tsv", origin="SST-2 (Socher et al. 2013)"),
         Text("subwords", normalize="nfkc_lower", size=4000),
         buckets=((32,), (64,), (128,)),
-        tokens=2048,
+        batch_tokens=2048,
     ),
     model=LabelModel(base.model.encoder, "mean", dropout=0.3, initial=1.0),
-    train=Train(steps=600, learning_rate=3e-4, warmup=60, weight_decay=0.01, evaluate_every=600, save_every=600),
+    train=Train(steps=600, learning_rate=3e-4, warmup_steps=60, weight_decay=0.01, evaluate_every=600, save_every=600),
 )

@@ -22,9 +22,11 @@ here = Path(__file__)
 base, tags = (load_experiment(str(here.with_name(name))) for name in ("bert_ddtp.py", "ud_pos.py"))
 experiment = Tagging(
     name="bert_ud_pos",
-    data=TagData(tags.data.corpus, min_count=1, tokens=2048),
+    data=TagData(tags.data.corpus, min_count=1, batch_tokens=2048),
     model=TaggerModel(
         replace(base.model.encoder, dropout=0.2), Spelling(on=False), initial=1.0, word_dropout=0.1, dropout=0.1
     ),
-    train=Train(steps=2000, learning_rate=3e-4, warmup=200, weight_decay=0.01, evaluate_every=250, save_every=250),
+    train=Train(
+        steps=2000, learning_rate=3e-4, warmup_steps=200, weight_decay=0.01, evaluate_every=250, save_every=250
+    ),
 )

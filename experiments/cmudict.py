@@ -20,17 +20,17 @@ experiment = Translation(
         source=Text("characters"),
         target=Text("words"),
         buckets=((8, 8), (11, 11), (16, 16), (34, 34)),
-        tokens=8192,
+        batch_tokens=8192,
     ),
     model=Transformer(
         width=512, heads=8, feedforward=2048, encoder_layers=3, decoder_layers=3, norm="post", tie="none", dropout=0.2
     ),
     train=Train(
-        steps=14_000, schedule_steps=18_000, learning_rate=5e-4, warmup=1000, label_smoothing=0.1, r_drop=1.0,
+        steps=14_000, schedule_steps=18_000, learning_rate=5e-4, warmup_steps=1000, label_smoothing=0.1, r_drop=1.0,
         ema=0.999, dtype="bfloat16",
         log_every=500, evaluate_every=2000, save_every=2000,
     ),
-    search=Search(beam=5),
-    evaluate=Evaluate(metrics=("wer", "per"), line="word", lines=2500, rows=512, samples=0),
+    search=Search(beam_size=5),
+    evaluate=Evaluate(metrics=("wer", "per"), target_unit="word", dev_examples=2500, batch_size=512, samples=0),
     show=("JAXON", "ZUCKONOMICS"),
 )  # fmt: skip

@@ -16,6 +16,6 @@ base = load_experiment(str(Path(__file__).with_name("cmudict.py")))
 experiment = replace(
     base,
     name="cmudict_rnnsearch",
-    model=RNNsearch(width=512, embedding=128, encoder_layers=2, cell="lstm", dropout=0.4),
+    model=RNNsearch(width=512, embedding_size=128, encoder_layers=2, cell="lstm", dropout=0.4),
     train=replace(base.train, steps=12_000, schedule_steps=20_000, learning_rate=1e-3, r_drop=2.0),
 )

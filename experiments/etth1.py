@@ -22,9 +22,9 @@ experiment = Regression(
         test_percent=0.0,
         split="time",
         scale="deviation",
-        tokens=24 * 64,
+        batch_tokens=24 * 64,
     ),
     model=SeriesModel(width=32, cell="gru", attention=True, output="linear", residual=True),
-    train=Train(steps=1000, learning_rate=3e-3, warmup=100, log_every=100, evaluate_every=1000, save_every=1000),
-    evaluate=SeriesEvaluate(metrics=("mse", "mae", "persistence"), lines=5000, samples=2),
+    train=Train(steps=1000, learning_rate=3e-3, warmup_steps=100, log_every=100, evaluate_every=1000, save_every=1000),
+    evaluate=SeriesEvaluate(metrics=("mse", "mae", "persistence"), dev_examples=5000, samples=2),
 )

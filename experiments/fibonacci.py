@@ -28,17 +28,17 @@ from s2sjax.tasks.regression import Fibonacci, SeriesEvaluate, SeriesModel, Wind
 
 experiment = Regression(
     name="fibonacci",
-    data=Windows(Fibonacci(1200), steps=20, split="spread", scale="range", tokens=160),
+    data=Windows(Fibonacci(1200), steps=20, split="spread", scale="range", batch_tokens=160),
     model=SeriesModel(width=2, cell="rnn", attention=False, output="tanh", residual=False),
     train=Train(
         steps=3000,
         learning_rate=3e-2,
-        warmup=100,
+        warmup_steps=100,
         b2=0.999,
         log_every=500,
         evaluate_every=500,
         save_every=500,
-        clip=0.0,
+        clip_norm=0.0,
     ),
     evaluate=SeriesEvaluate(metrics=("mse", "mae"), samples=2),
 )

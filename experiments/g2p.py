@@ -22,20 +22,20 @@ experiment = Translation(
         target=Text("words"),  # phones separated by spaces
         # Five programs to compile; 89% of the positions that they compute are tokens, the rest padding.
         buckets=((7, 6), (8, 7), (10, 9), (12, 11), (16, 17)),
-        tokens=1024,
+        batch_tokens=1024,
     ),
-    model=RNNsearch(width=128, embedding=48, attention=64, dropout=0.0),
+    model=RNNsearch(width=128, embedding_size=48, attention_size=64, dropout=0.0),
     train=Train(
         steps=9000,
         learning_rate=4e-3,
         schedule="linear",
         label_smoothing=0.05,
-        warmup=100,
+        warmup_steps=100,
         log_every=250,
         evaluate_every=1800,
         save_every=500,
     ),
-    search=Search(beam=4, penalty="mean"),
-    evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=1024, rows=128),
+    search=Search(beam_size=4, length_penalty="mean"),
+    evaluate=Evaluate(metrics=("per", "wer"), target_unit="word", dev_examples=1024, batch_size=128),
     show=("jaxon", "brexiteer", "transformerish", "zuckonomics", "glimflorp", "schwarzwaldine"),
 )

@@ -17,10 +17,12 @@ experiment = Classification(
     data=LabelData(
         LabelledFrames("../data/japanese_vowels", dev_percent=30.0, origin="Japanese Vowels (Kudo et al. 1999)"),
         buckets=((30,),),
-        tokens=30 * 32,
+        batch_tokens=30 * 32,
     ),
     model=LabelModel(
-        Luong(width=64, embedding=0, layers=1, cell="gru", bidirectional=True, dropout=0.2), "attention", dropout=0.3
+        Luong(width=64, embedding_size=0, layers=1, cell="gru", bidirectional=True, dropout=0.2),
+        "attention",
+        dropout=0.3,
     ),
-    train=Train(steps=400, learning_rate=3e-3, warmup=50, evaluate_every=400, save_every=400),
+    train=Train(steps=400, learning_rate=3e-3, warmup_steps=50, evaluate_every=400, save_every=400),
 )

@@ -26,16 +26,16 @@ experiment = Translation(
         target=subwords,
         shared=True,
         buckets=((16, 16), (24, 24), (36, 36), (64, 64)),
-        tokens=8192,
+        batch_tokens=8192,
     ),
     model=Transformer(
         width=512, heads=8, feedforward=1024, encoder_layers=4, decoder_layers=4, norm="pre", tie="all", dropout=0.4
     ),
     train=Train(
-        steps=14_000, learning_rate=1e-3, warmup=800, label_smoothing=0.1, r_drop=5.0, ema=0.999, dtype="bfloat16",
-        log_every=200, evaluate_every=1000, save_every=1000,
+        steps=14_000, learning_rate=1e-3, warmup_steps=800, label_smoothing=0.1, r_drop=5.0, ema=0.999,
+        dtype="bfloat16", log_every=200, evaluate_every=1000, save_every=1000,
     ),
-    search=Search(beam=5),
-    evaluate=Evaluate(metrics=("bleu_tokenized",), lines=1014, rows=256, samples=0),
+    search=Search(beam_size=5),
+    evaluate=Evaluate(metrics=("bleu_tokenized",), dev_examples=1014, batch_size=256, samples=0),
     show=("a man is riding a bicycle down the street .",),
 )  # fmt: skip

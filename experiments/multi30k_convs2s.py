@@ -16,7 +16,7 @@ experiment = replace(
     base,
     name="multi30k_convs2s",
     model=ConvS2S(
-        embedding=256, encoder_layers=((256, 3),) * 6, decoder_layers=((256, 3),) * 4, max_length=256, dropout=0.3
+        embedding_size=256, encoder_layers=((256, 3),) * 6, decoder_layers=((256, 3),) * 4, max_length=256, dropout=0.3
     ),
     train=replace(base.train, steps=8000, ema=0.998),
 )

@@ -18,6 +18,6 @@ base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(
     base,
     name="multi30k_gnmt",
-    model=GNMT(width=384, embedding=256, layers=2, dropout=0.3),
+    model=GNMT(width=384, embedding_size=256, layers=2, dropout=0.3),
     train=replace(base.train, steps=8000, ema=0.998, r_drop=2.0),
 )

@@ -16,6 +16,6 @@ base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(
     base,
     name="multi30k_luong",
-    model=Luong(width=512, embedding=256, layers=2, bidirectional=True, dropout=0.2),
+    model=Luong(width=512, embedding_size=256, layers=2, bidirectional=True, dropout=0.2),
     train=replace(base.train, steps=8000, ema=0.998, r_drop=2.0),
 )

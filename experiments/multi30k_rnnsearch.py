@@ -15,6 +15,6 @@ base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(
     base,
     name="multi30k_rnnsearch",
-    model=RNNsearch(width=512, embedding=256, dropout=0.4),
+    model=RNNsearch(width=512, embedding_size=256, dropout=0.4),
     train=replace(base.train, steps=8000, ema=0.998),
 )

@@ -22,11 +22,11 @@ experiment = Recognition(
         PenDigits("../data/pendigits", Strings(train=20_000, dev=500, test=1000, longest=5)),
         augment=Augment(noise=0.05),
         buckets=((24, 5), (40, 5)),
-        tokens=4096,
+        batch_tokens=4096,
     ),
     model=RecognizerModel(
-        Luong(width=128, embedding=0, layers=2, cell="lstm", bidirectional=True, dropout=0.2), dropout=0.2
+        Luong(width=128, embedding_size=0, layers=2, cell="lstm", bidirectional=True, dropout=0.2), dropout=0.2
     ),
-    train=Train(steps=3000, learning_rate=3e-3, warmup=100, evaluate_every=500, save_every=500),
+    train=Train(steps=3000, learning_rate=3e-3, warmup_steps=100, evaluate_every=500, save_every=500),
     evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

@@ -20,13 +20,13 @@ base = load_experiment(str(Path(__file__).with_name("ptb_lstm.py")))
 experiment = replace(
     base,
     name="ptb_lstm_sgd",
-    data=replace(base.data, rows=20),
+    data=replace(base.data, batch_size=20),
     model=replace(
         base.model, dropout=0.25, input_dropout=0.4, output_dropout=0.4, word_dropout=0.1, weight_drop=0.5,
     ),
     train=Train(
-        steps=50_000, optimizer="sgd", learning_rate=10.0, schedule="constant", warmup=0, weight_decay=1.2e-6,
-        clip=0.25, average_from=30_000, dtype="bfloat16", log_every=500, evaluate_every=2500, save_every=2500,
+        steps=50_000, optimizer="sgd", learning_rate=10.0, schedule="constant", warmup_steps=0, weight_decay=1.2e-6,
+        clip_norm=0.25, average_from=30_000, dtype="bfloat16", log_every=500, evaluate_every=2500, save_every=2500,
     ),
     evaluate=PerplexityEvaluate(),
 )  # fmt: skip

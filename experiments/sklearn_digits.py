@@ -20,11 +20,11 @@ experiment = Recognition(
         SklearnDigits(strings=Strings(train=5000, dev=300, test=500, longest=5)),
         augment=Augment(speed=0.1, noise=0.2),
         buckets=((32, 5), (56, 5)),
-        tokens=1920,
+        batch_tokens=1920,
     ),
     model=RecognizerModel(
-        Luong(width=128, embedding=0, layers=2, cell="gru", bidirectional=True, dropout=0.2), dropout=0.2
+        Luong(width=128, embedding_size=0, layers=2, cell="gru", bidirectional=True, dropout=0.2), dropout=0.2
     ),
-    train=Train(steps=600, learning_rate=3e-3, warmup=100, evaluate_every=200, save_every=200),
+    train=Train(steps=600, learning_rate=3e-3, warmup_steps=100, evaluate_every=200, save_every=200),
     evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

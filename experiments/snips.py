@@ -24,15 +24,15 @@ experiment = Tagging(
             origin="Snips (Coucke et al. 2018) in the split of Goo et al. 2018",
         ),
         buckets=((12,), (20,), (36,)),
-        tokens=768,
+        batch_tokens=768,
     ),
     model=TaggerModel(
-        Luong(width=400, embedding=228, layers=1, bidirectional=True, dropout=0.4),
+        Luong(width=400, embedding_size=228, layers=1, bidirectional=True, dropout=0.4),
         spelling_width=100,
         word_dropout=0.1,
         crf=True,
         intent=1.0,
     ),
-    train=Train(steps=5000, learning_rate=2e-3, warmup=200, log_every=100, evaluate_every=500, save_every=500),
+    train=Train(steps=5000, learning_rate=2e-3, warmup_steps=200, log_every=100, evaluate_every=500, save_every=500),
     evaluate=TagEvaluate(("f1", "precision", "recall", "intent", "sentence", "accuracy", "padded")),
 )

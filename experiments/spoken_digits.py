@@ -28,13 +28,13 @@ experiment = Recognition(
         ),
         augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
         buckets=((160, 5), (320, 5), (480, 5)),
-        tokens=24_576,
+        batch_tokens=24_576,
     ),
     model=RecognizerModel(
-        Luong(width=256, embedding=0, layers=3, cell="lstm", bidirectional=True, dropout=0.3),
+        Luong(width=256, embedding_size=0, layers=3, cell="lstm", bidirectional=True, dropout=0.3),
         channels=32,
         dropout=0.3,
     ),
-    train=Train(steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998),
+    train=Train(steps=3000, learning_rate=2e-3, warmup_steps=200, evaluate_every=500, save_every=500, ema=0.998),
     evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

@@ -26,15 +26,21 @@ experiment = Transcription(
         augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
         ngram=0,
         buckets=((160, 6), (320, 6), (480, 6)),
-        tokens=24_576,
+        batch_tokens=24_576,
     ),
     model=SpellerModel(
-        RNNsearch(width=128, embedding=64, encoder_layers=3, cell="lstm", dropout=0.3),
+        RNNsearch(width=128, embedding_size=64, encoder_layers=3, cell="lstm", dropout=0.3),
         channels=32,
     ),
     train=Train(
-        steps=3000, learning_rate=2e-3, warmup=200, evaluate_every=500, save_every=500, ema=0.998, label_smoothing=0.1
+        steps=3000,
+        learning_rate=2e-3,
+        warmup_steps=200,
+        evaluate_every=500,
+        save_every=500,
+        ema=0.998,
+        label_smoothing=0.1,
     ),
-    search=Search(beam=4, max_length=8),
+    search=Search(beam_size=4, max_length=8),
     evaluate=RecognitionEvaluate(samples=2, drawn=3),
 )

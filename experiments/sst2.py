@@ -22,14 +22,14 @@ experiment = Classification(
         LabelledText("../data/sst2", dev="dev.tsv", origin="SST-2 (Socher et al. 2013)"),
         Text("words", normalize="nfkc_lower"),
         buckets=((16,), (32,), (64,)),
-        tokens=1536,
+        batch_tokens=1536,
     ),
     model=LabelModel(
-        NGrams(embedding=64, kernels=(1, 2, 3), filters=64, dropout=0.5),
+        NGrams(embedding_size=64, kernels=(1, 2, 3), filters=64, dropout=0.5),
         "mean",
         dropout=0.5,
         initial=0.03,
         word_dropout=0.3,
     ),
-    train=Train(steps=500, learning_rate=2e-3, warmup=50, evaluate_every=500, save_every=500),
+    train=Train(steps=500, learning_rate=2e-3, warmup_steps=50, evaluate_every=500, save_every=500),
 )

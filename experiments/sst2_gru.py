@@ -15,6 +15,6 @@ experiment = replace(
     load_experiment(str(Path(__file__).with_name("sst2.py"))),
     name="sst2_gru",
     model=LabelModel(
-        RNNsearch(width=64, embedding=64, dropout=0.5), "attention", dropout=0.5, initial=0.1, word_dropout=0.2
+        RNNsearch(width=64, embedding_size=64, dropout=0.5), "attention", dropout=0.5, initial=0.1, word_dropout=0.2
     ),
 )

@@ -20,16 +20,16 @@ experiment = Translation(
         target=subwords,
         shared=True,
         buckets=((12, 12), (20, 20), (36, 36)),
-        tokens=16_384,
+        batch_tokens=16_384,
     ),
     model=Transformer(
         width=384, heads=6, feedforward=1536, encoder_layers=4, decoder_layers=4, norm="pre", tie="all", dropout=0.2
     ),
     train=Train(
-        steps=12_000, learning_rate=1e-3, warmup=1000, label_smoothing=0.1, ema=0.999, dtype="bfloat16",
+        steps=12_000, learning_rate=1e-3, warmup_steps=1000, label_smoothing=0.1, ema=0.999, dtype="bfloat16",
         log_every=200, evaluate_every=1500, save_every=1500,
     ),
-    search=Search(beam=5),
-    evaluate=Evaluate(metrics=("bleu", "chrf"), lines=1000, rows=256, samples=0),
+    search=Search(beam_size=5),
+    evaluate=Evaluate(metrics=("bleu", "chrf"), dev_examples=1000, batch_size=256, samples=0),
     show=("Where is the train station?", "I would like to learn German."),
 )  # fmt: skip

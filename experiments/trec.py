@@ -27,10 +27,10 @@ experiment = Classification(
         ),
         Text("words", normalize="nfkc_lower", min_count=2),
         buckets=((10,), (16,), (40,)),
-        tokens=768,
+        batch_tokens=768,
     ),
     model=LabelModel(
-        RNNsearch(width=64, embedding=64, dropout=0.4), "attention", dropout=0.5, initial=0.1, word_dropout=0.1
+        RNNsearch(width=64, embedding_size=64, dropout=0.4), "attention", dropout=0.5, initial=0.1, word_dropout=0.1
     ),
-    train=Train(steps=500, learning_rate=2e-3, warmup=50, evaluate_every=500, save_every=500),
+    train=Train(steps=500, learning_rate=2e-3, warmup_steps=50, evaluate_every=500, save_every=500),
 )

@@ -16,7 +16,7 @@ experiment = replace(
     load_experiment(str(Path(__file__).with_name("trec.py"))),
     name="trec_cnn",
     model=LabelModel(
-        NGrams(embedding=64, kernels=(1, 2, 3), filters=64, dropout=0.3),
+        NGrams(embedding_size=64, kernels=(1, 2, 3), filters=64, dropout=0.3),
         "max",
         dropout=0.5,
         initial=0.1,

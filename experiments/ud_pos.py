@@ -19,12 +19,12 @@ experiment = Tagging(
         TaggedFiles(
             "../data/ud_ewt", test="dev.tsv", dev_percent=4.0, origin="UD English EWT v2.16 (Silveira et al. 2014)"
         ),
-        tokens=1024,
+        batch_tokens=1024,
     ),
     model=TaggerModel(
-        Luong(width=400, embedding=228, layers=2, bidirectional=True, dropout=0.4),
+        Luong(width=400, embedding_size=228, layers=2, bidirectional=True, dropout=0.4),
         spelling_width=100,
         word_dropout=0.1,
     ),
-    train=Train(steps=6000, learning_rate=2e-3, warmup=200, log_every=100, evaluate_every=500, save_every=500),
+    train=Train(steps=6000, learning_rate=2e-3, warmup_steps=200, log_every=100, evaluate_every=500, save_every=500),
 )

@@ -16,7 +16,7 @@ experiment = replace(
     load_experiment(str(Path(__file__).with_name("ud_pos.py"))),
     name="ud-pos-dense",
     model=TaggerModel(
-        DenseDense(width=512, embedding=228, window=5, encoder_layers=2, dropout=0.4),
+        DenseDense(width=512, embedding_size=228, window=5, encoder_layers=2, dropout=0.4),
         spelling_width=100,
         word_dropout=0.1,
     ),

@@ -19,21 +19,21 @@ experiment = Translation(
         target=subwords,
         shared=True,
         buckets=((16, 16), (32, 32), (64, 64), (128, 128)),
-        tokens=50_000,  # source and target together, like the paper's 25,000 of each
+        batch_tokens=50_000,  # source and target together, like the paper's 25,000 of each
     ),
     model=Transformer(width=512, heads=8, feedforward=2048, encoder_layers=6, decoder_layers=6, dropout=0.1, tie="all"),
     train=Train(
         steps=100_000,
         schedule="inverse_sqrt",
         learning_rate=7e-4,  # the peak of the paper's schedule: 512^-0.5 x 4000^-0.5
-        warmup=4000,
+        warmup_steps=4000,
         label_smoothing=0.1,
-        clip=0.0,
+        clip_norm=0.0,
         dtype="bfloat16",
         evaluate_every=5000,
         save_every=1000,
-        keep=5,
+        max_to_keep=5,
     ),
-    search=Search(beam=4, penalty="gnmt", alpha=0.6),
+    search=Search(beam_size=4, length_penalty="gnmt", alpha=0.6),
     evaluate=Evaluate(metrics=("bleu", "chrf")),
 )

@@ -20,14 +20,14 @@ experiment = Tagging(
             "../data/wnut17", test="dev.tsv", dev_percent=10.0, origin="WNUT 2017 shared task (Derczynski et al. 2017)"
         ),
         buckets=((16,), (32,), (48,)),
-        tokens=512,
+        batch_tokens=512,
     ),
     model=TaggerModel(
-        Luong(width=200, embedding=164, layers=1, bidirectional=True, dropout=0.5),
+        Luong(width=200, embedding_size=164, layers=1, bidirectional=True, dropout=0.5),
         spelling_width=64,
         word_dropout=0.2,
         crf=True,
     ),
-    train=Train(steps=2000, learning_rate=2e-3, warmup=100, log_every=100, evaluate_every=200, save_every=200),
+    train=Train(steps=2000, learning_rate=2e-3, warmup_steps=100, log_every=100, evaluate_every=200, save_every=200),
     evaluate=TagEvaluate(("f1", "precision", "recall", "accuracy", "padded")),
 )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -118,6 +119,54 @@ KINDS = {
     "s2sjax.tasks.recognition:LabelEvaluate": "s2sjax.tasks.recognition:RecognitionEvaluate",
 }
 """former `kind` in config.json -> its kind now, for settings classes that have moved"""
+
+
+FIELDS = {
+    "beam": "beam_size",
+    "penalty": "length_penalty",
+    "no_repeat": "no_repeat_ngram_size",
+    "repetition": "repetition_penalty",
+    "without": "forbidden_words",
+    "containing": "required_words",
+    "clip": "clip_norm",
+    "warmup": "warmup_steps",
+    "keep": "max_to_keep",
+    "micro_batches": "grad_accum_steps",
+    "tokens": "batch_tokens",
+    "rows": "batch_size",
+    "lines": "dev_examples",
+    "line": "target_unit",
+    "embedding": "embedding_size",
+    "attention": "attention_size",
+    "variational": "variational_dropout",
+    "initial": "recurrent_init",
+}
+"""fields of settings that have been renamed, in the classes that have a field of the new name"""
+
+
+def field(name: str, fields: Collection[str]) -> str:
+    """The name of a field among those of a class: `name` itself, or what it is called now."""
+    return FIELDS[name] if name not in fields and FIELDS.get(name) in fields else name
+
+
+def warn_field(owner: str, name: str, now: str) -> None:
+    warnings.warn(f"{owner}.{name} is now {owner}.{now}", FutureWarning, stacklevel=4)
+
+
+def attribute(settings: Any, name: str) -> Any:
+    """`__getattr__` of settings: reads a field by its former name."""
+    owner, now = type(settings).__name__, FIELDS.get(name)
+    if now is not None and now in vars(settings):
+        warn_field(owner, name, now)
+        return vars(settings)[now]
+    raise AttributeError(f"{owner!r} object has no attribute {name!r}", name=name, obj=settings)
+
+
+def add_present_names(cls: type, fields: Collection[str]) -> None:
+    """Lets s2sjax read the fields of a user's class that have former names."""
+    for old, new in FIELDS.items():
+        if old in fields and new not in fields:
+            setattr(cls, new, property(operator.attrgetter(old)))
 
 
 def kind(name: str) -> str:

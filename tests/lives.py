@@ -90,7 +90,7 @@ def replace(mouth: Connection, folder: Path) -> None:
 
 def run_out_of_space(mouth: Connection, folder: Path) -> None:
     """Trains for 300 steps, saving every 100, on a disk that is full from step 150 on."""
-    train = config.Train(steps=300, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=100, log_every=100)
+    train = config.Train(steps=300, learning_rate=0.05, warmup_steps=0, evaluate_every=0, save_every=100, log_every=100)
     optimizer = optimizers.optimizer(train)
     init = lambda: train_state.create({"w": jax.random.normal(jax.random.key(0), (100_000,))}, optimizer)
     loss = lambda params, batch, key, step: {"loss": (jnp.sum((params["w"] - batch["x"]) ** 2), jnp.float32(1))}

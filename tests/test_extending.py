@@ -126,7 +126,12 @@ def test_a_refused_start_leaves_the_code_of_a_run_alone(tmp_path, call, monkeypa
 MISTAKES = {
     "no task": ("task", "def task(self)", "def tusk(self)", "Classification defines no task()"),
     "no metrics": ("task", "def metrics(", "def measures(", "Classification.task(): Can't instantiate abstract class"),
-    "no lines": ("task", "    lines: int = 100\n", "", "Classification has no evaluate.lines, which every"),
+    "no lines": (
+        "task",
+        "    dev_examples: int = 100\n",
+        "",
+        "Classification has no evaluate.dev_examples, which every",
+    ),
     "tuples": ("corpus", "Example(str(number), (str(number * number),))", "(1, 2)", "Squares.examples yields (1, 2): "),
     "nothing": ("corpus", "range(self.most)", "range(0)", "the corpus has no train examples: check Squares.examples"),
 }

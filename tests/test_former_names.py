@@ -4,7 +4,9 @@ tests/runs/version_0_1.tar.xz has a small run of every task, runs with a cell, a
 each with an evaluation, and the settings of all experiments, as that version wrote them.
 """
 
+import dataclasses
 import importlib
+import inspect
 import json
 import tarfile
 from pathlib import Path
@@ -45,7 +47,7 @@ def same(found, expected) -> bool:
     return found == pytest.approx(expected, rel=1e-3, abs=1e-4) if isinstance(expected, float) else found == expected
 
 
-@pytest.mark.filterwarnings("ignore:s2sjax.* is now:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.* is now:FutureWarning")
 @pytest.mark.parametrize("name", [*tasks.TASKS, *OWN_CODE])
 def test_a_run_of_version_0_1_opens_and_predicts_the_same(name, stored, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -94,3 +96,32 @@ def test_a_setting_is_found_by_its_former_name_with_a_warning():
     assert found is tasks.tagging.TagData
     with pytest.raises(AttributeError, match="TagDate"):
         config.TagDate  # noqa: B018
+
+
+def test_a_field_is_set_and_read_by_its_former_name_with_a_warning(capsys):
+    with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size"):
+        search = config.Search(beam=7)
+    assert search == config.Search(beam_size=7)
+    with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size"):
+        assert config.replace(search, beam=3).beam_size == 3
+    with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size"):
+        assert search.beam == 7
+    with pytest.raises(AttributeError, match="'Search' object has no attribute 'beem'"):
+        search.beem  # noqa: B018
+
+
+def test_a_class_of_a_user_may_have_former_names():
+    @config.settings
+    class Words:
+        tokens: int = 160
+
+    assert Words(tokens=3).batch_tokens == Words(3).tokens == 3
+
+
+def test_every_former_field_is_a_field_now():
+    kinds = [
+        *vars(config).values(),
+        *(value for task in tasks.TASKS.values() for value in vars(inspect.getmodule(task)).values()),
+    ]
+    fields = {field.name for kind in kinds if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)}
+    assert set(former_names.FIELDS.values()) <= fields

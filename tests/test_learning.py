@@ -15,18 +15,19 @@ from s2sjax.tasks import *
 experiment = Translation(
     name="learn",
     data=Data(
-        Synthetic("{task}", train=20_000, length={length}, alphabet=8, seed={seed}), buckets=((9, 9),), tokens=1152
+        Synthetic("{task}", train=20_000, length={length}, alphabet=8, seed={seed}), buckets=((9, 9),),
+        batch_tokens=1152,
     ),
     model={model},
-    train=Train(steps={steps}, learning_rate={rate}, warmup=100, evaluate_every={steps}, save_every={steps}),
-    search=Search(beam=2),
-    evaluate=Evaluate(metrics=("exact",), lines=200),
+    train=Train(steps={steps}, learning_rate={rate}, warmup_steps=100, evaluate_every={steps}, save_every={steps}),
+    search=Search(beam_size=2),
+    evaluate=Evaluate(metrics=("exact",), dev_examples=200),
     seed={seed},
 )
 """
 MODELS = {
-    "rnnsearch": ("RNNsearch(width=64, embedding=32, dropout=0.0)", 4e-3),
-    "luong": ("Luong(width=96, embedding=32, layers=1, bidirectional=True, dropout=0.0)", 4e-3),
+    "rnnsearch": ("RNNsearch(width=64, embedding_size=32, dropout=0.0)", 4e-3),
+    "luong": ("Luong(width=96, embedding_size=32, layers=1, bidirectional=True, dropout=0.0)", 4e-3),
     "transformer": (
         'Transformer(width=64, heads=4, feedforward=128, encoder_layers=2, decoder_layers=2, norm="pre", dropout=0.0)',
         3e-3,

@@ -43,11 +43,12 @@ def noting(programs, state, batch, log):
 loop.Programs.__call__ = noting
 experiment = Translation(
     name="tiny",
-    data=Data(Synthetic("reverse", train=70, dev=8, test=21, length=5, alphabet=4), buckets=((6, 6),), tokens=120),
-    model=Luong(width=8, embedding=4, layers=1, dropout=0.3),
-    train=Train(steps=21, warmup=1, evaluate_every=7, save_every=3, log_every=1, keep=2),
-    search=Search(beam=2),
-    evaluate=Evaluate(metrics=("cer", "exact"), rows=8, lines=8),
+    data=Data(Synthetic("reverse", train=70, dev=8, test=21, length=5, alphabet=4), buckets=((6, 6),),
+              batch_tokens=120),
+    model=Luong(width=8, embedding_size=4, layers=1, dropout=0.3),
+    train=Train(steps=21, warmup_steps=1, evaluate_every=7, save_every=3, log_every=1, max_to_keep=2),
+    search=Search(beam_size=2),
+    evaluate=Evaluate(metrics=("cer", "exact"), batch_size=8, dev_examples=8),
     show=("abcd",),
 )
 """
@@ -333,7 +334,7 @@ def test_a_process_that_dies_at_a_save_is_named_and_not_the_checkpoint(pod, monk
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_kept_with_the_examples_of_all_hosts(pod):
     """Each example is listed once, although the hosts share rows."""
-    wild = ["--train.learning_rate", "1e38", "--train.clip", "0", "--train.max_skipped", "1"]
+    wild = ["--train.learning_rate", "1e38", "--train.clip_norm", "0", "--train.max_skipped", "1"]
     code, _, err = pod.finish(2, 3, "wild", "--train.mesh.tensor", "2", *wild)
     file = pod.folder / "wild" / "nonfinite.jsonl"
     assert code == 2 and err.count("1 non-finite steps in a row") == 1 and f"check the examples in {file}" in err

@@ -42,7 +42,7 @@ def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
     of = tpu_slices.find(where)
     shape = config.replace(shape, data=of.size // (shape.fsdp * shape.tensor))
     rows = LOCAL * shape.data * shape.fsdp
-    data = config.Data(buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows)
+    data = config.Data(buckets=((LENGTH, LENGTH),), batch_tokens=2 * LENGTH * rows)
     train = config.Train(dtype="bfloat16", mesh=shape)
     task = Translation("law", data=data, model=zoo.widened(zoo.MODELS[name], 128), train=train).task()
     return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None)
@@ -85,7 +85,7 @@ def test_fsdp_gathers_parameters_and_not_activations(name):
 def test_fsdp_gathers_one_layer_at_a_time():
     """With twelve layers the temporaries are far smaller than the parameters, and gradients are reduce-scattered."""
     model = config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=6, decoder_layers=6, tie="all")
-    data = config.Data(shared=True, buckets=((8, 8),), tokens=16 * 8)
+    data = config.Data(shared=True, buckets=((8, 8),), batch_tokens=16 * 8)
     experiment = Translation(
         "deep", data=data, model=model, train=config.Train(dtype="bfloat16", mesh=config.Mesh(1, 8, 1))
     )

@@ -15,37 +15,39 @@ from s2sjax.core import losses, search
 from s2sjax.core.recurrence import cells
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 
-TINY = dict(width=8, embedding=6, dropout=0.2)
+TINY = dict(width=8, embedding_size=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
 # Laws hold for the true gradient; how `scale_gradient` departs from it is tested in models/families/test_convs2s.py.
-TINY_CONVS2S = dict(embedding=6, max_length=16, dropout=0.2, scale_gradient=False)
+TINY_CONVS2S = dict(embedding_size=6, max_length=16, dropout=0.2, scale_gradient=False)
 CONVS2S = config.ConvS2S(**TINY_CONVS2S, encoder_layers=((8, 3), (8, 3)), decoder_layers=((8, 3), (8, 3)))
 
 MODELS: dict[str, config.ModelConfig] = {
     "cho": config.Cho(**TINY),
     "cho-lstm-tanh-tied": config.Cho(**TINY, cell="lstm", readout="tanh", tie="output"),
     "sutskever-reversed": config.Sutskever(**TINY),
-    "sutskever-shared": config.Sutskever(width=8, embedding=8, share=True, tie="all", dropout=0.2),
-    "character": config.Sutskever(width=8, embedding=0, layers=1, reverse=False, dropout=0.2),
+    "sutskever-shared": config.Sutskever(width=8, embedding_size=8, share=True, tie="all", dropout=0.2),
+    "character": config.Sutskever(width=8, embedding_size=0, layers=1, reverse=False, dropout=0.2),
     "rnnsearch": config.RNNsearch(**TINY),
-    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding=0, readout_width=4, dropout=0.2),
+    "rnnsearch-one-hot": config.RNNsearch(width=8, embedding_size=0, readout_width=4, dropout=0.2),
     "rnnsearch-lstm-tanh-deep": config.RNNsearch(**TINY, cell="lstm", readout="tanh", encoder_layers=2),
     "rnnsearch-coverage": config.RNNsearch(**TINY, coverage=True),
     "luong": config.Luong(**TINY),
     "luong-unfed-bidirectional": config.Luong(**TINY, input_feeding=False, bidirectional=True, score="additive"),
     "luong-gru-dot-residual": config.Luong(**TINY, cell="gru", score="dot", residual=True, layers=3),
-    "luong-reversed-tied": config.Luong(width=8, embedding=8, reverse=True, tie="all", dropout=0.2),
+    "luong-reversed-tied": config.Luong(width=8, embedding_size=8, reverse=True, tie="all", dropout=0.2),
     "luong-rnn-scaled": config.Luong(**TINY, cell="rnn", score="scaled_dot", layers=1),
     "gnmt": config.GNMT(**TINY, layers=3),
-    "gnmt-gru-tied": config.GNMT(width=8, embedding=8, cell="gru", layers=2, attention=4, tie="output", dropout=0.2),
-    "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational=True),
+    "gnmt-gru-tied": config.GNMT(
+        width=8, embedding_size=8, cell="gru", layers=2, attention_size=4, tie="output", dropout=0.2
+    ),
+    "rnnsearch-mingru-variational": config.RNNsearch(**TINY, cell="mingru", variational_dropout=True),
     "luong-peephole-zoneout-project": config.Luong(
         **TINY, cell="lstm_peephole", zoneout=0.1, bidirectional=True, join="project"
     ),
     "luong-unfed-minlstm-mean": config.Luong(
         **TINY, cell="minlstm", input_feeding=False, bidirectional=True, join="mean", widths=(4, 8), zoneout=0.1
     ),
-    "luong-norm-variational": config.Luong(**TINY, cell="lstm_norm", variational=True, initial="glorot"),
+    "luong-norm-variational": config.Luong(**TINY, cell="lstm_norm", variational_dropout=True, recurrent_init="glorot"),
     "luong-cosine": config.Luong(**TINY, score="cosine", layers=1),
     "luong-local-monotonic": config.Luong(**TINY, window="monotonic", radius=1),
     "luong-local-predictive-unfed": config.Luong(**TINY, window="predictive", radius=2, input_feeding=False),
@@ -62,7 +64,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "cnn-rnn-gated-max": config.RCTM(**TINY, kernels=(3, 3), activation="gated", residual=True, pool="max", cell="gru"),
     "lstm-dense": config.LSTMDense(**TINY),
     "dense-dense": config.DenseDense(**TINY, window=3),
-    "dense-dense-one-hot": config.DenseDense(width=8, embedding=0, window=5, decoder_layers=0, dropout=0.2),
+    "dense-dense-one-hot": config.DenseDense(width=8, embedding_size=0, window=5, decoder_layers=0, dropout=0.2),
     "pair-transformer-rnnsearch": config.Pair(config.Transformer(**TINY_TRANSFORMER), config.RNNsearch(**TINY)),
     "pair-bigru-transformer": config.Pair(
         config.RNNsearch(**TINY), config.Transformer(**TINY_TRANSFORMER), bridge="linear"
@@ -93,8 +95,8 @@ def widened(model: config.ModelConfig, width: int) -> config.ModelConfig:
         return config.replace(model, encoder=widened(model.encoder, width), decoder=widened(model.decoder, width))
     if isinstance(model, config.ConvS2S):
         layers = ((width, 3), (width, 3))
-        return config.replace(model, embedding=width, encoder_layers=layers, decoder_layers=layers)
-    options = {"width": width, "embedding": width, "attention": width, "feedforward": 2 * width, "widths": ()}
+        return config.replace(model, embedding_size=width, encoder_layers=layers, decoder_layers=layers)
+    options = {"width": width, "embedding_size": width, "attention_size": width, "feedforward": 2 * width, "widths": ()}
     has = {field.name for field in dataclasses.fields(model)}
     return config.replace(model, **{name: value for name, value in options.items() if name in has})
 

@@ -96,12 +96,12 @@ def experiment(size: Size, free: float, seed: int) -> Translation:
             Text("words", min_count=2),
             Text("words", min_count=2),
             buckets=((9, 9),),
-            tokens=64 * 18,
+            batch_tokens=64 * 18,
         ),
         model=language.MODEL,
         train=language.training(size.steps),
-        search=Search(beam=2),
-        evaluate=Evaluate(metrics=("wer",), lines=50, samples=0, rows=50),
+        search=Search(beam_size=2),
+        evaluate=Evaluate(metrics=("wer",), dev_examples=50, samples=0, batch_size=50),
         seed=seed,
     )
 

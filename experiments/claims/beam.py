@@ -49,7 +49,9 @@ SIZES = {
 def decode(trained: models.Trained, beam: int, penalty: str, lines: int) -> list[float]:
     """(score, length of all outputs over that of the references) of the first test lines."""
     examples = trained.outputs[:lines]
-    outputs = run.load(trained.folder).decode([each["source"] for each in examples], beam=beam, penalty=penalty)
+    outputs = run.load(trained.folder).decode(
+        [each["source"] for each in examples], beam_size=beam, length_penalty=penalty
+    )
     references = [tuple(each["references"]) for each in examples]
     score = metrics.score([trained.metric], outputs, references)[trained.metric].value
     count = lambda texts: sum(len(text.split()) or 1 for text in texts)

@@ -77,7 +77,9 @@ def errors(setting: Setting, attention: bool, seeds: int, length: int) -> list[f
     columns = [task.columns(task.examples(split)) for split in ("train", "test")]
     train, test = (each.batch(np.arange(len(each.lengths)), (STEPS,)) for each in columns)
     update_rule = optimizer(
-        Train(steps=setting.updates, learning_rate=setting.learning_rate, warmup=100, b2=setting.b2, clip=0.0)
+        Train(
+            steps=setting.updates, learning_rate=setting.learning_rate, warmup_steps=100, b2=setting.b2, clip_norm=0.0
+        )
     )
 
     def loss(params: Any, batch: Any) -> Array:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from s2sjax.config import RNNsearch, Train
 
-MODEL = RNNsearch(width=48, embedding=32, dropout=0.1)
+MODEL = RNNsearch(width=48, embedding_size=32, dropout=0.1)
 """what learns to translate it"""
 SOURCE_LETTERS, TARGET_LETTERS = ("ktsmrld", "aeiou"), ("bgpfnvz", "aeou")
 ENDINGS = (("", "ne", "ti", "sku"), ("o", "ab", "ez", "uv"))
@@ -29,7 +29,7 @@ def training(steps: int) -> Train:
     return Train(
         steps=steps,
         learning_rate=5e-3,
-        warmup=steps // 10,
+        warmup_steps=steps // 10,
         log_every=steps // 2,
         evaluate_every=steps,
         save_every=steps,

@@ -36,11 +36,11 @@ def small() -> Translation:
             source=Text("characters"),
             target=Text("words"),  # phones, separated by spaces
             buckets=((9, 9), (15, 16)),
-            tokens=768,
+            batch_tokens=768,
         ),
-        train=Train(steps=800, learning_rate=4e-3, warmup=80, log_every=100, evaluate_every=100, save_every=800),
-        search=Search(beam=4, penalty="mean"),
-        evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=200, samples=0, rows=200),
+        train=Train(steps=800, learning_rate=4e-3, warmup_steps=80, log_every=100, evaluate_every=100, save_every=800),
+        search=Search(beam_size=4, length_penalty="mean"),
+        evaluate=Evaluate(metrics=("per", "wer"), target_unit="word", dev_examples=200, samples=0, batch_size=200),
     )
 
 
@@ -53,14 +53,14 @@ def full() -> Translation:
             target=Text("subwords", size=8000, algorithm="bpe"),
             shared=True,
             buckets=((16, 16), (24, 24), (48, 48)),
-            tokens=8192,
+            batch_tokens=8192,
         ),
         train=Train(
-            steps=2000, learning_rate=1e-3, warmup=200, label_smoothing=0.1, dtype="bfloat16",
+            steps=2000, learning_rate=1e-3, warmup_steps=200, label_smoothing=0.1, dtype="bfloat16",
             log_every=250, evaluate_every=250, save_every=1000,
         ),
-        search=Search(beam=4, penalty="mean"),
-        evaluate=Evaluate(metrics=("bleu_tokenized",), lines=500, samples=0, rows=256),
+        search=Search(beam_size=4, length_penalty="mean"),
+        evaluate=Evaluate(metrics=("bleu_tokenized",), dev_examples=500, samples=0, batch_size=256),
     )  # fmt: skip
 
 
@@ -70,12 +70,12 @@ def toy() -> Translation:
         data=Data(
             corpus=config.Synthetic("copy", train=60, dev=6, test=12, length=6, alphabet=3),
             buckets=((8, 8),),
-            tokens=128,
+            batch_tokens=128,
             prefetch=0,
         ),
-        train=Train(steps=4, learning_rate=1e-2, warmup=1, log_every=1, evaluate_every=2, save_every=4),
-        search=Search(beam=2),
-        evaluate=Evaluate(metrics=("cer",), lines=6, samples=0, rows=12),
+        train=Train(steps=4, learning_rate=1e-2, warmup_steps=1, log_every=1, evaluate_every=2, save_every=4),
+        search=Search(beam_size=2),
+        evaluate=Evaluate(metrics=("cer",), dev_examples=6, samples=0, batch_size=12),
     )
 
 
@@ -94,30 +94,34 @@ BOUNDS = {"small": (4, 6, 8, 10, 12), "full": (8, 11, 14, 18, 23), "toy": (3,)}
 """of source lengths: letters, or words"""
 MODELS: dict[str, dict[str, Any]] = {
     "small": {
-        "sutskever": Sutskever(width=72, embedding=32, layers=2, dropout=0.0),
-        "sutskever_forward": Sutskever(width=72, embedding=32, layers=2, reverse=False, dropout=0.0),
-        "rnnsearch": RNNsearch(width=72, embedding=32, dropout=0.0),
+        "sutskever": Sutskever(width=72, embedding_size=32, layers=2, dropout=0.0),
+        "sutskever_forward": Sutskever(width=72, embedding_size=32, layers=2, reverse=False, dropout=0.0),
+        "rnnsearch": RNNsearch(width=72, embedding_size=32, dropout=0.0),
         "transformer": Transformer(56, 4, 224, 2, 2, norm="pre", dropout=0.0),
         "convs2s": ConvS2S(
-            embedding=56, encoder_layers=((56, 3),) * 3, decoder_layers=((56, 3),) * 3, max_length=64, dropout=0.0
+            embedding_size=56, encoder_layers=((56, 3),) * 3, decoder_layers=((56, 3),) * 3, max_length=64, dropout=0.0
         ),
     },
     "full": {
-        "sutskever": Sutskever(width=512, embedding=256, layers=2, dropout=0.3),
-        "sutskever_forward": Sutskever(width=512, embedding=256, layers=2, reverse=False, dropout=0.3),
-        "rnnsearch": RNNsearch(width=384, embedding=256, dropout=0.3),
+        "sutskever": Sutskever(width=512, embedding_size=256, layers=2, dropout=0.3),
+        "sutskever_forward": Sutskever(width=512, embedding_size=256, layers=2, reverse=False, dropout=0.3),
+        "rnnsearch": RNNsearch(width=384, embedding_size=256, dropout=0.3),
         "transformer": Transformer(256, 4, 1024, 3, 3, norm="pre", tie="all", dropout=0.3),
         "convs2s": ConvS2S(
-            embedding=256, encoder_layers=((256, 3),) * 5, decoder_layers=((256, 3),) * 5, max_length=256, dropout=0.3
+            embedding_size=256,
+            encoder_layers=((256, 3),) * 5,
+            decoder_layers=((256, 3),) * 5,
+            max_length=256,
+            dropout=0.3,
         ),
     },
     "toy": {
-        "sutskever": Sutskever(width=8, embedding=4, layers=1, dropout=0.0),
-        "sutskever_forward": Sutskever(width=8, embedding=4, layers=1, reverse=False, dropout=0.0),
-        "rnnsearch": RNNsearch(width=8, embedding=4, dropout=0.0),
+        "sutskever": Sutskever(width=8, embedding_size=4, layers=1, dropout=0.0),
+        "sutskever_forward": Sutskever(width=8, embedding_size=4, layers=1, reverse=False, dropout=0.0),
+        "rnnsearch": RNNsearch(width=8, embedding_size=4, dropout=0.0),
         "transformer": Transformer(8, 2, 8, 1, 1, norm="pre", dropout=0.0),
         "convs2s": ConvS2S(
-            embedding=8, encoder_layers=((8, 3),), decoder_layers=((8, 3),), max_length=64, dropout=0.0
+            embedding_size=8, encoder_layers=((8, 3),), decoder_layers=((8, 3),), max_length=64, dropout=0.0
         ),
     },
 }  # fmt: skip

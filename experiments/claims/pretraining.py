@@ -73,7 +73,7 @@ def base(size: Size, folder: Path) -> Pretraining:
         file = common.ROOT / "experiments" / "bert_ddtp.py"
         e = config.resolve_paths(load_experiment(str(file)), file.parent)
         train = replace(
-            e.train, steps=size.steps, warmup=size.steps // 20, evaluate_every=size.steps, save_every=size.steps
+            e.train, steps=size.steps, warmup_steps=size.steps // 20, evaluate_every=size.steps, save_every=size.steps
         )
         return replace(e, name="base", train=train)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,11 +83,12 @@ def base(size: Size, folder: Path) -> Pretraining:
         file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return Pretraining(
         "base",
-        data=Paragraphs(str(files["train"]), str(files["dev"]), text=Text("words"), buckets=((20,),), tokens=1280),
+        data=Paragraphs(str(files["train"]), str(files["dev"]), text=Text("words"), buckets=((20,),),
+                        batch_tokens=1280),
         model=BertModel(Transformer(size.width, 4, 4 * size.width, 2, 2, norm="pre", dropout=0.0), next_weight=0.0),
-        train=Train(steps=size.steps, learning_rate=3e-3, warmup=size.steps // 10, log_every=max(1, size.steps // 5),
-              evaluate_every=size.steps, save_every=size.steps),
-        evaluate=BertEvaluate(lines=200, samples=0),
+        train=Train(steps=size.steps, learning_rate=3e-3, warmup_steps=size.steps // 10,
+              log_every=max(1, size.steps // 5), evaluate_every=size.steps, save_every=size.steps),
+        evaluate=BertEvaluate(dev_examples=200, samples=0),
     )  # fmt: skip
 
 
@@ -103,11 +104,19 @@ def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -
     return Classification(
         name,
         data=LabelData(
-            config.InMemory(train=words(int(labels), "train"), dev=test), Text("words"), buckets=((20,),), tokens=640
+            config.InMemory(train=words(int(labels), "train"), dev=test),
+            Text("words"),
+            buckets=((20,),),
+            batch_tokens=640,
         ),
         model=LabelModel(encoder, "mean", dropout=0.1, initial=1.0),
         train=Train(
-            steps=steps, learning_rate=1e-3, warmup=steps // 10, log_every=steps, evaluate_every=steps, save_every=steps
+            steps=steps,
+            learning_rate=1e-3,
+            warmup_steps=steps // 10,
+            log_every=steps,
+            evaluate_every=steps,
+            save_every=steps,
         ),
         seed=seed,
     )

@@ -79,7 +79,7 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
         e = replace(e, evaluate=replace(e.evaluate, metrics=("chrf", "bleu_tokenized")))
         text = Text(unit, size=size.subwords, algorithm="bpe", min_count=2 if unit == "words" else 1)
         buckets = size.buckets[unit] or e.data.buckets
-        data = replace(e.data, source=text, target=text, buckets=buckets, tokens=size.tokens[unit])
+        data = replace(e.data, source=text, target=text, buckets=buckets, batch_tokens=size.tokens[unit])
         return replace(e, name=f"{unit}-{seed}", data=data, seed=seed)
     pairs = [pair[:2] for pair in language.corpus(language.make(size.stems), size.sentences, seed=0)]
     held = size.sentences // 10
@@ -87,11 +87,11 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
     text = Text(unit, size=size.subwords, algorithm="bpe")
     return Translation(
         f"{unit}-{seed}",
-        data=Data(corpus, text, text, buckets=size.buckets[unit], tokens=size.tokens[unit]),
+        data=Data(corpus, text, text, buckets=size.buckets[unit], batch_tokens=size.tokens[unit]),
         model=language.MODEL,
         train=language.training(size.steps),
-        search=Search(beam=2),
-        evaluate=Evaluate(metrics=("chrf", "wer"), lines=50, samples=0, rows=100),
+        search=Search(beam_size=2),
+        evaluate=Evaluate(metrics=("chrf", "wer"), dev_examples=50, samples=0, batch_size=100),
         seed=seed,
     )
 

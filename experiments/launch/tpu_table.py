@@ -47,7 +47,7 @@ def experiment(model: str, where: str, fsdp: int, tensor: int) -> Translation:
     tied = config.replace(named, tie="all") if isinstance(named, config.Transformer) else named
     return Translation(
         model,
-        data=config.Data(shared=True, buckets=((LENGTH, LENGTH),), tokens=2 * LENGTH * rows),
+        data=config.Data(shared=True, buckets=((LENGTH, LENGTH),), batch_tokens=2 * LENGTH * rows),
         model=tied,
         train=config.Train(dtype="bfloat16", label_smoothing=0.1, mesh=config.Mesh(fsdp=fsdp, tensor=tensor)),
     )

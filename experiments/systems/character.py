@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-character",
-    model=Sutskever(width=216, embedding=0, layers=1, reverse=False, dropout=0.1),
+    model=Sutskever(width=216, embedding_size=0, layers=1, reverse=False, dropout=0.1),
 )

@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-cho",
-    model=Cho(width=176, embedding=64, dropout=0.1),
+    model=Cho(width=176, embedding_size=64, dropout=0.1),
 )

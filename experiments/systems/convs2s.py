@@ -14,6 +14,6 @@ experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-convs2s",
     model=ConvS2S(
-        embedding=64, encoder_layers=((100, 3),) * 3, decoder_layers=((100, 3),) * 3, max_length=64, dropout=0.1
+        embedding_size=64, encoder_layers=((100, 3),) * 3, decoder_layers=((100, 3),) * 3, max_length=64, dropout=0.1
     ),
 )

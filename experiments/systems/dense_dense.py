@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-dense-dense",
-    model=DenseDense(width=364, embedding=64, window=7, encoder_layers=2, decoder_layers=1, dropout=0.1),
+    model=DenseDense(width=364, embedding_size=64, window=7, encoder_layers=2, decoder_layers=1, dropout=0.1),
 )

@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-gnmt",
-    model=GNMT(width=80, embedding=64, layers=3, dropout=0.1),
+    model=GNMT(width=80, embedding_size=64, layers=3, dropout=0.1),
 )

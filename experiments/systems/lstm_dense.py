@@ -14,5 +14,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-lstm-dense",
-    model=LSTMDense(width=208, embedding=64, layers=2, decoder_layers=1, dropout=0.1),
+    model=LSTMDense(width=208, embedding_size=64, layers=2, decoder_layers=1, dropout=0.1),
 )

@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-luong",
-    model=Luong(width=168, embedding=64, layers=1, bidirectional=True, dropout=0.1),
+    model=Luong(width=168, embedding_size=64, layers=1, bidirectional=True, dropout=0.1),
 )

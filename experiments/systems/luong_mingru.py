@@ -13,5 +13,7 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-luong-mingru",
-    model=Luong(width=232, embedding=64, layers=2, cell="mingru", bidirectional=True, input_feeding=False, dropout=0.1),
+    model=Luong(
+        width=232, embedding_size=64, layers=2, cell="mingru", bidirectional=True, input_feeding=False, dropout=0.1
+    ),
 )

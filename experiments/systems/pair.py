@@ -14,6 +14,6 @@ experiment = replace(
     name="systems-pair",
     model=Pair(
         Transformer(width=72, heads=4, feedforward=288, encoder_layers=2, norm="pre", dropout=0.1),
-        RNNsearch(width=96, embedding=64, dropout=0.1),
+        RNNsearch(width=96, embedding_size=64, dropout=0.1),
     ),
 )

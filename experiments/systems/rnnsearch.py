@@ -19,12 +19,12 @@ experiment = Translation(
         source=Text("characters"),
         target=Text("words"),  # phones, separated by spaces
         buckets=((9, 9), (16, 17)),
-        tokens=4096,
+        batch_tokens=4096,
     ),
-    model=RNNsearch(width=128, embedding=64, dropout=0.1),
+    model=RNNsearch(width=128, embedding_size=64, dropout=0.1),
     train=Train(
-        steps=5000, learning_rate=2e-3, warmup=400, ema=0.999, log_every=500, evaluate_every=1000, save_every=1000
+        steps=5000, learning_rate=2e-3, warmup_steps=400, ema=0.999, log_every=500, evaluate_every=1000, save_every=1000
     ),
-    search=Search(beam=4, penalty="mean"),
-    evaluate=Evaluate(metrics=("per", "wer"), line="word", lines=3000, rows=512, samples=0),
+    search=Search(beam_size=4, length_penalty="mean"),
+    evaluate=Evaluate(metrics=("per", "wer"), target_unit="word", dev_examples=3000, batch_size=512, samples=0),
 )

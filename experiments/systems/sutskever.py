@@ -13,5 +13,5 @@ from s2sjax.runs.experiment_file import load_experiment
 experiment = replace(
     load_experiment(str(Path(__file__).with_name("rnnsearch.py"))),
     name="systems-sutskever",
-    model=Sutskever(width=128, embedding=64, layers=2, dropout=0.1),
+    model=Sutskever(width=128, embedding_size=64, layers=2, dropout=0.1),
 )

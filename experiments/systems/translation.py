@@ -14,23 +14,23 @@ from s2sjax.config import GNMT, RCTM, Cho, ConvS2S, Luong, Pair, RNNsearch, Suts
 from s2sjax.runs.experiment_file import load_experiment
 
 encoder = Transformer(width=192, heads=4, feedforward=768, encoder_layers=3, norm="pre", dropout=0.2)
-luong = Luong(width=272, embedding=192, layers=1, bidirectional=True, dropout=0.2)
+luong = Luong(width=272, embedding_size=192, layers=1, bidirectional=True, dropout=0.2)
 MODELS = {
-    "rctm": RCTM(width=304, embedding=192, dropout=0.2),
-    "cho": Cho(width=368, embedding=192, dropout=0.2),
-    "sutskever": Sutskever(width=240, embedding=192, layers=2, dropout=0.2),
-    "rnnsearch": RNNsearch(width=272, embedding=192, dropout=0.2),
+    "rctm": RCTM(width=304, embedding_size=192, dropout=0.2),
+    "cho": Cho(width=368, embedding_size=192, dropout=0.2),
+    "sutskever": Sutskever(width=240, embedding_size=192, layers=2, dropout=0.2),
+    "rnnsearch": RNNsearch(width=272, embedding_size=192, dropout=0.2),
     "luong": luong,
     "luong_local": replace(luong, window="predictive", radius=5),
     "luong_mingru": replace(luong, width=320, layers=2, cell="mingru", input_feeding=False),
-    "gnmt": GNMT(width=176, embedding=192, layers=3, dropout=0.2),
+    "gnmt": GNMT(width=176, embedding_size=192, layers=3, dropout=0.2),
     "convs2s": ConvS2S(
-        embedding=192, encoder_layers=((208, 3),) * 4, decoder_layers=((208, 3),) * 3, max_length=256, dropout=0.2
+        embedding_size=192, encoder_layers=((208, 3),) * 4, decoder_layers=((208, 3),) * 3, max_length=256, dropout=0.2
     ),
     "transformer": Transformer(
         width=208, heads=4, feedforward=832, encoder_layers=3, decoder_layers=3, norm="pre", dropout=0.2
     ),
-    "pair": Pair(encoder, RNNsearch(width=192, embedding=192, dropout=0.2)),
+    "pair": Pair(encoder, RNNsearch(width=192, embedding_size=192, dropout=0.2)),
 }
 
 base = load_experiment(str(Path(__file__).parents[1] / "multi30k.py"))
@@ -38,6 +38,6 @@ experiment = replace(
     base,
     name="systems-translation",
     model=MODELS["rnnsearch"],
-    train=replace(base.train, steps=3000, warmup=400, r_drop=0.0, ema=0.998, evaluate_every=500, save_every=500),
+    train=replace(base.train, steps=3000, warmup_steps=400, r_drop=0.0, ema=0.998, evaluate_every=500, save_every=500),
     show=(),
 )

@@ -30,7 +30,7 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
         files = _corpus(Path(folder), pairs)
         raw = config.Data(
             config.TextFiles(train=files), config.Text("words"), config.Text("words"),
-            buckets=((16, 16), (32, 32), (64, 64)), tokens=2048,
+            buckets=((16, 16), (32, 32), (64, 64)), batch_tokens=2048,
         )  # fmt: skip
         begin = time.perf_counter()
         made = prepare.prepare(raw, Path(folder) / "prepared", workers=os.cpu_count() or 1)

@@ -103,7 +103,7 @@ class Decoder:
         params = jax.jit(module.init)(jax.random.key(0), source[:1], source[:1])["params"]
         if kind == "trained" and s.dtype == "bfloat16":
             kind = "bfloat16"
-        options = config.Search(beam=beam, max_length=s.tokens, min_length=s.tokens, precision=kind)
+        options = config.Search(beam_size=beam, max_length=s.tokens, min_length=s.tokens, precision=kind)
         rows = len(source)
         search = partial(search_batch, (module,), options, WordConstraints(), slots=rows)
         inputs = source, np.zeros((rows, 0), np.int32), np.arange(rows, dtype=np.int32)

@@ -80,11 +80,11 @@ class Luong(Peer):
         super().__init__()
         self.dropout, self.both_ways = c.dropout, c.bidirectional
         between: dict[str, Any] = {"batch_first": True, "dropout": c.dropout if c.layers > 1 else 0.0}
-        self.source = nn.Embedding(vocabulary, c.embedding)
-        self.target = nn.Embedding(vocabulary, c.embedding)
+        self.source = nn.Embedding(vocabulary, c.embedding_size)
+        self.target = nn.Embedding(vocabulary, c.embedding_size)
         width = c.width // 2 if c.bidirectional else c.width
-        self.encoder = nn.LSTM(c.embedding, width, c.layers, bidirectional=c.bidirectional, **between)
-        self.decoder = nn.LSTM(c.embedding, c.width, c.layers, **between)
+        self.encoder = nn.LSTM(c.embedding_size, width, c.layers, bidirectional=c.bidirectional, **between)
+        self.decoder = nn.LSTM(c.embedding_size, c.width, c.layers, **between)
         self.general = nn.Linear(c.width, c.width, bias=False)
         self.combine = nn.Linear(2 * c.width, c.width, bias=False)
         self.output = nn.Linear(c.width, vocabulary)
@@ -112,16 +112,16 @@ class RNNsearch(Peer):
     def __init__(self, c: config.RNNsearch, vocabulary: int):
         super().__init__()
         self.dropout = c.dropout
-        self.source = nn.Embedding(vocabulary, c.embedding)
-        self.target = nn.Embedding(vocabulary, c.embedding)
-        self.encoder = nn.GRU(c.embedding, c.width, batch_first=True, bidirectional=True)
+        self.source = nn.Embedding(vocabulary, c.embedding_size)
+        self.target = nn.Embedding(vocabulary, c.embedding_size)
+        self.encoder = nn.GRU(c.embedding_size, c.width, batch_first=True, bidirectional=True)
         self.bridge = nn.Linear(c.width, c.width)
         self.memory = nn.Linear(2 * c.width, c.width, bias=False)
         self.query = nn.Linear(c.width, c.width, bias=False)
         self.vector = nn.Linear(c.width, 1, bias=False)
-        self.cell = nn.GRUCell(c.embedding + 2 * c.width, c.width)
-        self.readout = nn.Linear(3 * c.width + c.embedding, 2 * c.embedding)
-        self.output = nn.Linear(c.embedding, vocabulary)
+        self.cell = nn.GRUCell(c.embedding_size + 2 * c.width, c.width)
+        self.readout = nn.Linear(3 * c.width + c.embedding_size, 2 * c.embedding_size)
+        self.output = nn.Linear(c.embedding_size, vocabulary)
 
     def step(self, states: Tensor, keys: Tensor, padded: Tensor, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         scores = self.vector(torch.tanh(keys + self.query(state)[:, None]))[..., 0].float()  # [B, S]
@@ -310,8 +310,8 @@ class Trainer:
         with torch.autocast(self.device, torch.bfloat16) if half else contextlib.nullcontext():
             loss = self.model.loss(self.source, self.inputs, self.target, self.train.label_smoothing)
         loss.backward()
-        if self.train.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip)
+        if self.train.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.train.clip_norm)
         self.optimizer.step()
         return loss.detach()
 

@@ -52,12 +52,15 @@ SIZES = {
     "small": Size(
         config.Train(optimizer="adam"),
         {
-            "g2p (RNNsearch 128), 64 x 10": Case(config.RNNsearch(width=128, embedding=64, dropout=0.0), 43, 64, 10),
+            "g2p (RNNsearch 128), 64 x 10": Case(
+                config.RNNsearch(width=128, embedding_size=64, dropout=0.0), 43, 64, 10
+            ),
             "Luong 256, 64 x 32": Case(
-                config.Luong(width=256, embedding=256, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
+                config.Luong(width=256, embedding_size=256, layers=1, bidirectional=True, input_feeding=False,
+                             dropout=0.0),
                 8000, 64, 32,
             ),
-            "RNNsearch 256, 64 x 32": Case(config.RNNsearch(width=256, embedding=256, dropout=0.0), 8000, 64, 32),
+            "RNNsearch 256, 64 x 32": Case(config.RNNsearch(width=256, embedding_size=256, dropout=0.0), 8000, 64, 32),
             "Transformer 256, 3+3, 64 x 32": Case(
                 config.Transformer(
                     width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0
@@ -75,10 +78,11 @@ SIZES = {
                 config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.1), 32_000, 128, 128
             ),
             "Luong 4 x 1024, 256 x 64": Case(
-                config.Luong(width=1024, embedding=1024, layers=4, input_feeding=False, dropout=0.2), 32_000, 256, 64
+                config.Luong(width=1024, embedding_size=1024, layers=4, input_feeding=False, dropout=0.2),
+                32_000, 256, 64,
             ),
             "RNNsearch 1024, 256 x 64": Case(
-                config.RNNsearch(width=1024, embedding=512, dropout=0.1), 32_000, 256, 64
+                config.RNNsearch(width=1024, embedding_size=512, dropout=0.1), 32_000, 256, 64
             ),
         },
     ),

@@ -138,7 +138,7 @@ EPILOGS = {
     "FILE": """Any field of the experiment can be set by its dotted name, for example
   --train.steps 500 --model.width 256
 `s2sjax {name} FILE --help` lists the fields of FILE.""",
-    "RUN": """Some fields of the run can be changed after training, for example --search.beam 8.
+    "RUN": """Some fields of the run can be changed after training, for example --search.beam_size 8.
 `s2sjax {name} RUN --help` lists them.""",
 }
 SPLITS = ["train", "dev", "test"]
@@ -149,7 +149,7 @@ ALSO = option(
     action="append", default=[],
 )  # fmt: skip
 AVERAGE = option(
-    "--average K", "use the mean of the newest K checkpoints (train.keep of them are kept) instead of the best one",
+    "--average K", "use the mean of the newest K checkpoints (train.max_to_keep are kept) instead of the best one",
     type=_count, default=0,
 )  # fmt: skip
 DISTRIBUTED = flag("--distributed", "run as one process of several, one on each host: see docs/pod.md")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from s2sjax import former_names
 from s2sjax.errors import UserError
 
 INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "launched", "owners")
@@ -18,7 +19,7 @@ INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "lau
 
 def close(name: str, names: Sequence[str]) -> str | None:
     """The name that was probably meant: one that ends with .name, or a similar one; None if there is none."""
-    ending = [each for each in names if each.endswith(f".{name}")]
+    ending = [each for each in names if each.endswith((f".{name}", f".{former_names.FIELDS.get(name, name)}"))]
     return next(iter(ending or difflib.get_close_matches(name, names, n=1)), None)
 
 
@@ -37,6 +38,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
 
     names = list(_field_names(settings))
     options = [name for name in vars(known) if name not in INTERNAL]
+    arguments = [_renamed(argument, names) for argument in arguments]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
@@ -60,6 +62,18 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     known.parser.print_help()
     print("\n" + title + _written(printed).partition(title)[2].rstrip())
     sys.exit(0)
+
+
+def _renamed(argument: str, names: Sequence[str]) -> str:
+    """Replaces the former name of a field, --search.beam, by its name now, and prints it."""
+    option, equals, value = argument.partition("=")
+    group, dot, last = option.removeprefix("--").replace("-", "_").rpartition(".")
+    name = f"{group}{dot}{last}"
+    now = f"{group}{dot}{former_names.FIELDS.get(last, last)}"
+    if not option.startswith("--") or name in names or now not in names:
+        return argument
+    print(f"--{name} is now --{now}", file=sys.stderr)
+    return f"--{now}{equals}{value}"
 
 
 def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:

@@ -273,7 +273,7 @@ class Data:
     """whether both sides share one vocabulary"""
     buckets: tuple[tuple[int, int], ...] = ((16, 16), (32, 32), (64, 64))
     """(source, target) lengths in tokens, <eos> included; an example goes to the first one that fits"""
-    tokens: int = 2048
+    batch_tokens: int = 2048
     """token budget of a batch: rows * (source + target) lengths of its bucket"""
     packing: bool = False
     """whether to pack several examples into each row; all rows have the lengths of the last bucket"""
@@ -283,7 +283,7 @@ class Data:
     def __post_init__(self):
         check_buckets(self.buckets)
         at_least(0, self, "data", "prefetch")
-        at_least(1, self, "data", "tokens")
+        at_least(1, self, "data", "batch_tokens")
         require(
             not self.shared or self.source == self.target,
             "data.shared is set, but data.source and data.target differ: make them equal, or unset it",
@@ -340,7 +340,7 @@ class SplitFiles(Corpus):
 class PlainText:
     """UTF-8 text files, plain or .gz, one sentence or paragraph per line. Every line ends with <eos>, even a blank one.
 
-    The training text is cut into `rows` streams, which are read in parallel, `steps` tokens at a time.
+    The training text is cut into `batch_size` streams, which are read in parallel, `steps` tokens at a time.
     """
 
     train: FilePath = ""
@@ -355,7 +355,7 @@ class PlainText:
     """unit of a token; words are separated by blanks, and several blanks in a row count as one character"""
     min_count: int = 1
     """minimum count of a token; rarer ones become <unk>"""
-    rows: int = 20
+    batch_size: int = 20
     """number of streams of the training text: rows of a batch"""
     steps: int = 70
     """tokens of a row: the length of backpropagation through time, or the context of a Transformer"""
@@ -369,10 +369,10 @@ class PlainText:
         return ((self.steps,),)
 
     @property
-    def tokens(self) -> int:
+    def batch_tokens(self) -> int:
         """Tokens of a batch."""
-        return self.rows * self.steps
+        return self.batch_size * self.steps
 
     def __post_init__(self):
-        at_least(1, self, "data", "rows", "steps", "min_count")
+        at_least(1, self, "data", "batch_size", "steps", "min_count")
         at_least(0, self, "data", "prefetch")

@@ -27,15 +27,15 @@ class PredictionSettings(EvaluationSettings):
     metrics: tuple[str, ...] = ()
     """metrics to compute; the first one selects the best checkpoint"""
     _: KW_ONLY
-    lines: int = 500
+    dev_examples: int = 500
     """dev examples predicted at each evaluation during training, spread over the whole split"""
     samples: int = 0
     """dev examples shown at each evaluation"""
-    rows: int = 64
+    batch_size: int = 64
     """examples predicted at once; fewer of those that are longer than the longest bucket"""
 
     def __post_init__(self):
-        at_least(1, self, "evaluate", "rows", "lines")
+        at_least(1, self, "evaluate", "batch_size", "dev_examples")
         at_least(0, self, "evaluate", "samples")
         require(len(self.metrics) > 0, "evaluate.metrics is empty: give at least one metric")
 
@@ -45,7 +45,7 @@ class Evaluate(PredictionSettings):
     """Evaluation of generated text."""
 
     metrics: tuple[Metric, ...] = ("exact",)
-    line: Literal["sentence", "word"] = "sentence"
+    target_unit: Literal["sentence", "word"] = "sentence"
     """unit of a target line; for `word` (as letters or phones), WER is the fraction of wrong lines"""
     _: KW_ONLY
     samples: int = 4

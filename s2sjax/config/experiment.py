@@ -18,8 +18,8 @@ from s2sjax.errors import UserError
 class Experiment:
     """An experiment: data, model, training and evaluation. A task narrows the types of data, model and evaluate.
 
-    `data` has at least `buckets`, `tokens` and `prefetch`; `evaluate` has `lines` and `samples`, the numbers of dev
-    examples that are predicted and shown at each evaluation.
+    `data` has at least `buckets`, `batch_tokens` and `prefetch`; `evaluate` has `dev_examples` and `samples`, the
+    numbers of dev examples that are predicted and shown at each evaluation.
     """
 
     name: str

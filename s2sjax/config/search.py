@@ -41,18 +41,18 @@ class Sampling:
 class Search:
     """Search for outputs. See s2sjax/core/search/beam_decoding.py for the specification."""
 
-    beam: int = 4
-    """beam size; 1 is greedy search"""
-    penalty: Literal["none", "mean", "gnmt"] = "mean"
+    beam_size: int = 4
+    """number of hypotheses that the search keeps; 1 is greedy search"""
+    length_penalty: Literal["none", "mean", "gnmt"] = "mean"
     """ranking of outputs: by the sum of log-probabilities, by their mean, or with GNMT's length penalty"""
     alpha: float = 0.6
     """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
     coverage: float = 0.0
     """strength beta of GNMT's coverage penalty for source positions with little attention; 0 for none"""
     stop: Literal["bound", "first", "never"] = "bound"
-    """end of a search: when no better output is possible, when `beam` outputs are finished, or at the maximum length"""
+    """end of a search: no better output is possible, `beam_size` outputs are finished, or the length limit is met"""
     nbest: int = 1
-    """number of outputs for each line, at most `beam` or the number of samples"""
+    """number of outputs for each line, at most `beam_size` or the number of samples"""
     max_source: int = 0
     """maximum source length in tokens, <eos> included; longer lines are cut; 0 for four times the longest bucket"""
     max_length: int = 0
@@ -63,15 +63,15 @@ class Search:
     """minimum output length in tokens, <eos> included"""
     min_ratio: float = 0.0
     """minimum output tokens per source token"""
-    no_repeat: int = 0
+    no_repeat_ngram_size: int = 0
     """size of n-grams that may not occur twice in an output; 0 for no limit"""
-    repetition: float = 1.0
+    repetition_penalty: float = 1.0
     """multiplier of the log-probability of repeated tokens; 1 for no penalty"""
     prefix: str = ""
     """text that every output must begin with"""
-    without: tuple[str, ...] = ()
+    forbidden_words: tuple[str, ...] = ()
     """words that no output may contain, for example <unk>"""
-    containing: tuple[str, ...] = ()
+    required_words: tuple[str, ...] = ()
     """words that every output must contain"""
     groups: int = 1
     """number of groups of diverse beam search"""
@@ -86,18 +86,20 @@ class Search:
     """random sampling instead of search"""
 
     def __post_init__(self):
-        at_least(1, self, "search", "beam", "groups")
-        at_least(0, self, "search", "max_length", "min_length", "min_ratio", "coverage", "no_repeat", "diversity")
+        at_least(1, self, "search", "beam_size", "groups")
+        at_least(
+            0, self, "search", "max_length", "min_length", "min_ratio", "coverage", "no_repeat_ngram_size", "diversity"
+        )
         at_least(0, self, "search", "max_source")
         require(self.max_source != 1, "search.max_source is 1, which leaves only <eos>: set it to 2 or more, or 0")
         draws = self.sampling.count
-        most, name = (draws, "search.sampling.count") if draws else (self.beam, "search.beam")
+        most, name = (draws, "search.sampling.count") if draws else (self.beam_size, "search.beam_size")
         require(
             1 <= self.nbest <= most,
             f"search.nbest {self.nbest} is not from 1 to {name} {most}: "
             f"raise the {name.rpartition('.')[2]} or lower nbest",
         )
-        for name in ("max_ratio", "repetition"):
+        for name in ("max_ratio", "repetition_penalty"):
             require(getattr(self, name) > 0, f"search.{name} is {getattr(self, name)}: it must be above 0")
         require(
             self.max_length == 0 or self.min_length <= self.max_length,
@@ -108,14 +110,14 @@ class Search:
             f"search.min_ratio {self.min_ratio} is above search.max_ratio {self.max_ratio}: lower it",
         )
         require(
-            self.beam % self.groups == 0,
-            f"search.groups {self.groups} does not divide search.beam {self.beam}: "
-            f"try beam {self.groups * max(1, round(self.beam / self.groups))}",
+            self.beam_size % self.groups == 0,
+            f"search.groups {self.groups} does not divide search.beam_size {self.beam_size}: "
+            f"try {self.groups * max(1, round(self.beam_size / self.groups))}",
         )
         for name, usual in (("coverage", 0), ("groups", 1), ("stop", "bound")):
             value = getattr(self, name)
             require(
-                value == usual or (self.beam > 1 and not draws),
+                value == usual or (self.beam_size > 1 and not draws),
                 f"search.{name} {value} requires beam search: "
-                + ("set search.sampling.count to 0" if draws else "raise search.beam above 1"),
+                + ("set search.sampling.count to 0" if draws else "raise search.beam_size above 1"),
             )

@@ -43,6 +43,7 @@ def from_json(value: Any) -> Any:
     if isinstance(value, dict):
         kind = _find(value.get("kind", ""))
         known = {f.name for f in dataclasses.fields(kind)}
+        value = {former_names.field(name, known): each for name, each in value.items()}
         unknown = sorted(set(value) - known - {"kind"})
         if unknown:
             raise UserError(f"{kind.__name__} has no field {unknown[0]!r}: it was written by another version of s2sjax")

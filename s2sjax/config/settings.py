@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
+from s2sjax import former_names
 from s2sjax.config.choices import OneOf
 from s2sjax.core import tables
 from s2sjax.errors import UserError
@@ -60,7 +61,11 @@ def settings(cls: type[T]) -> type[T]:
 
     @functools.wraps(build)
     def __init__(self, *values, **named):
-        for name in named.keys() - set(names):
+        for name in list(named.keys() - set(names)):
+            if (now := former_names.field(name, names)) != name:
+                former_names.warn_field(cls.__name__, name, now)
+                named[now] = named.pop(name)
+                continue
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
             raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
         types = typing.get_type_hints(cls, include_extras=True)
@@ -73,6 +78,9 @@ def settings(cls: type[T]) -> type[T]:
         build(self, *first, *values[len(positional) :], **rest)
 
     cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__getattr__ = former_names.attribute  # type: ignore[attr-defined]
+    if not cls.__module__.startswith("s2sjax."):
+        former_names.add_present_names(cls, names)
     return cls
 
 

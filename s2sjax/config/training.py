@@ -86,7 +86,7 @@ class Train:
     steps: int = 0
     """total number of updates; to train longer, raise it and run again; 0 for 20 epochs, at least 500 and at most
     10,000 updates, with ten evaluations and checkpoints unless their intervals are set"""
-    micro_batches: int = 1
+    grad_accum_steps: int = 1
     """number of parts of a batch that are computed one after another to save memory; the result is the same"""
     remat: Literal["none", "products", "layers"] = "none"
     """activations saved for the backward pass: all, only matrix products, or only the inputs of layers"""
@@ -99,7 +99,7 @@ class Train:
     """other arguments of the schedule as name=value, such as decay=0.1 for wsd"""
     schedule_steps: int = 0
     """length of the schedule in steps; 0 for train.steps when the run starts"""
-    warmup: int = 100
+    warmup_steps: int = 100
     """number of warmup steps"""
     final_fraction: float = 0.0
     """learning rate at the end of cosine, linear and wsd, as a fraction of the peak"""
@@ -115,7 +115,7 @@ class Train:
     """constant against division by zero; None for the optimizer's own, 1e-9 for adam"""
     weight_decay: float = 0.0
     """weight decay of matrices, multiplied by the learning rate; for every optimizer except adam"""
-    clip: float = 1.0
+    clip_norm: float = 1.0
     """maximum global norm of the gradient; 0 for no clipping"""
     label_smoothing: float = 0.0
     """probability distributed over the whole vocabulary"""
@@ -141,7 +141,7 @@ class Train:
     """steps between evaluations on dev; 0 for none"""
     save_every: int = 1000
     """steps between checkpoints; one is also saved at the last step, on SIGTERM and on Ctrl-C"""
-    keep: int = 2
+    max_to_keep: int = 2
     """number of latest checkpoints to keep, in addition to the best one"""
     patience: int = 0
     """number of evaluations without improvement after which training stops; 0 for no limit"""
@@ -150,8 +150,18 @@ class Train:
 
     def __post_init__(self):
         at_least(0, self, "train", "steps")
-        at_least(1, self, "train", "micro_batches", "log_every", "save_every", "keep", "max_skipped")
-        at_least(0, self, "train", "warmup", "schedule_steps", "weight_decay", "clip", "evaluate_every", "patience")
+        at_least(1, self, "train", "grad_accum_steps", "log_every", "save_every", "max_to_keep", "max_skipped")
+        at_least(
+            0,
+            self,
+            "train",
+            "warmup_steps",
+            "schedule_steps",
+            "weight_decay",
+            "clip_norm",
+            "evaluate_every",
+            "patience",
+        )
         at_least(0, self, "train", "average_from", "r_drop")
         require(
             self.ema == 0 or self.average_from == 0,

@@ -170,7 +170,7 @@ def make_plan(
     if isinstance(corpus, config.Prepared):
         corpus = prepared_corpus.corpus_of(corpus.folder)
     buckets = data.buckets[-1:] if data.packing else data.buckets
-    settings = (pairs.lengths, buckets, data.tokens, seed, multiple)
+    settings = (pairs.lengths, buckets, data.batch_tokens, seed, multiple)
     if not isinstance(corpus, config.Mixture):
         return batch_plan.Plan(*settings, part=part)
     return mixtures.MixturePlan(*settings, sizes=pairs.sizes, weights=corpus.weights, temperature=corpus.temperature)

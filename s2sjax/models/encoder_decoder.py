@@ -31,14 +31,14 @@ the example of each token, from 1. Models whose configuration `takes_segments` k
     @config.settings
     class Mean(config.ModelSettings):
         encoder_type, decoder_type = CopyEncoder, MeanDecoder
-        embedding: int = 8; tie: str = "none"; dropout: float = 0.0
-        encoder_spec = property(lambda self: config.EncoderSpec(self.embedding))
+        embedding_size: int = 8; tie: str = "none"; dropout: float = 0.0
+        encoder_spec = property(lambda self: config.EncoderSpec(self.embedding_size))
         decoder_spec = property(lambda self: config.DecoderSpec(None))
 
 The configuration's `encoder_spec` describes the output of the encoder, its `decoder_spec` the requirements of the
 decoder (config/models/specs.py): the width of `states`, and the cell and widths of `final`. Within a family the two
 agree; in a `config.Pair` a Bridge maps one to the other, so no encoder depends on its decoder. The configuration's
-`embedding` is the width of a token (0 for one-hot) and its `tie` says which matrices are shared: both are handled here.
+`embedding_size` is the width of a token (0 for one-hot), and its `tie` says which matrices are shared.
 """
 
 from collections.abc import Callable
@@ -221,11 +221,13 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
-        self.target_embedding = token_embedding(self.target_size, decodes.embedding, self.dtype, self.target_spelling)
+        self.target_embedding = token_embedding(
+            self.target_size, decodes.embedding_size, self.dtype, self.target_spelling
+        )
         self.source_embedding = (
             self.target_embedding
             if decodes.tie == "all"
-            else token_embedding(self.source_size, encodes.embedding, self.dtype, self.source_spelling)
+            else token_embedding(self.source_size, encodes.embedding_size, self.dtype, self.source_spelling)
         )
         given = self.source_frontend
         self.frontend: Any = Tokens(self.source_embedding) if given is None else given

@@ -23,7 +23,7 @@ class FrameEncoder(nn.Module):
     remat_policy: str = "none"
 
     def setup(self):
-        self.frontend = Frames(self.features, self.family.embedding, self.dtype)
+        self.frontend = Frames(self.features, self.family.embedding_size, self.dtype)
         self.encoder = models.build_encoder(self.family, self.frontend.width, self.dtype, self.remat_policy)
 
     def __call__(self, frames: Array, lengths: Array, train: bool = False) -> EncoderOutput:

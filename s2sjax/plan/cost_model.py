@@ -145,11 +145,11 @@ class Program:
     @property
     def pairs(self) -> int:
         """The number of pairs in a batch of the largest bucket, as in training."""
-        return batch_plan.Plan(np.array([self.bucket]), [self.bucket], self.experiment.data.tokens, 0).rows[0]
+        return batch_plan.Plan(np.array([self.bucket]), [self.bucket], self.experiment.data.batch_tokens, 0).rows[0]
 
     def rows(self, data_parallel_size: int) -> int:
         """The number of pairs in a batch, padded to a multiple of devices x micro-batches."""
-        parts = data_parallel_size * self.experiment.train.micro_batches
+        parts = data_parallel_size * self.experiment.train.grad_accum_steps
         return -(-self.pairs // parts) * parts
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -176,7 +176,7 @@ class Program:
 
     def compile(self, most: int) -> None:
         """Compiles a step of few rows and one of `most` rows, to measure their temporary memory on one device."""
-        few = self.experiment.train.micro_batches
+        few = self.experiment.train.grad_accum_steps
         wanted = [rows for rows in (few, max(most, 2 * few)) if rows not in self._temporary]
         step = jax.jit(self.step, donate_argnums=0)
         # The program is never run: skip the optimization of machine code, which takes most of the time.
@@ -208,7 +208,7 @@ class Program:
     def work(self, rows: float) -> Work:
         """The operations of a step of `rows` rows on one device, traced at two sizes and interpolated linearly."""
         if not self._work:
-            few = self.experiment.train.micro_batches
+            few = self.experiment.train.grad_accum_steps
             self._work = [(rows, self._traced(rows)) for rows in (2 * few, 3 * few)]
         (r0, w0), (r1, w1) = self._work
         line = lambda a, b: a + (b - a) * (rows - r0) / (r1 - r0)
@@ -256,7 +256,7 @@ class Program:
         """Seconds of communication over data and fsdp, and over tensor."""
         data, fsdp, tensor = mesh
         held = self.held(mesh)
-        often = self.experiment.train.micro_batches
+        often = self.experiment.train.grad_accum_steps
         over = lambda count, stride, size, calls: (
             size / chip.axis(stride, count) + calls * HOP * math.log2(count) if count > 1 else 0.0
         )

@@ -47,12 +47,12 @@ def plan(
         raise UserError(
             f"none of the {len(ranked)} meshes of {devices} {name} fits: the smallest, {_shape(least.mesh)}, needs "
             f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: use more "
-            "devices and split further by fsdp, raise train.micro_batches, or lower data.tokens"
+            "devices and split further by fsdp, raise train.grad_accum_steps, or lower data.batch_tokens"
         )
     head = [
         f"{experiment.name}: {program.task.model_name} with {program.weights:,} weights in "
         f"{experiment.train.dtype}, on {devices:,} {name} of {found.memory / GIB:.0f} GiB",
-        f"batch of data.tokens {experiment.data.tokens:,}: {program.pairs:,} rows of the bucket "
+        f"batch of data.batch_tokens {experiment.data.batch_tokens:,}: {program.pairs:,} rows of the bucket "
         f"{' + '.join(map(str, program.bucket))}; nothing was run",
         "",
     ]
@@ -162,10 +162,10 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
     yield f"recommended: {_shape(best.mesh)}: {_why(ranked, chip)}"
     if best.rows > 1.05 * pairs:
-        parts = best.mesh.data_parallel_size * program.experiment.train.micro_batches
+        parts = best.mesh.data_parallel_size * program.experiment.train.grad_accum_steps
         yield (
             f"{best.rows - pairs:,} of the {best.rows:,} rows of a batch are padding because {pairs:,} do not divide "
-            f"into {parts:,} parts (devices x micro-batches): raise data.tokens"
+            f"into {parts:,} parts (devices x micro-batches): raise data.batch_tokens"
         )
     share = pairs / devices
     alone = share * sum(program.bucket) / program.computing(Mesh(1, 1, 1), chip, share)

@@ -95,9 +95,9 @@ class Target:
         self.mesh = meshes.make_mesh(e.train.mesh, self.devices)
         task.check_mesh(self.mesh.shape)
         self.rules = task.rules if self.mesh.shape["tensor"] > 1 else ()
-        parts = meshes.data_parallel_size(self.mesh) * e.train.micro_batches
+        parts = meshes.data_parallel_size(self.mesh) * e.train.grad_accum_steps
         self.buckets = sorted(map(tuple, e.data.buckets), key=sum, reverse=True)  # type: ignore[arg-type]
-        plan = batch_plan.Plan(np.array(self.buckets), self.buckets, e.data.tokens, 0, parts)
+        plan = batch_plan.Plan(np.array(self.buckets), self.buckets, e.data.batch_tokens, 0, parts)
         self.rows = dict(zip(self.buckets, plan.rows))
 
     def train_steps(self, buckets: Sequence[tuple[int, ...]] | None = None) -> list[Built]:
@@ -202,11 +202,11 @@ def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
     activations, limit = failure.used - held, failure.limit
     most = min(target.rows.values()) // meshes.data_parallel_size(target.mesh)
     changed = lambda **options: replace(e, train=replace(e.train, **options))
-    parts = e.train.micro_batches
+    parts = e.train.grad_accum_steps
     while 2 * parts <= most:
         parts *= 2
-        if held + params + activations * e.train.micro_batches / parts < limit:
-            yield Change(f"--train.micro_batches {parts}", changed(micro_batches=parts))
+        if held + params + activations * e.train.grad_accum_steps / parts < limit:
+            yield Change(f"--train.grad_accum_steps {parts}", changed(grad_accum_steps=parts))
             break
     if e.train.remat != "layers" and held < limit:
         yield Change("--train.remat layers", changed(remat="layers"))

@@ -129,12 +129,12 @@ def _head(target: Target) -> Iterator[str]:
 
 def _advice(target: Target) -> Iterator[str]:
     """Yields a line on rows and a line on parameter widths that the chip pads."""
-    parts = meshes.data_parallel_size(target.mesh) * target.experiment.train.micro_batches
+    parts = meshes.data_parallel_size(target.mesh) * target.experiment.train.grad_accum_steps
     odd = {rows // parts for rows in target.rows.values() if rows // parts % SUBLANES}
     if odd:
         yield (
             f"a chip computes {', '.join(map(str, sorted(odd)))} rows at a time and pads them to a multiple of "
-            f"{SUBLANES}: change data.tokens or train.micro_batches"
+            f"{SUBLANES}: change data.batch_tokens or train.grad_accum_steps"
         )
     widths = sorted(_odd_widths(target.task))
     if widths:
@@ -209,7 +209,7 @@ def _remedy(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
             continue
         yield f"{first}: set {change.flags}, which fits with {step.memory / GIB:.2f} GiB"
         return
-    yield f"{first}: lower data.tokens, or choose a larger slice and split by --train.mesh.fsdp"
+    yield f"{first}: lower data.batch_tokens, or choose a larger slice and split by --train.mesh.fsdp"
 
 
 def _flops(count: float) -> str:

@@ -261,7 +261,7 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
             maps = views.attention(translator, params, lines, ids, heads=heads) if rows else []
             found["attention"] |= {str(row): view for row, view in zip(rows, maps) if view}
     if not views.has_trees(translator):
-        found["why"].append("no search trees: they require beam search, search.beam > 1")
+        found["why"].append("no search trees: they require beam search, search.beam_size > 1")
     else:
         for row in chosen(scores, higher, limits.trees):
             if view := views.tree(translator, params, sources[row]):

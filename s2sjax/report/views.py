@@ -54,7 +54,7 @@ def _map(translator: Translator, source: Sequence[int], target: Sequence[int], w
 
 def has_trees(translator: Translator) -> bool:
     """Whether the search has a tree, which only beam search has."""
-    return translator.options.beam > 1 and not translator.options.sampling.count
+    return translator.options.beam_size > 1 and not translator.options.sampling.count
 
 
 def tree(translator: Translator, params: Any, line: str) -> View | None:

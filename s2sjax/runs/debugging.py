@@ -47,7 +47,7 @@ def debug(experiment: config.Experiment, report: Callable[[str], None]) -> None:
         task.check_examples("train", data)
         columns = task.columns(data)
     e = task.experiment
-    plan = task.plan(columns, e.train.micro_batches)
+    plan = task.plan(columns, e.train.grad_accum_steps)
     state = jax.jit(make_init_fn(task, plan.rows[0]))(jax.random.key(e.seed))
     step = make_train_step(task.loss(columns), optimizer(e.train), e.train, e.seed)
     report(f"{e.name}: {task.model_name}, debugging {STEPS} steps without jit on one device")

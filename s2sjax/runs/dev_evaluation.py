@@ -23,7 +23,7 @@ class DevEvaluation:
         self, task: Task, dev: Sequence[Any], predict: Predictor, log: Log, *, mesh: jax.sharding.Mesh | None = None
     ):
         self.task, self.predict, self.log = task, predict, log
-        self.dev = task.dev_sample(dev, task.experiment.evaluate.lines)
+        self.dev = task.dev_sample(dev, task.experiment.evaluate.dev_examples)
         self.loss = self._loss(mesh)
 
     def _loss(self, mesh: jax.sharding.Mesh | None) -> DevLoss | None:
@@ -31,7 +31,7 @@ class DevEvaluation:
         if loss is None:
             return None
         columns = self.task.dev_columns(self.dev)
-        found = DevLoss(loss, columns, data.buckets, data.tokens, mesh, self.task.has_perplexity)
+        found = DevLoss(loss, columns, data.buckets, data.batch_tokens, mesh, self.task.has_perplexity)
         if found.left_out:
             self.log.print(
                 f"{found.left_out:,} of {len(columns.lengths):,} dev {self.task.noun}s are longer than the last of "

@@ -102,7 +102,7 @@ class Evaluation:
 
 
 def differences(several: Sequence[Evaluation]) -> str:
-    """The settings that differ among evaluations, with their values: "search.beam 1 and 4"; "" if there are none.
+    """The settings that differ among evaluations, with their values: "search.beam_size 1 and 4"; "" if there are none.
 
     If settings differ, differences of the scores are not due to the models alone.
     """

@@ -32,9 +32,9 @@ from s2sjax.training.checkpoints.manager import Checkpoints
 
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
-FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.keep", "train.patience",
-        "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch", "evaluate.lines",
-        "evaluate.samples", "evaluate.rows", "evaluate.test")  # fmt: skip
+FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.max_to_keep",
+        "train.patience", "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch",
+        "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size", "evaluate.test")  # fmt: skip
 
 
 def open_task(folder: Path, trust: bool = False) -> Task:
@@ -129,7 +129,7 @@ def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoint
     """Opens the checkpoints of a run. Those of replaced code are not used."""
     return Checkpoints(
         folder / "checkpoints",
-        task.experiment.train.keep,
+        task.experiment.train.max_to_keep,
         "max" if task.higher_is_better else "min",
         read_only=read_only,
         verify=partial(lock.verify, folder),

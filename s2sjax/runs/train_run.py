@@ -109,7 +109,7 @@ def build(inputs: Inputs, task: Task, path: Path) -> Training:
     log = Log(path, e.train.steps, e.train.log_every)
     with working("converting the data"):
         columns = task.columns(examples["train"])
-    plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.micro_batches)
+    plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.grad_accum_steps)
     tx, rows = optimizer(e.train), plan.rows[0]
     init: Callable[[], TrainState] = partial(initial_state, task, mesh, rows, tx)
     if inputs.source:
@@ -267,9 +267,9 @@ def _describe(training: Training) -> list[str]:
     lines = [f"{task.experiment.name}: {task.model_name} with {weights:,} weights, on {devices}"]
     lines += task.describe(training.columns, plan)
     if plan.idle > 0.1:
-        multiple = meshes.data_parallel_size(mesh) * task.experiment.train.micro_batches
+        multiple = meshes.data_parallel_size(mesh) * task.experiment.train.grad_accum_steps
         lines.append(
             f"{plan.idle:.0%} of the rows are padding, because the rows of a batch are not divisible by {multiple} "
-            "(devices x micro-batches): raise data.tokens"
+            "(devices x micro-batches): raise data.batch_tokens"
         )
     return lines

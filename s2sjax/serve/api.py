@@ -78,7 +78,7 @@ class Service:
             raise UserError(f"{run.folder} reads lines, not files: leave out --files")
         self.files = None if files is None else Files(files)
         self.most_bytes = MOST_BYTES + (0 if not self.kinds else MOST_FILE_BYTES // 3 * 4)
-        sizes = [getattr(run.experiment.evaluate, "rows", MOST_LINES)]
+        sizes = [getattr(run.experiment.evaluate, "batch_size", MOST_LINES)]
         self.translator: Any = None
         if self.translates:
             rows = CPU_ROWS if device.on_cpu() else sizes[0]
@@ -95,7 +95,7 @@ class Service:
             return [f"{type(self.run.experiment).__name__} does not translate text: the page shows only the output"]
         found = [] if self.translator.attends else [f"no attention: {self.run.task.model_name} has none"]
         if not views.has_trees(self.translator):
-            found.append("no search tree: only beam search with search.beam above 1 has one")
+            found.append("no search tree: only beam search with search.beam_size above 1 has one")
         return found
 
     # ------------------------------------------------------------------------------------ answers
@@ -310,9 +310,9 @@ def with_nbest(run: Run) -> Run:
     if not run.task.generates_text:
         return run
     search = run.experiment.search
-    if search.sampling.count or search.nbest > 1 or search.beam == 1:
+    if search.sampling.count or search.nbest > 1 or search.beam_size == 1:
         return run
-    return run.adjusted(search=config.replace(search, nbest=search.beam))
+    return run.adjusted(search=config.replace(search, nbest=search.beam_size))
 
 
 def _plain(output: Output, links: list[list[int]] | None = None) -> dict[str, Any]:

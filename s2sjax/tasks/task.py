@@ -69,7 +69,8 @@ class SearchExperiment(Experiment):
     decode_fields: ClassVar = ("search",)
     evaluate_fields: ClassVar = ("search", "evaluate")
     free_fields: ClassVar[tuple[str, ...]] = (
-        "data.corpus.folder", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.drawn",
+        "data.corpus.folder", "search", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size",
+        "evaluate.drawn",
     )  # fmt: skip
 
 
@@ -157,8 +158,8 @@ class Task(ABC):
 
     def epoch(self, data: Any) -> int:
         """An estimate of the updates per epoch, before the columns are made."""
-        batch = self.experiment.data
-        return -(-self.row_count(data) * sum(batch.buckets[0]) // batch.tokens)
+        data_settings = self.experiment.data
+        return -(-self.row_count(data) * sum(data_settings.buckets[0]) // data_settings.batch_tokens)
 
     def row_count(self, data: Any) -> int:
         """The number of rows that the columns of the training data will have."""
@@ -225,7 +226,7 @@ class Task(ABC):
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         """Plans batches whose rows are a multiple of `multiple`, to divide among devices and micro-batches."""
         data = self.experiment.data
-        return Plan(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+        return Plan(columns.lengths, data.buckets, data.batch_tokens, self.experiment.seed, multiple)
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
         """Lines that describe the data, printed before training."""
@@ -373,7 +374,7 @@ def check_positions(encoder: ModelSettings, longest: int) -> None:
 def task_of(experiment: Experiment) -> Task:
     """The task of an experiment. Raises if a user's experiment or task lacks a required part."""
     kind = type(experiment).__name__
-    parts = {"data": ("buckets", "tokens", "prefetch"), "model": (), "evaluate": ("lines", "samples")}
+    parts = {"data": ("buckets", "batch_tokens", "prefetch"), "model": (), "evaluate": ("dev_examples", "samples")}
     for owner, names in parts.items():
         part = getattr(experiment, owner)
         missing = [owner] if part is None else [f"{owner}.{name}" for name in names if not hasattr(part, name)]

@@ -76,7 +76,7 @@ class GenerationTask(Task):
 
     has_ensembles = True
     has_perplexity = True
-    settings_fields: ClassVar = ("search.beam", "search.sampling.count")
+    settings_fields: ClassVar = ("search.beam_size", "search.sampling.count")
 
     # A task defines these, its data and its metrics.
 
@@ -203,8 +203,8 @@ class GenerationTask(Task):
             tasks: Any = (self, *others)
             modules = tuple(task.module_in(named or task.experiment.train.dtype) for task in tasks)
             made[mesh, *others] = Generator(
-                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.rows, mesh, self.longest,
-                self.source_buckets,
+                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.batch_size, mesh,
+                self.longest, self.source_buckets,
             )  # fmt: skip
         return made[mesh, *others]
 
@@ -249,4 +249,4 @@ class GenerationTask(Task):
 
     def settings_text(self) -> str:
         search = self.experiment.search
-        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam_size}"

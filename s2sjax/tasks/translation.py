@@ -63,8 +63,8 @@ class Translation(SearchExperiment):
     # The location of the data may change, its fingerprint may not. The metrics may not change, because the scores of
     # two metrics cannot tell which checkpoint is best.
     free_fields: ClassVar = (
-        "data.corpus.folder", "data.corpus.data_dir", "search", "evaluate.lines", "evaluate.samples", "evaluate.rows",
-        "show",
+        "data.corpus.folder", "data.corpus.data_dir", "search", "evaluate.dev_examples", "evaluate.samples",
+        "evaluate.batch_size", "show",
     )  # fmt: skip
 
     def task(self) -> TranslationTask:
@@ -89,8 +89,8 @@ class Translation(SearchExperiment):
         )
         for name, side in zip(SIDES, (encoder, decoder)):
             require(
-                side.embedding > 0 or not getattr(self.data, name).spelling.on,
-                f"data.{name}.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
+                side.embedding_size > 0 or not getattr(self.data, name).spelling.on,
+                f"data.{name}.spelling.on builds word vectors: raise model.embedding_size above 0",
             )
             self._check_lengths(name, side)
         self._check_packing()
@@ -164,8 +164,8 @@ class Translation(SearchExperiment):
     def _check_objective(self) -> None:
         encoder, decoder = encoder_and_decoder(self.model)
         require(
-            self.train.scheduled_sampling.schedule == "none" or not decoder.variational,
-            "train.scheduled_sampling runs one step at a time, and model.variational uses one mask for all steps: "
+            self.train.scheduled_sampling.schedule == "none" or not decoder.variational_dropout,
+            "train.scheduled_sampling runs single steps, and model.variational_dropout has one mask for all of them: "
             "use one of them",
         )
         require(
@@ -182,13 +182,13 @@ class TranslationTask(Task):
     """Source texts to target texts by an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
     generates_text = True
-    settings_fields = ("search.beam", "search.sampling.count")
+    settings_fields = ("search.beam_size", "search.sampling.count")
     has_perplexity = True
     experiment: Translation
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        return self.experiment.evaluate.line
+        return self.experiment.evaluate.target_unit
 
     @property
     def source(self) -> text.AnyVocabulary:
@@ -394,7 +394,7 @@ class TranslationTask(Task):
         modules = [task._module(named or task.experiment.train.dtype) for task in (self, *others)]  # type: ignore[attr-defined]
         return Translator(
             modules if others else modules[0], self.source, self.target, e.search,
-            buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.rows // ways) * ways,
+            buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.batch_size // ways) * ways,
             batch_sharding=sharding, multiple=ways,
         )  # fmt: skip
 
@@ -423,7 +423,7 @@ class TranslationTask(Task):
     def metrics(self, examples: Sequence[Example], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
         judge = self.experiment.evaluate
         texts, targets = [output.text for output in outputs], [example.targets for example in examples]
-        return metrics.score(judge.metrics, texts, targets, judge.line)
+        return metrics.score(judge.metrics, texts, targets, judge.target_unit)
 
     @property
     def higher_is_better(self) -> bool:
@@ -451,7 +451,7 @@ class TranslationTask(Task):
 
     def settings_text(self) -> str:
         search = self.experiment.search
-        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam}"
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam_size}"
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Decodes the texts of `show` and draws the attention over the first four."""

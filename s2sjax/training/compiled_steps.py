@@ -103,8 +103,8 @@ class Programs:
             found, place = str(error).splitlines()[0].rstrip("."), jax_settings.place_of(error)
             raise UserError(
                 f"step {int(state.step) + 1}: {found} ({place}): "
-                "lower train.learning_rate or train.clip, or turn off jax_debug_nans and jax_debug_infs to skip such "
-                "steps"
+                "lower train.learning_rate or train.clip_norm, or turn off jax_debug_nans and jax_debug_infs "
+                "to skip such steps"
             ) from error
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ def describe(memory: Memory, mesh: Mesh | None = None, limit: int | None = None)
     lines.append(f"{'each' if many else 'the'} device holds {held}; a step adds {added}: {total} {of}")
     if limit is not None and memory.total > limit:
         lines.append(
-            f"warning: {total} is more than the {readable(limit)} of a device: raise train.micro_batches or "
+            f"warning: {total} is more than the {readable(limit)} of a device: raise train.grad_accum_steps or "
             "train.mesh.fsdp, or set train.remat layers"
         )
     return lines

@@ -238,7 +238,7 @@ def _log_step(step: int, batch: Batch, metrics: dict, *, train: config.Train, lo
             which = f"the examples in {file}" if file else which
             raise UserError(
                 f"{skipped} non-finite steps in a row, the last one step {step}: "
-                f"check {which}, or lower train.learning_rate or train.clip"
+                f"check {which}, or lower train.learning_rate or train.clip_norm"
             )
         numbers["loss"] = (0.0, 0.0)  # a skipped step does not count in the mean
     log.step(step, numbers)

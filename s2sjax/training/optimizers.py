@@ -60,7 +60,7 @@ def inverse_sqrt(peak: float, warmup: int) -> optax.Schedule:
 
 
 FROM_SETTINGS = {
-    "peak": "train.learning_rate", "warmup": "train.warmup", "steps": "train.schedule_steps",
+    "peak": "train.learning_rate", "warmup": "train.warmup_steps", "steps": "train.schedule_steps",
     "final_fraction": "train.final_fraction",
 }  # fmt: skip
 """arguments of a schedule that have their own setting"""
@@ -72,7 +72,7 @@ def schedule(train: config.Train) -> optax.Schedule:
     make, given = named_functions.find(path, "train.schedule"), named_functions.parse(train.schedule_args)
     named = dict.fromkeys(given, "train.schedule_args")
     named_functions.check_arguments(make, "schedule", train.schedule, given=named, reserved=FROM_SETTINGS)
-    settings = {"peak": train.learning_rate, "warmup": train.warmup, "steps": train.schedule_steps or train.steps,
+    settings = {"peak": train.learning_rate, "warmup": train.warmup_steps, "steps": train.schedule_steps or train.steps,
                 "final_fraction": train.final_fraction}  # fmt: skip
     offered = {name: value for name, value in settings.items() if name in named_functions.parameters(make)}
     try:
@@ -134,8 +134,8 @@ def optimizer(train: config.Train) -> optax.GradientTransformation:
     """
     rate = schedule(train)
     parts = [_named_optimizer(train, rate)]
-    if train.clip > 0:
-        parts.insert(0, optax.clip_by_global_norm(train.clip))
+    if train.clip_norm > 0:
+        parts.insert(0, optax.clip_by_global_norm(train.clip_norm))
     if train.weight_decay > 0:
         parts.append(optax.add_decayed_weights(lambda count: -train.weight_decay * rate(count), matrices))
     return optax.chain(*parts) if len(parts) > 1 else parts[0]

@@ -75,7 +75,7 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         now = _with_carry(loss, state.step)
         sums, gradient, carry = _sum_gradient(
-            now, state.params, batch, carry=state.carry, key=key, parts=train.micro_batches
+            now, state.params, batch, carry=state.carry, key=key, parts=train.grad_accum_steps
         )
         total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
@@ -160,7 +160,7 @@ def _split(leaf: jax.Array, parts: int) -> jax.Array:
     rows = leaf.shape[0]
     if rows % parts:
         raise UserError(
-            f"a batch of {rows} rows cannot be split into train.micro_batches {parts}: use a divisor of {rows}"
+            f"a batch of {rows} rows cannot be split into train.grad_accum_steps {parts}: use a divisor of {rows}"
         )
     return jnp.moveaxis(leaf.reshape(rows // parts, parts, *leaf.shape[1:]), 1, 0)
 

@@ -14,7 +14,7 @@ from s2sjax.bench import peers, timing, train_speed
 from s2sjax.core.backend import device
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)
-LUONG = config.Luong(width=8, embedding=4, layers=1, input_feeding=False)
+LUONG = config.Luong(width=8, embedding_size=4, layers=1, input_feeding=False)
 CASES = {"Transformer 8": train_speed.Case(TINY, 12, 3, 6), "Luong 8": train_speed.Case(LUONG, 12, 2, 4)}
 
 

@@ -28,11 +28,11 @@ from s2sjax.config import Data, Evaluate, Luong, Search, Synthetic, Train
 from s2sjax.tasks import Translation
 experiment = Translation(
     name="tiny",
-    data=Data(Synthetic("reverse", train=64, dev=8, test=8, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
-    model=Luong(width=8, embedding=4, layers=1, dropout=0.0),
-    train=Train(steps=4, warmup=1, evaluate_every=2, save_every=2, log_every=2, keep=9),
-    search=Search(beam=2),
-    evaluate=Evaluate(metrics=("exact", "cer"), rows=8, lines=8),
+    data=Data(Synthetic("reverse", train=64, dev=8, test=8, length=5, alphabet=4), buckets=((6, 6),), batch_tokens=96),
+    model=Luong(width=8, embedding_size=4, layers=1, dropout=0.0),
+    train=Train(steps=4, warmup_steps=1, evaluate_every=2, save_every=2, log_every=2, max_to_keep=9),
+    search=Search(beam_size=2),
+    evaluate=Evaluate(metrics=("exact", "cer"), batch_size=8, dev_examples=8),
     show=("abcd", "bad"),
 )
 """
@@ -104,10 +104,13 @@ def test_help_lists_the_fields_with_their_words_and_defaults(call, page, trained
     assert (code, err) == (0, "")
     assert out.count("usage:") == 1
     words = re.sub(r"[│\s]+", " ", out)
-    assert re.search(r"--train.steps INT total number of updates; [^()]*\(default: 4\) --train.micro_batches", words)
+    assert re.search(r"--train.steps INT total number of updates; [^()]*\(default: 4\) --train.grad_accum_steps", words)
     assert re.search(r"--model\.width INT[│\s]+width of the states \(default: 8\)", out)
     out = call("decode", trained[0], "--help")[1]
-    assert "--search.beam INT beam size; 1 is greedy search (default: 2)" in re.sub(r"[│\s]+", " ", out)
+    assert (
+        "--search.beam_size INT number of hypotheses that the search keeps; 1 is greedy search (default: 2)"
+        in re.sub(r"[│\s]+", " ", out)
+    )
     assert "--train" not in out
     assert "--evaluate.metrics" in call("evaluate", trained[0], "--help")[1]
 
@@ -148,7 +151,7 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["train", "PAGE", "--uot", "x"], "there is no field --uot: did you mean --out?"),
         (["train", "PAGE", "--train.steps", "many"], "--train.steps: 'many' is not a whole number"),
         (["train", "PAGE", "--train.steps"], "Missing value for argument '--train.steps'. Expected 1 values."),
-        (["train", "PAGE", "--train.keep", "0"], "train.keep is 0: it must be at least 1"),
+        (["train", "PAGE", "--train.max_to_keep", "0"], "train.max_to_keep is 0: it must be at least 1"),
         (
             ["train", "PAGE", "--model.cell", "x"],
             "invalid choice 'x' for argument '--model.cell'. Expected one of ('rnn', ",
@@ -158,20 +161,26 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["train", "--train.steps=5", "PAGE"], "PAGE follows --train.steps=5: write what to train first"),
         (["train", "train", "--train.steps", "5"], "there is no experiment file train: name a Python file"),
         (["train", "--train.steps", "train", "train"], "train follows --train.steps: write what to train first"),
-        (["evaluate", "--split", "dev", "--search.beam", "dev"], "dev follows --search.beam: write what to evaluate"),
+        (
+            ["evaluate", "--split", "dev", "--search.beam_size", "dev"],
+            "dev follows --search.beam_size: write what to evaluate",
+        ),
         (["train", "PAGE", "--model", "transformr"], "there is no model 'transformr': did you mean 'transformer_b"),
         (
             ["train", "PAGE", "--search.nbest", "3"],
-            "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower",
+            "search.nbest 3 is not from 1 to search.beam_size 2: raise the beam_size or lower",
         ),
         (["decode", "nowhere"], "nowhere is not a run folder (it has no config.json): train first, or name another"),
-        (["score", "nowhere", "--search.beam", "2"], "nowhere is not a run folder (it has no config.json): train fir"),
+        (
+            ["score", "nowhere", "--search.beam_size", "2"],
+            "nowhere is not a run folder (it has no config.json): train fir",
+        ),
         (["doctor", "--all"], "doctor has no option --all"),
         (["doctor", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax doctor: leave it out"),
         (["evaluate", "RUN", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax evaluate: leave it"),
         (["evaluate", "RUN", "--model=cho"], "--model is an option of s2sjax train, s2sjax align and s2sjax plan, not"),
         (["evaluate", "RUN", "--xyz"], "there is no field --xyz: see s2sjax evaluate RUN --help"),
-        (["evaluate", "RUN", "--beam", "3"], "there is no field --beam: did you mean --search.beam?"),
+        (["evaluate", "RUN", "--beam", "3"], "there is no field --beam: did you mean --search.beam_size?"),
         (["zzz"], f"there is no command 'zzz': the commands are {NAMES}"),
         (["models", "--all"], "models has no option --all"),
         (["models", "--source-size", "0"], "--source-size is 0: it must be at least 1"),
@@ -199,12 +208,12 @@ def test_a_run_may_be_called_like_a_command_or_a_value(trained, tmp_path, monkey
         run, "evaluate", lambda opened, split, *_, **__: seen.append((opened, split)) or SimpleNamespace(path="")
     )
     for arguments in (
-        ["evaluate", name, "--search.beam", "8", "--split", "dev"],
-        ["evaluate", "--split", "dev", name, "--search.beam", "8"],
+        ["evaluate", name, "--search.beam_size", "8", "--split", "dev"],
+        ["evaluate", "--split", "dev", name, "--search.beam_size", "8"],
     ):
         main.main(arguments)
         opened, split = seen.pop()
-        assert (opened.folder, opened.experiment.search.beam, split) == (Path(name), 8, "dev")
+        assert (opened.folder, opened.experiment.search.beam_size, split) == (Path(name), 8, "dev")
 
 
 def test_a_ctrl_c_before_training_ends_the_command_at_once():
@@ -399,13 +408,15 @@ def test_a_disk_full_of_other_files_is_one_line_too(refused, page, tmp_path, mon
 
 
 def test_evaluate_scores_any_split_in_any_way(call, refused, copy):
-    code, out, err = call("evaluate", copy, "--split", "dev", "--search.beam", 3, "--evaluate.metrics", "chrf", "wer")
+    code, out, err = call(
+        "evaluate", copy, "--split", "dev", "--search.beam_size", 3, "--evaluate.metrics", "chrf", "wer"
+    )
     assert (code, err) == (0, "")
     folder = Path(out.splitlines()[-1].removeprefix("wrote "))
     results = json.loads((folder / "results.json").read_text())
     scores = results["metrics"]
     assert folder == copy / f"evaluations/dev-step{results['step']}-beam3-metrics-chrf+wer"
-    assert (results["split"], results["search"]["beam"], scores["chrf"]["examples"]) == ("dev", 3, 8)
+    assert (results["split"], results["search"]["beam_size"], scores["chrf"]["examples"]) == ("dev", 3, 8)
     assert scores["chrf"]["signature"] in out
     assert scores["wer"]["signature"] is None
     assert f"dev, checkpoint of step {results['step']}, beam 3:\n" in out
@@ -481,7 +492,7 @@ def test_n_best_and_scores_are_columns_of_the_one_line(call, trained):
 
 def test_score_agrees_with_the_search(call, refused, trained):
     folder = trained[0]
-    line = call("decode", folder, "--scores", "--search.penalty", "none", stdin=b"abcd\n")[1].removesuffix("\n")
+    line = call("decode", folder, "--scores", "--search.length_penalty", "none", stdin=b"abcd\n")[1].removesuffix("\n")
     score, text = line.split("\t")
     out = call("score", folder, stdin=f"abcd\t{text}\nabcd\tdcba\n".encode())[1].splitlines()
     assert abs(float(out[0].split("\t")[0]) - float(score)) <= 1e-4
@@ -512,11 +523,11 @@ def test_input_that_is_not_utf8_is_named_and_the_other_lines_are_answered(call, 
 
 
 def test_a_search_that_cannot_work_is_refused(refused, trained):
-    assert refused("decode", trained[0], "--search.beam", 9) == (
-        "search.beam 9 is larger than the target vocabulary (8): lower it"
+    assert refused("decode", trained[0], "--search.beam_size", 9) == (
+        "search.beam_size 9 is larger than the target vocabulary (8): lower it"
     )
     assert refused("decode", trained[0], "--search.nbest", 3).startswith(
-        "search.nbest 3 is not from 1 to search.beam 2"
+        "search.nbest 3 is not from 1 to search.beam_size 2"
     )
 
 
@@ -724,7 +735,7 @@ def test_decode_can_be_told_how_to_begin_and_what_to_avoid(call, trained):
     first, blank, free, end = out.split("\n")
     assert first.startswith("ba") and (blank, end) == ("", "")
     assert free == call("decode", folder, stdin=b"bad\n")[1].strip("\n")
-    without = call("decode", folder, "--search.without", "a", "b", stdin=b"abcd\n")
+    without = call("decode", folder, "--search.forbidden_words", "a", "b", stdin=b"abcd\n")
     assert without[0] == 0 and not set("ab") & set(without[1])
     assert "line 1 has no tab" in call("decode", folder, "--prefixes", stdin=b"abcd\n")[2]
 
@@ -788,14 +799,14 @@ def test_samples_are_reproducible_from_a_seed(call, trained):
 
 
 def test_the_mean_of_the_newest_checkpoints_writes_too(call, refused, trained, copy):
-    """The average of one checkpoint is the newest one; a number larger than train.keep is refused."""
+    """The average of one checkpoint is the newest one; a number larger than train.max_to_keep is refused."""
     lines = dict(stdin=b"abcd\nbad\n")
     code, out, _ = call("decode", trained[0], "--average", 1, **lines)
     assert code == 0 and out.count("\n") == 2
     out = call("evaluate", copy, "--average", 1)[1]
     assert out.startswith("test, mean of 1 checkpoints to step 4, beam 2:\n")
     assert out.endswith(f"\nwrote {copy}/evaluations/test-step4-average1-beam2\n")
-    assert "but 9 are to be averaged: average fewer, or train with a higher train.keep" in refused(
+    assert "but 9 are to be averaged: average fewer, or train with a higher train.max_to_keep" in refused(
         "decode", trained[0], "--average", 9, **lines
     )
     assert refused("score", trained[0], "--average", 0, **lines) == (

@@ -15,11 +15,11 @@ parts = tuple(Synthetic(task, train=40, dev=4, test=4, length=4, alphabet=3) for
 mixture = Mixture(parts, temperature=2.0, tags=("<copy>", "<back>"))
 experiment = Translation(
     name="both",
-    data=Data({corpus}, buckets=((6, 6),), tokens=96),
-    model=Luong(width=8, embedding=4, layers=1, dropout=0.0),
-    train=Train(steps=2, warmup=1, evaluate_every=2, save_every=2),
-    evaluate=Evaluate(rows=8),
-    search=Search(beam=1),
+    data=Data({corpus}, buckets=((6, 6),), batch_tokens=96),
+    model=Luong(width=8, embedding_size=4, layers=1, dropout=0.0),
+    train=Train(steps=2, warmup_steps=1, evaluate_every=2, save_every=2),
+    evaluate=Evaluate(batch_size=8),
+    search=Search(beam_size=1),
     show=("<copy> abc",),
 )
 """

@@ -56,7 +56,7 @@ def test_json_of_another_program_is_refused_by_name():
 
 def test_a_misspelt_field_names_the_nearest():
     assert refused(lambda: Train(stepz=5)) == "Train has no field 'stepz': did you mean 'steps'?"
-    assert refused(lambda: config.replace(Search(), bean=5)) == "Search has no field 'bean': did you mean 'beam'?"
+    assert refused(lambda: config.replace(Search(), bean=5)) == "Search has no field 'bean': did you mean 'beam_size'?"
     with pytest.raises(TypeError, match="positional"):
         Evaluate(("exact",), "word", 1, 1, 1, "one too many")
 
@@ -67,7 +67,7 @@ def test_a_misspelt_field_names_the_nearest():
         (lambda: Train(steps="600"), "Train.steps is '600': it must be a whole number"),
         (lambda: Train(steps=1e4), "Train.steps is 10000.0: it must be a whole number"),
         (lambda: Train(steps=True), "Train.steps is True: it must be a whole number"),
-        (lambda: Train(clip="1"), "Train.clip is '1': it must be a number"),
+        (lambda: Train(clip_norm="1"), "Train.clip_norm is '1': it must be a number"),
         (lambda: Data(shared=1), "Data.shared is 1: it must be True or False"),
         (
             lambda: Data(buckets=(8, 8)),
@@ -92,7 +92,7 @@ def test_a_value_of_another_type_is_refused(build, message):
 
 
 def test_a_whole_number_is_a_number_and_a_list_is_a_tuple():
-    assert Train(clip=1).clip == 1
+    assert Train(clip_norm=1).clip_norm == 1
     assert Data(buckets=[[8, 8]]) == Data(buckets=((8, 8),))
 
 
@@ -141,10 +141,10 @@ def subset(**data) -> Translation:
             lambda: Translation("x", data=Data(buckets=((8, 40),)), model=Luong(window="monotonic", radius=8)),
             "model.radius 8 reaches across the longest of data.buckets, 8: lower it, or set it to 0, and model.window",
         ),
-        (lambda: RNNsearch(attention=-1), "model.attention is -1: it must be at least 0"),
+        (lambda: RNNsearch(attention_size=-1), "model.attention_size is -1: it must be at least 0"),
         (lambda: Luong(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
         (lambda: Train(steps=-1), "train.steps is -1: it must be at least 0"),
-        (lambda: Train(warmup=-1), "train.warmup is -1: it must be at least 0"),
+        (lambda: Train(warmup_steps=-1), "train.warmup_steps is -1: it must be at least 0"),
         (lambda: Train(learning_rate=0.0), "train.learning_rate is 0.0: it must be above 0"),
         (lambda: Train(learning_rate=float("nan")), "Train.learning_rate is nan: it must be a number"),
         (lambda: Train(ema=1.0), "train.ema is 1.0: it must be in [0, 1)"),
@@ -228,19 +228,19 @@ def subset(**data) -> Translation:
             lambda: Translation(
                 "x",
                 data=Data(source=config.Text("words", spelling=config.Spelling(on=True))),
-                model=config.Sutskever(embedding=0),
+                model=config.Sutskever(embedding_size=0),
             ),
-            "data.source.spelling.on builds word vectors, but with model.embedding 0 there are none: raise it",
+            "data.source.spelling.on builds word vectors: raise model.embedding_size above 0",
         ),
         (lambda: config.Spelling(kernels=()), "spelling.kernels is (): give at least one width of 1 or more"),
-        (lambda: Search(beam=0), "search.beam is 0: it must be at least 1"),
+        (lambda: Search(beam_size=0), "search.beam_size is 0: it must be at least 1"),
         (
-            lambda: Search(beam=2, nbest=3),
-            "search.nbest 3 is not from 1 to search.beam 2: raise the beam or lower nbest",
+            lambda: Search(beam_size=2, nbest=3),
+            "search.nbest 3 is not from 1 to search.beam_size 2: raise the beam_size or lower nbest",
         ),
         (lambda: RCTM(kernels=()), "model.kernels is empty: give at least one"),
         (lambda: RCTM(kernels=(3, 0)), "model.kernels is (3, 0): each must be at least 1"),
-        (lambda: RCTM(width=8, embedding=6, tie="output"), "model.tie 'output': the output layer reads width 8"),
+        (lambda: RCTM(width=8, embedding_size=6, tie="output"), "model.tie 'output': the output layer reads width 8"),
         (lambda: ConvS2S(encoder_layers=()), "model.encoder_layers is empty: give at least one (width, kernel) pair"),
         (lambda: ConvS2S(decoder_layers=((8, 0),)), "model.decoder_layers is ((8, 0),): every width and kernel must"),
         (lambda: ConvS2S(dropout=1.0), "model.dropout is 1.0: it must be in [0, 1)"),
@@ -255,7 +255,7 @@ def subset(**data) -> Translation:
             "search.coverage 0.2 requires a model with attention, and RCTM has none: set it to 0",
         ),
         (lambda: Evaluate(metrics=()), "evaluate.metrics is empty"),
-        (lambda: Evaluate(lines=0), "evaluate.lines is 0: it must be at least 1"),
+        (lambda: Evaluate(dev_examples=0), "evaluate.dev_examples is 0: it must be at least 1"),
         (lambda: Data(buckets=()), "data.buckets is empty"),
         (
             lambda: Data(buckets=((8, 8), (4, 4))),
@@ -267,23 +267,28 @@ def subset(**data) -> Translation:
         (lambda: config.Cmudict(50.0, 50.0), "data.corpus: dev_percent + test_percent is 100.0"),
         (lambda: Translation("x", model=Transformer(tie="all")), "model.tie 'all' requires one vocabulary"),
         (
-            lambda: Translation("x", model=Pair(decoder=RNNsearch(embedding=512, tie="all"))),
+            lambda: Translation("x", model=Pair(decoder=RNNsearch(embedding_size=512, tie="all"))),
             "model.tie 'all' requires one vocabulary",
         ),
         (
-            lambda: Luong(width=8, embedding=6, tie="output"),
-            "model.tie 'output': the output layer reads width 8, but the embedding has width 6: set model.embedding 8",
+            lambda: Luong(width=8, embedding_size=6, tie="output"),
+            "model.tie 'output': the output layer reads width 8, but the embedding has width 6: set "
+            "model.embedding_size 8",
         ),
         (
-            lambda: RNNsearch(embedding=6, readout_width=5, tie="all"),
-            "model.tie 'all': the output layer reads width 5, but the embedding has width 6: set model.embedding 5",
+            lambda: RNNsearch(embedding_size=6, readout_width=5, tie="all"),
+            "model.tie 'all': the output layer reads width 5, but the embedding has width 6: set "
+            "model.embedding_size 5",
         ),
         (
-            lambda: Sutskever(width=8, embedding=0, tie="output"),
-            "model.tie 'output' needs an embedding to tie: set model.embedding 8",
+            lambda: Sutskever(width=8, embedding_size=0, tie="output"),
+            "model.tie 'output' needs an embedding to tie: set model.embedding_size 8",
         ),
-        (lambda: Sutskever(embedding=0, share=True), "model.share requires tokens of one width on both sides"),
-        (lambda: Cho(embedding=0), "model.readout_width 0 means model.embedding, which is 0: set one of them"),
+        (lambda: Sutskever(embedding_size=0, share=True), "model.share requires tokens of one width on both sides"),
+        (
+            lambda: Cho(embedding_size=0),
+            "model.readout_width 0 means model.embedding_size, which is 0: set one of them",
+        ),
         (lambda: GNMT(layers=1), "model.layers is 1: it must be at least 2"),
         (lambda: Luong(bidirectional=True, reverse=True), "model.reverse requires a unidirectional encoder: set"),
         (
@@ -299,7 +304,7 @@ def subset(**data) -> Translation:
             "model.bridge 'identity': the encoder ends with no carry, the decoder begins with gru 512: set",
         ),
         (
-            lambda: Pair(Luong(embedding=6), Transformer(width=8, tie="all")),
+            lambda: Pair(Luong(embedding_size=6), Transformer(width=8, tie="all")),
             "model.decoder.tie 'all': the encoder's embedding has width 6, the decoder's 8: make them equal",
         ),
         (lambda: Pair(Sutskever(share=True), Luong()), "model.encoder.share requires an encoder and a decoder of"),

@@ -15,9 +15,10 @@ PAGE = """
 from s2sjax.config import *
 from s2sjax.tasks import Translation
 experiment = Translation(
-    "page", data=Data(TextFiles(train=("../data/train.tsv",), dev=("../data/dev.tsv",)), buckets=((6, 6),), tokens=96),
-    model=Luong(width=8, embedding=4, layers=1), train=Train(steps=1, warmup=1, evaluate_every=0),
-    search=Search(beam=1),
+    "page", data=Data(TextFiles(train=("../data/train.tsv",), dev=("../data/dev.tsv",)), buckets=((6, 6),),
+                      batch_tokens=96),
+    model=Luong(width=8, embedding_size=4, layers=1), train=Train(steps=1, warmup_steps=1, evaluate_every=0),
+    search=Search(beam_size=1),
 )
 """
 
@@ -91,7 +92,7 @@ def test_a_run_finds_its_data_from_any_directory_and_follows_its_project(home, m
 @pytest.mark.slow
 def test_from_python_paths_are_relative_to_the_current_directory(home, monkeypatch):
     monkeypatch.chdir(home / "experiments")
-    data = config.Data(TextFiles(train=("../data/train.tsv",)), buckets=((6, 6),), tokens=96)
+    data = config.Data(TextFiles(train=("../data/train.tsv",)), buckets=((6, 6),), batch_tokens=96)
     started = []
     monkeypatch.setattr(folder, "start_task", lambda experiment, *_, **__: started.append(experiment) or 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -25,7 +25,7 @@ from s2sjax.tasks import Translation
 COPY = Synthetic("copy", train=150, dev=5, test=0, length=9, alphabet=4)
 SORT = Synthetic("sort", train=60, dev=5, test=5, length=9, alphabet=4)
 BUCKETS = ((6, 6), (12, 12))
-DATA = Data(COPY, buckets=BUCKETS, tokens=96)
+DATA = Data(COPY, buckets=BUCKETS, batch_tokens=96)
 MIXED = config.replace(DATA, corpus=Mixture((COPY, SORT), temperature=3.0, tags=("<copy>", "<sort>")))
 
 
@@ -81,7 +81,7 @@ def test_several_targets_subwords_and_too_long_pairs_too(tmp_path):
     (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
     pieces = Text("subwords", size=30, sample=50)
     corpus = TextFiles(train=(str(tmp_path / "pairs.tsv"),))
-    data = Data(corpus, pieces, pieces, shared=True, buckets=((9, 5), (12, 9)), tokens=120)
+    data = Data(corpus, pieces, pieces, shared=True, buckets=((9, 5), (12, 9)), batch_tokens=120)
     prepare.prepare(data, tmp_path / "made")
     raw, made = all_batches(data), all_batches(read_from(data, tmp_path / "made"))
     assert raw[3] > 0 and equal(raw, made)
@@ -121,7 +121,10 @@ def test_a_batch_is_read_at_once_not_pair_by_pair(tmp_path):
 
 
 TINY = Translation(
-    "tiny", data=DATA, model=Luong(width=4, embedding=4, layers=1), train=Train(steps=2, warmup=1, evaluate_every=0)
+    "tiny",
+    data=DATA,
+    model=Luong(width=4, embedding_size=4, layers=1),
+    train=Train(steps=2, warmup_steps=1, evaluate_every=0),
 )
 
 
@@ -153,7 +156,7 @@ def test_training_on_it_ends_in_the_same_weights(tmp_path):
 def test_a_whole_folder_is_left_as_it_is_and_another_corpus_refused(tmp_path):
     prepare.prepare(DATA, tmp_path / "made")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*")}
-    assert not prepare.prepare(config.replace(DATA, tokens=7), tmp_path / "made").new  # batching has no effect
+    assert not prepare.prepare(config.replace(DATA, batch_tokens=7), tmp_path / "made").new  # batching has no effect
     for other in (config.replace(DATA, corpus=SORT), config.replace(DATA, source=Text(min_count=2))):
         assert refused(lambda other=other: prepare.prepare(other, tmp_path / "made")).endswith(
             "contains another corpus: choose another --out, or delete the folder"

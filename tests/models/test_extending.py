@@ -23,7 +23,7 @@ from s2sjax.training import mesh as meshes
 from s2sjax.training.optimizers import optimizer
 from s2sjax.training.train_state import create, make_train_step
 
-SMALL = dict(width=8, embedding=6, dropout=0.0)
+SMALL = dict(width=8, embedding_size=6, dropout=0.0)
 
 
 def _leaky(weights, carry, projected, h):
@@ -162,7 +162,7 @@ class Bag(config.ModelSettings):
     encoder_type = BagEncoder
     decoder_type = BagDecoder
     width: int = 8
-    embedding: int = 6
+    embedding_size: int = 6
     tie: Literal["all", "output", "none"] = "none"
     dropout: float = 0.0
 

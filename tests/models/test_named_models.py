@@ -30,7 +30,9 @@ def test_attention_and_parallel_training(name, attention, parallel):
 
 def test_the_weights_are_those_at_the_vocabularies_given():
     assert named_models.facts(NAMED["character"].config, 74, 78) == Facts(702_030, False, False)
-    assert named_models.facts(config.Sutskever(width=256, embedding=0, layers=1), 75, 78).weights == 702_030 + 4 * 256
+    assert (
+        named_models.facts(config.Sutskever(width=256, embedding_size=0, layers=1), 75, 78).weights == 702_030 + 4 * 256
+    )
 
 
 @pytest.mark.slow

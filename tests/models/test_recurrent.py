@@ -13,7 +13,7 @@ from s2sjax.core.special_tokens import PAD, SOS
 
 BAR = 1e-5
 WIDTH, TOKEN = 5, 4
-SIZES = dict(width=WIDTH, embedding=TOKEN, dropout=0.0)
+SIZES = dict(width=WIDTH, embedding_size=TOKEN, dropout=0.0)
 SOURCE, TARGET = zoo.batch(np.random.default_rng(3))
 
 
@@ -150,7 +150,7 @@ def test_to_reverse_the_source_is_to_read_it_from_its_end(kind):
 def test_a_shared_stack_goes_on_as_if_it_read():
     """If all matrices are shared, reading `a b c` and decoding <sos> equals reading `a b c <sos>`."""
     module, variables = built(
-        config.Sutskever(width=WIDTH, embedding=WIDTH, reverse=False, share=True, tie="all", dropout=0.0)
+        config.Sutskever(width=WIDTH, embedding_size=WIDTH, reverse=False, share=True, tie="all", dropout=0.0)
     )
     read = jax.jit(partial(module.apply, method="encode"))
     source = np.array([[4, 5, 6, PAD]], np.int32)
@@ -164,8 +164,8 @@ def test_one_hot_tokens_are_rows_of_the_input_matrix():
     """One-hot vectors equal an embedding that is the identity."""
     size = zoo.VOCABULARY
     options = dict(width=WIDTH, layers=1, dropout=0.0)
-    plain, variables = built(config.Sutskever(**options, embedding=0))
-    embedding = models.build(config.Sutskever(**options, embedding=size), size, size)
+    plain, variables = built(config.Sutskever(**options, embedding_size=0))
+    embedding = models.build(config.Sutskever(**options, embedding_size=size), size, size)
     unit = {"table": np.eye(size, dtype=np.float32) / size**0.5}
     with_tables = {"params": {**variables["params"], "source_embedding": unit, "target_embedding": unit}}
     logits = jax.jit(plain.apply)(variables, SOURCE, TARGET)

@@ -77,8 +77,8 @@ def test_the_gradient_is_the_same_where_a_model_reads_itself(name):
 
 DEEP = {
     "transformer": config.Transformer(width=16, heads=2, feedforward=64, encoder_layers=6, decoder_layers=6),
-    "convs2s": config.ConvS2S(encoder_layers=((16, 3),) * 3, decoder_layers=((16, 3),) * 3, embedding=16),
-    "rnnsearch": config.RNNsearch(width=16, embedding=16),
+    "convs2s": config.ConvS2S(encoder_layers=((16, 3),) * 3, decoder_layers=((16, 3),) * 3, embedding_size=16),
+    "rnnsearch": config.RNNsearch(width=16, embedding_size=16),
 }
 
 

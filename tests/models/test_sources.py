@@ -32,7 +32,7 @@ def build(decoder: str, source: str = "pictures", **options):
     if source == "pictures":
         frontend, model = PictureGrid(GRID, 8, 6), config.Pair(Identity(6), model)
     else:
-        frontend = Listener(5, config.encoder_and_decoder(model)[0].embedding, **options or {"stack": 2})
+        frontend = Listener(5, config.encoder_and_decoder(model)[0].embedding_size, **options or {"stack": 2})
     return models.build(model, 0, zoo.VOCABULARY, source_frontend=frontend)
 
 

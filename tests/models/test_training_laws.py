@@ -59,7 +59,7 @@ def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool =
     # Some gradients are zero but for rounding (a key's bias moves all scores alike), and Adam with its usual eps would
     # blow that rounding up to whole steps.
     smoothing = 0.0 if "softmax" in train else 0.1
-    train = config.Train(learning_rate=1e-2, warmup=1, eps=1e-2, label_smoothing=smoothing, **train)
+    train = config.Train(learning_rate=1e-2, warmup_steps=1, eps=1e-2, label_smoothing=smoothing, **train)
     state, step = setting(name, train, mesh, dropout)
     compiled, losses = jax.jit(step), []
     with jax.set_mesh(mesh):
@@ -137,9 +137,9 @@ def test_micro_batches_equal_one_batch(name):
 
 def same_in_micro_batches(name, **learning):
     """Rows of uneven length, so that a mean of means would differ."""
-    one_step = dict(steps=1, dropout=False, clip=0.0, **learning)
+    one_step = dict(steps=1, dropout=False, clip_norm=0.0, **learning)
     whole, parameters = losses_and_parameters(name, one_device(), **one_step)
-    parts, summed = losses_and_parameters(name, one_device(), **one_step, micro_batches=4)
+    parts, summed = losses_and_parameters(name, one_device(), **one_step, grad_accum_steps=4)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(parameters))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), summed, parameters)

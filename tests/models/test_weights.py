@@ -85,13 +85,13 @@ def test_a_layer_more_costs_a_transformer_what_the_paper_prints():
 # --------------------------------------------------------------------------------------- tying
 
 TIED = {
-    "cho": (config.Cho, dict(width=8, embedding=6)),
-    "sutskever": (config.Sutskever, dict(width=6, embedding=6)),
-    "rnnsearch": (config.RNNsearch, dict(width=8, embedding=6)),
-    "luong": (config.Luong, dict(width=6, embedding=6)),
-    "gnmt": (config.GNMT, dict(width=6, embedding=6)),
-    "rctm": (config.RCTM, dict(width=6, embedding=6)),
-    "convs2s": (config.ConvS2S, dict(embedding=6, weight_norm=False)),
+    "cho": (config.Cho, dict(width=8, embedding_size=6)),
+    "sutskever": (config.Sutskever, dict(width=6, embedding_size=6)),
+    "rnnsearch": (config.RNNsearch, dict(width=8, embedding_size=6)),
+    "luong": (config.Luong, dict(width=6, embedding_size=6)),
+    "gnmt": (config.GNMT, dict(width=6, embedding_size=6)),
+    "rctm": (config.RCTM, dict(width=6, embedding_size=6)),
+    "convs2s": (config.ConvS2S, dict(embedding_size=6, weight_norm=False)),
     "transformer": (config.Transformer, dict(width=6, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)),
 }
 
@@ -113,7 +113,7 @@ def test_two_vocabularies_cannot_be_one_embedding():
 
 def test_one_stack_reads_and_writes():
     """With `share` the decoder has no cells; with all embeddings tied, it has no matrices at all."""
-    options = dict(width=6, embedding=6, layers=2)
+    options = dict(width=6, embedding_size=6, layers=2)
     apart = shapes(config.Sutskever(**options), 10, 10)
     shared = shapes(config.Sutskever(**options, share=True), 10, 10)
     assert count(apart) - count(shared) == count(apart["encoder"])

@@ -9,7 +9,7 @@ from s2sjax import config, models
 from s2sjax.core.special_tokens import SOS
 
 VOCABULARY = 9
-SMALL = dict(width=6, embedding=5, dropout=0.0)
+SMALL = dict(width=6, embedding_size=5, dropout=0.0)
 SOURCE = np.array([[4, 5, 6, 7, 8, 4, 5, 2], [6, 5, 4, 2, 0, 0, 0, 0]], np.int32)
 REAL = SOURCE != 0
 

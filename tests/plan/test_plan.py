@@ -23,15 +23,15 @@ ONE = Mesh(1, 1, 1)
 H200 = chips.CHIPS["H200"]
 TINY = {
     "transformer": config.Transformer(width=64, heads=4, feedforward=128, encoder_layers=2, decoder_layers=2),
-    "recurrent": config.RNNsearch(width=64, embedding=64),
-    "dense": config.DenseDense(width=64, embedding=64, dropout=0.1),
+    "recurrent": config.RNNsearch(width=64, embedding_size=64),
+    "dense": config.DenseDense(width=64, embedding_size=64, dropout=0.1),
 }
 MESHES = [Mesh(8, 1, 1), Mesh(1, 8, 1), Mesh(2, 4, 1), Mesh(4, 1, 2)]
 
 
 @functools.cache
 def program(model, vocabulary=200, length=16, rows=8, **train) -> Program:
-    data = config.Data(shared=True, buckets=((length, length),), tokens=2 * length * rows)
+    data = config.Data(shared=True, buckets=((length, length),), batch_tokens=2 * length * rows)
     train = config.Train(label_smoothing=0.1, **train)
     task = Translation("planned", data=data, model=model, train=train).task()
     return Program(task.replace(assets=task.assumed_assets((vocabulary, vocabulary))))
@@ -118,7 +118,7 @@ def test_a_training_step_has_three_products_for_each_forward():
 
 @pytest.mark.slow
 def test_micro_batches_do_the_same_products():
-    whole, parts = (program(TINY["recurrent"], micro_batches=m).work(12).products for m in (1, 3))
+    whole, parts = (program(TINY["recurrent"], grad_accum_steps=m).work(12).products for m in (1, 3))
     assert parts == pytest.approx(whole, rel=1e-12)
 
 
@@ -192,8 +192,9 @@ from s2sjax.config import Data, DenseDense, Synthetic, Train
 from s2sjax.tasks import Translation
 experiment = Translation(
     name="tiny",
-    data=Data(Synthetic("reverse", train=64, dev=0, test=0, length=5, alphabet=4), buckets=((4, 4), (6, 6)), tokens=96),
-    model=DenseDense(width=8, embedding=4, dropout=0.0),
+    data=Data(Synthetic("reverse", train=64, dev=0, test=0, length=5, alphabet=4), buckets=((4, 4), (6, 6)),
+              batch_tokens=96),
+    model=DenseDense(width=8, embedding_size=4, dropout=0.0),
     train=Train(steps=4, evaluate_every=0),
 )
 """
@@ -229,7 +230,7 @@ def test_the_command_shows_meshes_and_how_to_train(call, page, tmp_path, monkeyp
     code, out, err = call("plan", page, "--devices", 16, "--train.dtype", "bfloat16")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "none of the 14 meshes of 16 H200 fits: the smallest, " in err
-    assert "fsdp, raise train.micro_batches, or lower data.tokens" in err
+    assert "fsdp, raise train.grad_accum_steps, or lower data.batch_tokens" in err
 
 
 def test_the_command_explains_itself(call):
@@ -255,7 +256,7 @@ def test_mistakes_are_one_line(call, page, arguments, message):
 
 
 def test_planning_needs_no_data():
-    data = config.Data(config.TextFiles(train=("nowhere.tsv",)), buckets=((6, 6),), tokens=96)
+    data = config.Data(config.TextFiles(train=("nowhere.tsv",)), buckets=((6, 6),), batch_tokens=96)
     experiment = Translation("absent", data=data, model=TINY["recurrent"])
     with pytest.raises(UserError, match=r"nowhere.tsv.*; or give --source-size and --target-size"):
         mesh_report.plan(experiment, 8)

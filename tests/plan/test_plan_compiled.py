@@ -132,14 +132,14 @@ def test_what_must_not_be_in_a_program():
 
 
 TRANSFORMER = config.Transformer(width=64, heads=4, feedforward=128, encoder_layers=2, decoder_layers=2, tie="all")
-GNMT = config.GNMT(width=64, embedding=64, layers=2)
+GNMT = config.GNMT(width=64, embedding_size=64, layers=2)
 
 
 def gathered_for_fsdp(model: config.ModelConfig, rows: int) -> list[hlo.Collective]:
     """The arrays that the train step of a small model gathers on eight simulated devices."""
     train = config.Train(mesh=config.Mesh(fsdp=8))
     task = Translation(
-        "fsdp", data=config.Data(shared=True, buckets=((12, 12),), tokens=24 * rows), model=model, train=train
+        "fsdp", data=config.Data(shared=True, buckets=((12, 12),), batch_tokens=24 * rows), model=model, train=train
     ).task()
     task = task.replace(assets=task.assumed_assets((512, 512)))
     mesh = meshes.make_mesh(train.mesh)
@@ -219,7 +219,7 @@ def test_the_table_of_the_page_is_the_stored_one():
 
 def fake_target(**train) -> tpu_programs.Target:
     """A target of 8 chips without devices."""
-    data = config.Data(buckets=((4, 4),), tokens=8 * 64)
+    data = config.Data(buckets=((4, 4),), batch_tokens=8 * 64)
     task = Translation("large", data=data, model=config.Luong(), train=config.Train(**train)).task()
     target = object.__new__(tpu_programs.Target)
     target.experiment, target.task = task.experiment, task
@@ -235,8 +235,8 @@ def flags(used: float, held: int, params: int, **train) -> list[str]:
 
 def test_the_smallest_change_comes_first():
     fsdp = "--train.mesh.data 4 --train.mesh.fsdp 2"
-    assert flags(105, 30, 10) == ["--train.micro_batches 2", "--train.remat layers", fsdp]
-    assert flags(300, 30, 10)[0] == "--train.micro_batches 8"
+    assert flags(105, 30, 10) == ["--train.grad_accum_steps 2", "--train.remat layers", fsdp]
+    assert flags(300, 30, 10)[0] == "--train.grad_accum_steps 8"
     assert flags(300, 30, 10, remat="layers")[1:] == ["--train.mesh.data 1 --train.mesh.fsdp 8"]
     assert flags(200, 150, 50) == ["--train.mesh.data 2 --train.mesh.fsdp 4"]  # the state itself is too large
 

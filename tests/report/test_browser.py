@@ -30,13 +30,13 @@ def trained(tmp_path_factory):
     experiment = tasks.Translation(
         name=f"x{HACK}",
         data=config.Data(
-            config.InMemory(train=PAIRS * 4, dev=PAIRS, test=PAIRS), buckets=((48, 48),), tokens=240, prefetch=0,
+            config.InMemory(train=PAIRS * 4, dev=PAIRS, test=PAIRS), buckets=((48, 48),), batch_tokens=240, prefetch=0,
             target=config.Text("words"),
         ),
         model=model,
-        train=config.Train(steps=4, learning_rate=1e-2, warmup=1, evaluate_every=0, save_every=4, log_every=1),
-        search=config.Search(beam=2, nbest=2, max_length=6),
-        evaluate=config.Evaluate(metrics=("wer", "exact"), rows=4),
+        train=config.Train(steps=4, learning_rate=1e-2, warmup_steps=1, evaluate_every=0, save_every=4, log_every=1),
+        search=config.Search(beam_size=2, nbest=2, max_length=6),
+        evaluate=config.Evaluate(metrics=("wer", "exact"), batch_size=4),
     )  # fmt: skip
     everything = jax.devices()
     with pytest.MonkeyPatch.context() as patch:

@@ -15,9 +15,9 @@ from s2sjax.errors import UserError
 EXPERIMENT = tasks.Translation(
     "letters",
     data=config.Data(
-        config.InMemory(train=[("ab", "ba"), ("c", "c")], test=[("b", "b")]), buckets=((4, 4),), tokens=16
+        config.InMemory(train=[("ab", "ba"), ("c", "c")], test=[("b", "b")]), buckets=((4, 4),), batch_tokens=16
     ),
-    model=config.Luong(width=4, embedding=4, layers=1),
+    model=config.Luong(width=4, embedding_size=4, layers=1),
     train=config.Train(steps=1, evaluate_every=0),
 )
 

@@ -65,7 +65,7 @@ def text(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     (tmp_path / "text").write_text("a b\n" * 9)
     path = str(tmp_path / "text")
-    return tasks.LanguageModel("text", data=config.PlainText(path, path, rows=2, steps=4))
+    return tasks.LanguageModel("text", data=config.PlainText(path, path, batch_size=2, steps=4))
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_chosen_settings_are_printed_and_stored(text, tmp_path, monkeypatch, cap
     monkeypatch.setattr(training, "FEWEST", 10)
     monkeypatch.setattr(training, "EPOCHS", 1)
     s2sjax.train(text, tmp_path / "run")
-    line = "for data of this size: model.embedding 32, model.width 64, model.layers 1, train.steps 10, "
+    line = "for data of this size: model.embedding_size 32, model.width 64, model.layers 1, train.steps 10, "
     assert line + "train.evaluate_every 1, train.save_every 1\n" in capsys.readouterr().out
     before = (tmp_path / "run/config.json").read_text()
     stored = folder.flat(json.loads(before)["experiment"])
@@ -87,7 +87,9 @@ def test_chosen_settings_are_printed_and_stored(text, tmp_path, monkeypatch, cap
 
 
 def test_a_run_of_an_older_version_keeps_its_settings(text, tmp_path):
-    old = config.replace(text, train=config.Train(steps=10_000), model=RecurrentLM(embedding=400, width=1150, layers=3))
+    old = config.replace(
+        text, train=config.Train(steps=10_000), model=RecurrentLM(embedding_size=400, width=1150, layers=3)
+    )
     page = {"data": "", "assets": {}, "experiment": config.to_json(old)}
     (tmp_path / "config.json").write_text(json.dumps(page))
     assert folder.with_recorded(text, tmp_path) == old

@@ -47,8 +47,8 @@ A, B = ["K AE T", "D AO G", "B"], ["K AE T", "D AA G", "B ER D"]
         (dict(ensemble=[("large", 9), ("odd name", 2)], settings="beam 1"),
          "test-step3-with-large-step9-with-odd_name-step2-beam1"),
         (dict(settings="5 samples", changed={"search.sampling.top_p": 0.9}), "test-step3-5samples-top_p0.9"),
-        (dict(settings="beam 4", changed={"search.penalty": "gnmt", "search.alpha": 0.8}),
-         "test-step3-beam4-alpha0.8-penalty-gnmt"),
+        (dict(settings="beam 4", changed={"search.length_penalty": "gnmt", "search.alpha": 0.8}),
+         "test-step3-beam4-alpha0.8-length_penalty-gnmt"),
         (dict(changed={"evaluate.metrics": ["chrf", "wer"]}), "test-step3-metrics-chrf+wer"),
         (dict(changed={"search.prefix": "ja, also"}), "test-step3-prefix-02574c"),
     ],
@@ -178,22 +178,22 @@ def test_evaluations_that_cannot_be_compared(run, other, message):
     assert message in refused(lambda: comparison.Comparison(first, second))
 
 
-SEARCH, JUDGE = config.Search(beam=4), config.Evaluate(("per", "exact"))
+SEARCH, JUDGE = config.Search(beam_size=4), config.Evaluate(("per", "exact"))
 
 
 @pytest.mark.parametrize(
     "other, told",
     [
-        ({"search": config.replace(SEARCH, beam=1)}, "search.beam 4 and 1"),
+        ({"search": config.replace(SEARCH, beam_size=1)}, "search.beam_size 4 and 1"),
         (
-            {"search": config.replace(SEARCH, beam=1, penalty="none")},
-            "search.beam 4 and 1; search.penalty mean and none",
+            {"search": config.replace(SEARCH, beam_size=1, length_penalty="none")},
+            "search.beam_size 4 and 1; search.length_penalty mean and none",
         ),
         ({"search": config.replace(SEARCH, sampling=config.Sampling(count=2))}, "search.sampling.count 0 and 2"),
-        ({"evaluate": config.replace(JUDGE, line="word")}, "evaluate.line sentence and word"),
+        ({"evaluate": config.replace(JUDGE, target_unit="word")}, "evaluate.target_unit sentence and word"),
         ({"average": 5}, "average 0 and 5"),
         ({"ensemble": [("large", 9)]}, "ensemble none and large at step 9"),
-        ({"evaluate": config.Evaluate(("exact", "per"), rows=3, lines=7, test=False)}, ""),
+        ({"evaluate": config.Evaluate(("exact", "per"), batch_size=3, dev_examples=7, test=False)}, ""),
         ({"step": 60}, ""),
     ],
 )
@@ -230,8 +230,8 @@ def test_neutral_settings_do_not_make_another_evaluation(run):
     old = config.to_json(JUDGE)
     del old["test"]
     first = store(run, A, evaluate=old)
-    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, rows=9))).path == first.path
-    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, line="word"))).path != first.path
+    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, batch_size=9))).path == first.path
+    assert store(run, A, evaluate=config.to_json(config.replace(JUDGE, target_unit="word"))).path != first.path
 
 
 ROW = {"source": "a", "hypothesis": "b", "references": ["c"], "terms": {"per": [1.0, 2]}}

@@ -23,9 +23,9 @@ from s2sjax.training.run_log import Log
 
 BASE = Translation(
     "base",
-    data=Data(Synthetic("reverse", train=32, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
-    model=Luong(width=8, embedding=8, layers=1),
-    train=Train(steps=4, warmup=1, learning_rate=0.1, evaluate_every=0, save_every=2, log_every=4),
+    data=Data(Synthetic("reverse", train=32, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), batch_tokens=96),
+    model=Luong(width=8, embedding_size=8, layers=1),
+    train=Train(steps=4, warmup_steps=1, learning_rate=0.1, evaluate_every=0, save_every=2, log_every=4),
 )
 DATA = config.Mesh()
 MORE = config.replace(BASE, data=config.replace(BASE.data, corpus=Synthetic("reverse", train=32, length=4, alphabet=5)))
@@ -116,7 +116,7 @@ def test_parameters_with_a_vocabulary_axis_are_transferred_by_word(base, tmp_pat
     tied = started(tmp_path / "tied", config.replace(MORE, model=Transformer(8, 2, 8, 1, 1, tie="output")))
     rows = tied.task.transfer_rows(base.task)
     assert {path: how.axis for path, how in rows.items()} == {"source_embedding/table": 0, "target_embedding/table": 0}
-    one_hot = started(tmp_path / "one-hot", config.replace(MORE, model=Luong(width=8, embedding=0, layers=1)))
+    one_hot = started(tmp_path / "one-hot", config.replace(MORE, model=Luong(width=8, embedding_size=0, layers=1)))
     rows = one_hot.task.transfer_rows(base.task)
     mapped = {path: how.axis for path, how in rows.items() if how is not None}
     assert mapped["decoder/output/kernel"] == 1 and mapped["decoder/output/bias"] == 0
@@ -256,7 +256,7 @@ def test_a_longer_run_keeps_its_schedule(tmp_path):
     ],
 )
 def test_a_change_of_the_schedule_is_described(schedule, said):
-    before = Train(steps=4, warmup=1, learning_rate=0.1, schedule=schedule)
+    before = Train(steps=4, warmup_steps=1, learning_rate=0.1, schedule=schedule)
     now = config.replace(before, steps=8, schedule_steps=8)
     lines = optimizers.describe_change(4, now, now, step=4)
     assert lines == [] if said is None else len(lines) == 1 and lines[0].startswith(said)

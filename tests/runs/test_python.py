@@ -69,13 +69,13 @@ def test_parameters_and_programs_are_cached(typed, one_device, monkeypatch, caps
     run = s2sjax.load(folder / "runs/backwards")
     one = run.decode("abc")
     assert isinstance(one, str) and run.decode(["abc", ""]) == [one, ""]
-    assert run.decode(["abc"], beam=4) == [one]  # the beam of the experiment
+    assert run.decode(["abc"], beam_size=4) == [one]  # the beam of the experiment
     run.score([("abc", "cba")])
     run.evaluate("dev")
     assert (len(made), len(restored)) == (1, 1)
-    run.decode("abc", beam=2)
-    run.nbest(["abc"], 2, beam=2)
-    run.decode(["abd"], beam=2)
+    run.decode("abc", beam_size=2)
+    run.nbest(["abc"], 2, beam_size=2)
+    run.decode(["abd"], beam_size=2)
     assert (len(made), len(restored)) == (3, 1)
     assert capsys.readouterr() == ("", "")
 
@@ -102,19 +102,19 @@ def test_score_agrees_with_the_search(typed, one_device):
 @pytest.mark.parametrize(
     "action, message",
     [
-        (lambda run: run.decode(["a"], beams=3), "Search has no field 'beams': did you mean 'beam'?"),
-        (lambda run: run.decode(["a"], beam="3"), "Search.beam is '3': it must be a whole number"),
+        (lambda run: run.decode(["a"], beams=3), "Search has no field 'beams': did you mean 'beam_size'?"),
+        (lambda run: run.decode(["a"], beam_size="3"), "Search.beam_size is '3': it must be a whole number"),
         (lambda run: run.decode(["a", 5]), "line 2 is 5: give strings"),
         (lambda run: run.decode(5), "5 is not a list: give a list"),
         (lambda run: run.nbest("abc", 2), "'abc' is not a list: give a list"),
         (lambda run: run.evaluate("dev", average=-1), "average is -1: it must be a whole number"),
-        (lambda run: run.nbest(["a"], 9), "search.nbest 9 is not from 1 to search.beam 4"),
+        (lambda run: run.nbest(["a"], 9), "search.nbest 9 is not from 1 to search.beam_size 4"),
         (lambda run: run.score(["a\tb"]), "pair 1 is 'a\\tb': give (source, target) pairs of strings"),
         (lambda run: run.score([("a", "b"), ("a", 3)]), "pair 2 is ('a', 3): give (source, target) pairs of strings"),
         (lambda run: run.align([("a",)]), "pair 1 is ('a',): give (source, target) pairs of strings"),
         (lambda run: run.evaluate("tset"), "there is no split 'tset': choose from train, dev, test"),
         (lambda run: run.attention("a").save("a.gif"), "a.gif is not a supported image format: use .png, .svg or .pdf"),
-        (lambda run: run.tree("a", beam=1), "only beam search has a tree"),
+        (lambda run: run.tree("a", beam_size=1), "only beam search has a tree"),
         (lambda run: run.evaluate("test", also=["nowhere"]), "nowhere is not a run folder"),
         (lambda run: s2sjax.compare(run, "nowhere"), "nowhere is not a run folder"),
         (lambda run: s2sjax.compare(run, run, "train"), "has evaluations of"),
@@ -139,7 +139,7 @@ def test_a_run_that_does_not_generate_text_predicts(tmp_path, one_device, capsys
     outputs = run.evaluate().outputs
     assert [float(row["hypothesis"]) for row in outputs] == pytest.approx([o.value for o in run.decode(examples)])
     assert [float(row["references"][0]) for row in outputs] == [window.target for window in examples]
-    assert "has no search settings: leave out beam" in refused(lambda: run.decode(["1 1 2 3"], beam=3))
+    assert "has no search settings: leave out beam" in refused(lambda: run.decode(["1 1 2 3"], beam_size=3))
     assert "does not translate text" in refused(lambda: run.attention("1 1 2 3"))
     assert refused(lambda: run.decode(["1 1 2"])).startswith("line 1 has 3 numbers")
 

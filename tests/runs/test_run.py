@@ -22,9 +22,9 @@ from s2sjax.training import loop
 
 TINY = Translation(
     "tiny",
-    data=Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), tokens=96),
-    model=Luong(width=8, embedding=4, layers=1),
-    train=Train(steps=2, warmup=1),
+    data=Data(Synthetic("reverse", train=16, dev=4, test=0, length=4, alphabet=3), buckets=((6, 6),), batch_tokens=96),
+    model=Luong(width=8, embedding_size=4, layers=1),
+    train=Train(steps=2, warmup_steps=1),
 )
 
 
@@ -102,9 +102,9 @@ def test_a_folder_is_started_reopened_and_read_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     "experiment",
     [
-        changed("train", steps=99, save_every=7, keep=1, remat="layers"),
-        changed("evaluate", lines=3, rows=8),
-        changed("search", beam=2),
+        changed("train", steps=99, save_every=7, max_to_keep=1, remat="layers"),
+        changed("evaluate", dev_examples=3, batch_size=8),
+        changed("search", beam_size=2),
         config.replace(TINY, show=("abc",)),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_run_made_before_a_field_existed_continues(tmp_path):
     [
         (changed("train", learning_rate=1.0), "its train.learning_rate is 0.001, not 1.0"),
         (changed("model", width=16), "its model.width is 8, not 16"),
-        (changed("data", tokens=97), "its data.tokens is 96, not 97"),
+        (changed("data", batch_tokens=97), "its data.batch_tokens is 96, not 97"),
         (config.replace(TINY, model=config.RNNsearch()), "its model."),
         (config.replace(TINY, seed=1), "its seed is 0, not 1"),
         (config.replace(TINY, name="other"), "its name is 'tiny', not 'other'"),
@@ -241,15 +241,16 @@ def test_a_test_file_that_is_missing_is_refused_before_training(tmp_path):
 
 
 def test_an_ensemble_requires_one_task(tmp_path):
-    series = Regression("series", data=Windows(Fibonacci(200)), train=Train(steps=1, warmup=1, evaluate_every=0))
+    series = Regression("series", data=Windows(Fibonacci(200)), train=Train(steps=1, warmup_steps=1, evaluate_every=0))
     runs = [run.Run(tmp_path, e.task()) for e in (TINY, series)]
     assert "an ensemble requires runs of one task" in refused(lambda: runs[0].check_ensemble(runs[1:]))
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused_even_without_evaluations_during_training(tmp_path):
-    wide = config.replace(TINY, search=config.Search(beam=8), train=Train(steps=2, evaluate_every=0))
+    wide = config.replace(TINY, search=config.Search(beam_size=8), train=Train(steps=2, evaluate_every=0))
     assert (
-        refused(lambda: run.train(wide, tmp_path)) == "search.beam 8 is larger than the target vocabulary (7): lower it"
+        refused(lambda: run.train(wide, tmp_path))
+        == "search.beam_size 8 is larger than the target vocabulary (7): lower it"
     )
 
 
@@ -289,7 +290,7 @@ def test_only_the_buckets_that_a_run_will_use_are_compiled_in_order_of_use(tmp_p
         raise Announced(*[shape["source"].shape[1] for shape in shapes])
 
     def announced(steps):
-        data = config.replace(TINY.data, buckets=((3, 3), (4, 4), (6, 6)), tokens=12)
+        data = config.replace(TINY.data, buckets=((3, 3), (4, 4), (6, 6)), batch_tokens=12)
         train = config.replace(TINY.train, steps=steps, evaluate_every=0)
         with pytest.raises(Announced) as caught:
             run.train(config.replace(TINY, data=data, train=train), tmp_path)

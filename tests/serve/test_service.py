@@ -24,8 +24,8 @@ from s2sjax.training.mesh import make_mesh
 BEAM = replace(
     EXPERIMENTS["translation"],
     name="beam",
-    search=config.Search(beam=2, max_source=12),
-    evaluate=config.Evaluate(rows=8),
+    search=config.Search(beam_size=2, max_source=12),
+    evaluate=config.Evaluate(batch_size=8),
 )
 LINES = {
     "translation": lambda n: "abcd"[n % 4] * n,
@@ -124,7 +124,7 @@ def test_while_it_warms_up_requests_are_told_so(monkeypatch):
 
 
 def test_samples_of_a_line_depend_on_its_place_in_the_request_alone(monkeypatch):
-    drawn = config.Search(beam=1, nbest=2, sampling=config.Sampling(count=3))
+    drawn = config.Search(beam_size=1, nbest=2, sampling=config.Sampling(count=3))
     service = api.Service(opened(replace(BEAM, search=drawn), monkeypatch))
     request = {"lines": ["abc"] * 5, "nbest": 2}
     alone = [service._begin([api.Asked("abc", "", number, 2, False)])()[0] for number in range(5)]

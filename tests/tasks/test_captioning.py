@@ -22,14 +22,14 @@ from s2sjax.tasks.captioning.settings import CaptionData, CaptionEvaluate, Capti
 
 SMALL = Captioning(
     "small",
-    data=CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), tokens=384),
+    data=CaptionData(Squares(train=64, dev=8, test=8), Text(unit="words"), buckets=((12,),), batch_tokens=384),
     model=CaptionModel(
         Grid(channels=(8, 16), groups=4),
-        Pair(Identity(16), RNNsearch(width=16, embedding=16, dropout=0.0)),
+        Pair(Identity(16), RNNsearch(width=16, embedding_size=16, dropout=0.0)),
         attention_penalty=0.1,
     ),
-    train=Train(steps=60, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=60, log_every=30),
-    search=Search(beam=2, max_length=12),
+    train=Train(steps=60, learning_rate=1e-2, warmup_steps=10, evaluate_every=0, save_every=60, log_every=30),
+    search=Search(beam_size=2, max_length=12),
     evaluate=CaptionEvaluate(drawn=2),
 )
 
@@ -64,7 +64,7 @@ def test_one_to_many_image_captioning_show_attend_and_tell(tmp_path, monkeypatch
     outputs = opened.decode([str(folder / f"{number}.png") for number in range(2)])
     assert [str(output) for output in outputs] == [str(output) for output in opened.decode(examples)]
     sampled = config.Sampling(count=2)
-    assert len(opened.decode(examples, beam=1, sampling=sampled)) == 2
+    assert len(opened.decode(examples, beam_size=1, sampling=sampled)) == 2
 
 
 def test_bleu_of_each_order_by_hand(task):
@@ -109,9 +109,9 @@ def test_combinations_that_cannot_work_are_refused():
     assert "does not give: set it to 0" in message(
         lambda: network(Transformer(width=16, heads=2), attention_penalty=1.0)
     )
-    network(Luong(width=16, embedding=16), attention_penalty=1.0)
-    assert "requires a source of words" in message(lambda: network(Luong(width=16, embedding=16, tie="all")))
-    assert "one word for each position" in message(lambda: network(config.DenseDense(width=8, embedding=8)))
+    network(Luong(width=16, embedding_size=16), attention_penalty=1.0)
+    assert "requires a source of words" in message(lambda: network(Luong(width=16, embedding_size=16, tie="all")))
+    assert "one word for each position" in message(lambda: network(config.DenseDense(width=8, embedding_size=8)))
     assert "search.max_length 0 derives" in message(lambda: config.replace(SMALL, search=Search()))
     assert "search.nbest applies to translation" in message(
         lambda: config.replace(SMALL, search=Search(max_length=12, nbest=2))

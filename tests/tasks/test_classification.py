@@ -18,16 +18,16 @@ from s2sjax.tasks.classification.classifier import Classifier
 from s2sjax.tasks.classification.settings import LabelData, LabelledFrames, LabelModel
 from s2sjax.tasks.classification.task import Prediction
 
-TINY = dict(width=6, embedding=4, dropout=0.0)
+TINY = dict(width=6, embedding_size=4, dropout=0.0)
 PAIRS = [("good film", "1"), ("bad film", "0"), ("a good one", "1"), ("so bad", "0")]
 SMALL = Classification(
     "small", data=LabelData(InMemory(train=PAIRS, dev=PAIRS), buckets=((4,), (8,))), model=LabelModel()
 )
 ENCODERS = {
     "recurrent": RNNsearch(**TINY),
-    "ngrams": NGrams(embedding=4, kernels=(1, 2, 3), filters=2, dropout=0.0),
+    "ngrams": NGrams(embedding_size=4, kernels=(1, 2, 3), filters=2, dropout=0.0),
     "stacked": Luong(**TINY, layers=2, bidirectional=True),
-    "convolutional": config.ConvS2S(embedding=4, encoder_layers=((4, 3),), max_length=16, dropout=0.0),
+    "convolutional": config.ConvS2S(embedding_size=4, encoder_layers=((4, 3),), max_length=16, dropout=0.0),
     "transformer": config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, dropout=0.0),
 }
 CASES = {f"{encoder}-{pooling}": (ENCODERS[encoder], pooling) for encoder, pooling in (
@@ -70,7 +70,7 @@ def test_many_to_one_sentence_classification_by_final_state_mean_and_learned_que
 @pytest.mark.slow
 def test_final_state_is_the_last_one_and_mean_and_max_are_what_they_say():
     ids = np.array([[4, 5, 2, 0]])
-    encoder = Luong(width=6, embedding=4, layers=1, dropout=0.0)
+    encoder = Luong(width=6, embedding_size=4, layers=1, dropout=0.0)
     modules = {pooling: Classifier(encoder, 2, pooling, size=9) for pooling in ("final", "mean", "max")}
     params = jax.jit(modules["final"].init)(jax.random.key(0), ids)
     output = params["params"]["output"]
@@ -83,7 +83,7 @@ def test_final_state_is_the_last_one_and_mean_and_max_are_what_they_say():
 
 
 def test_what_is_read_of_an_embedding_before_training_has_the_deviation_asked_for():
-    module = Classifier(NGrams(embedding=32, kernels=(1,), filters=1), 2, "mean", initial=0.25, size=500)
+    module = Classifier(NGrams(embedding_size=32, kernels=(1,), filters=1), 2, "mean", initial=0.25, size=500)
     params = jax.jit(module.init)(jax.random.key(0), jnp.ones((1, 1), jnp.int32))["params"]
     read = np.asarray(params["embedding"]["table"]) * 32**0.5  # see `layers.Embedding.scale`
     assert abs(float(read.std()) - 0.25) < 0.01
@@ -167,9 +167,9 @@ def test_the_commands_on_text(call, tmp_path, monkeypatch):
         "from s2sjax.tasks.classification import Classification, LabelData, LabelModel, LabelledText\n"
         "experiment = Classification('films',\n"
         "    data=LabelData(LabelledText('.', dev_percent=20.0), Text('words', min_count=2), buckets=((4,),),\n"
-        "                   tokens=64),\n"
-        "    model=LabelModel(NGrams(embedding=8, kernels=(1,), filters=8), initial=1.0),\n"
-        "    train=Train(steps=30, warmup=1, learning_rate=2e-2, evaluate_every=30, log_every=30))\n"
+        "                   batch_tokens=64),\n"
+        "    model=LabelModel(NGrams(embedding_size=8, kernels=(1,), filters=8), initial=1.0),\n"
+        "    train=Train(steps=30, warmup_steps=1, learning_rate=2e-2, evaluate_every=30, log_every=30))\n"
     )
     code, out, err = call("train", "page.py")
     assert (code, err) == (0, ""), err
@@ -196,9 +196,9 @@ def test_frames_of_a_speaker(tmp_path):
     (tmp_path / "train.tsv").write_text("".join(f"{n % 2}\t{frames(n % 2)}\n" for n in range(60)))
     experiment = Classification(
         "frames",
-        data=LabelData(LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), tokens=64),
-        model=LabelModel(Luong(width=8, embedding=0, layers=1, cell="gru", dropout=0.0), "final", dropout=0.0),
-        train=Train(steps=60, warmup=1, learning_rate=2e-2, evaluate_every=60, log_every=60),
+        data=LabelData(LabelledFrames(str(tmp_path), dev_percent=20.0), buckets=((8,),), batch_tokens=64),
+        model=LabelModel(Luong(width=8, embedding_size=0, layers=1, cell="gru", dropout=0.0), "final", dropout=0.0),
+        train=Train(steps=60, warmup_steps=1, learning_rate=2e-2, evaluate_every=60, log_every=60),
     )
     trained, _ = run.train(experiment, tmp_path / "run")
     assert run.evaluate(trained).results["accuracy"].value >= 90

@@ -22,14 +22,14 @@ from s2sjax.tasks.language_model.task import Line, Prompt
 
 TEXT = str(Path(__file__).with_name("text.txt"))
 LINES = [" ".join(line.split()) for line in Path(TEXT).read_text().splitlines()]
-RECURRENT = RecurrentLM(embedding=4, width=6, layers=2)
+RECURRENT = RecurrentLM(embedding_size=4, width=6, layers=2)
 TRANSFORMER = TransformerLM(width=8, heads=2, feedforward=8, layers=2)
 
 
 @cache
 def made(model, **fields):
     """A task with its vocabulary, its initial parameters, and the ids of the text."""
-    data = PlainText(TEXT, TEXT, rows=2, steps=8)
+    data = PlainText(TEXT, TEXT, batch_size=2, steps=8)
     task = LanguageModel("small", data=data, model=model, **fields).task()
     task = task.replace(assets=task.learn_assets(LINES))
     rng = np.random.default_rng(1)
@@ -173,7 +173,7 @@ def test_penalties_are_added_to_the_mean_cross_entropy():
 @pytest.mark.slow
 def test_a_variational_mask_is_the_same_at_every_step():
     for variational in (True, False):
-        model = config.replace(RECURRENT, output_dropout=0.5, variational=variational)
+        model = config.replace(RECURRENT, output_dropout=0.5, variational_dropout=variational)
         task, params, ids = made(model)
         found = apply(task, params, "hidden", ids[None, :8], task.carry(1), train=(True,))
         kept = np.asarray(found.states)[0] != 0  # [T, W]
@@ -219,7 +219,7 @@ def test_samples_follow_the_seed_the_prompt_and_its_line():
         (lambda: RecurrentLM(weight_drop=1.0), "model.weight_drop is 1.0: it must be in [0, 1)"),
         (lambda: RecurrentLM(cell="mingru", weight_drop=0.1), "model.weight_drop drops weights from state to state"),
         (lambda: TransformerLM(width=10, heads=4), "model.width 10 is not divisible by model.heads 4"),
-        (lambda: PlainText(rows=0), "data.rows is 0: it must be at least 1"),
+        (lambda: PlainText(batch_size=0), "data.batch_size is 0: it must be at least 1"),
         (lambda: Continuation(top_p=0.0), "search.top_p is 0.0: it must be above 0"),
         (
             lambda: LanguageModel("x", train=Train(label_smoothing=0.1)),
@@ -233,8 +233,11 @@ def test_samples_follow_the_seed_the_prompt_and_its_line():
             lambda: LanguageModel("x", model=TRANSFORMER, evaluate=PerplexityEvaluate(streams=2)),
             "evaluate.streams is 2: a Transformer keeps no state",
         ),
-        (lambda: made(RECURRENT)[0].plan(made(RECURRENT)[0].columns(LINES), 4), "data.rows 2 streams cannot be split"),
-        (lambda: made(RECURRENT)[0].columns([""]), f"{TEXT} has 1 tokens, fewer than data.rows 2"),
+        (
+            lambda: made(RECURRENT)[0].plan(made(RECURRENT)[0].columns(LINES), 4),
+            "data.batch_size 2 streams cannot be split",
+        ),
+        (lambda: made(RECURRENT)[0].columns([""]), f"{TEXT} has 1 tokens, fewer than data.batch_size 2"),
         (lambda: LanguageModel("x").task().read(), "data.train is empty: name a text file"),
         (lambda: made(RECURRENT)[0].predictor(None, [made(RECURRENT)[0]]), "a language model has no ensembles"),
     ],
@@ -258,8 +261,8 @@ def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeyp
     model = TransformerLM(16, 2, 16, 1, dropout=0.0) if "Transformer" in name else RecurrentLM(16, 16, 1)
     unit = "characters" if "character" in name else "words"
     experiment = LanguageModel(
-        "line", data=PlainText(str(text), str(text), unit=unit, rows=4, steps=11), model=model,
-        train=Train(steps=150, learning_rate=3e-2, warmup=10, evaluate_every=0, save_every=150),
+        "line", data=PlainText(str(text), str(text), unit=unit, batch_size=4, steps=11), model=model,
+        train=Train(steps=150, learning_rate=3e-2, warmup_steps=10, evaluate_every=0, save_every=150),
         search=Continuation(temperature=0.0), evaluate=PerplexityEvaluate(context=6),
     )  # fmt: skip
     trained, _ = run.train(experiment, tmp_path / "run")
@@ -272,7 +275,7 @@ def test_the_commands(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.py").write_text(
         "from s2sjax.config import *\nfrom s2sjax.tasks import LanguageModel\n"
-        f"experiment = LanguageModel('lm', data=PlainText({TEXT!r}, {TEXT!r}, rows=8, steps=4),\n"
+        f"experiment = LanguageModel('lm', data=PlainText({TEXT!r}, {TEXT!r}, batch_size=8, steps=4),\n"
         "    model=RecurrentLM(4, 6, 1), train=Train(steps=4, evaluate_every=2, save_every=2), show=('the cat',))\n"
     )
     code, out, err = call("train", "page.py")
@@ -287,7 +290,10 @@ def test_the_commands(call, tmp_path, monkeypatch):
     assert code == 0 and "nats per token" in out
     for arguments, message in (
         (("train", "page.py", "--data.train", "gone.txt", "--out", "x"), "error: there is no file gone.txt"),
-        (("train", "page.py", "--data.rows", 3, "--out", "x"), "error: data.rows 3 streams cannot be split among 8"),
+        (
+            ("train", "page.py", "--data.batch_size", 3, "--out", "x"),
+            "error: data.batch_size 3 streams cannot be split among 8",
+        ),
         (("evaluate", "runs/lm", "--split", "test"), "error: data.test is empty"),
         (("decode", "runs/lm", "--search.top_p", 2), "error: search.top_p is 2.0: it must be above 0 and at most 1"),
     ):

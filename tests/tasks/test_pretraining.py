@@ -24,9 +24,9 @@ FILE = str(Path(__file__).with_name("text.txt"))
 ENCODER = Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, norm="pre", dropout=0.0)
 BERT = Pretraining(
     "bert",
-    data=Paragraphs(FILE, FILE, text=Text("words"), buckets=((12,), (16,)), tokens=48),
+    data=Paragraphs(FILE, FILE, text=Text("words"), buckets=((12,), (16,)), batch_tokens=48),
     model=BertModel(ENCODER, mask_rate=0.3),
-    train=Train(steps=2, warmup=1, evaluate_every=0, save_every=2, log_every=2),
+    train=Train(steps=2, warmup_steps=1, evaluate_every=0, save_every=2, log_every=2),
 )
 
 
@@ -143,7 +143,7 @@ def test_settings_and_files_that_cannot_work_are_refused(tmp_path):
         assert words in error_of(lambda changes=changes: config.replace(BERT, **changes))
     for build in (
         lambda: BertModel(mask_rate=1.0),
-        lambda: BertModel(Luong(embedding=0)),
+        lambda: BertModel(Luong(embedding_size=0)),
         lambda: BertModel(next_weight=-1.0),
         lambda: Paragraphs(buckets=((2,),)),
         lambda: Paragraphs(text=Text("subwords", sampling=0.1)),

@@ -30,7 +30,7 @@ from s2sjax.tasks.recognition.task import Transcript
 SMALL = Recognition(
     "small",
     data=LabelledSignals(Patterns(Strings(train=12, dev=3, test=3, longest=2), labels=3, width=2), buckets=((12, 2),)),
-    model=RecognizerModel(DenseDense(width=4, embedding=0, window=3, dropout=0.0), stack=2),
+    model=RecognizerModel(DenseDense(width=4, embedding_size=0, window=3, dropout=0.0), stack=2),
 )
 
 
@@ -97,7 +97,7 @@ def test_predictions_are_those_of_the_searches(task):
     for output, log_probs in zip(task.predictor()(params, examples), found):
         assert task.labels.ids(output.labels) == ctc.collapse(np.argmax(log_probs, -1).tolist())
         assert output.score == pytest.approx(float(log_probs.max(-1).sum()), rel=1e-4)
-    now = task.replace(config.replace(SMALL, search=LabelSearch(beam=4, language_weight=0.5, bonus=0.3)))
+    now = task.replace(config.replace(SMALL, search=LabelSearch(beam_size=4, language_weight=0.5, bonus=0.3)))
     options = {"width": 4, "room": 10, "model": now.labels.language_model, "weight": 0.5, "bonus": 0.3}
     best = jax.jit(partial(prefix_search, **options))(found[-1], 10)
     (output,) = now.predictor()(params, examples[-1:])
@@ -130,7 +130,7 @@ def test_random_changes_depend_on_seed_step_and_example_alone(task):
         (lambda: Recognition("x", train=Train(label_smoothing=0.1)), "train.label_smoothing applies to translation"),
         (
             lambda: Recognition(
-                "x", data=LabelledSignals(ngram=0), search=LabelSearch(beam=2, language_weight=1.0)
+                "x", data=LabelledSignals(ngram=0), search=LabelSearch(beam_size=2, language_weight=1.0)
             ),
             "search.language_weight requires a language model: set data.ngram above 0",
         ),
@@ -158,10 +158,10 @@ experiment = Recognition(
     'digits',
     data=LabelledSignals(
         Patterns(Strings(train=60, dev=6, test=6, longest=2), labels=2, width=3, frames=2), buckets=((8, 2),),
-        tokens=200,
+        batch_tokens=200,
     ),
-    model=RecognizerModel(DenseDense(width=16, embedding=0, window=3, dropout=0.0)),
-    train=Train(steps=60, learning_rate=2e-2, warmup=5, evaluate_every=60, save_every=60),
+    model=RecognizerModel(DenseDense(width=16, embedding_size=0, window=3, dropout=0.0)),
+    train=Train(steps=60, learning_rate=2e-2, warmup_steps=5, evaluate_every=60, save_every=60),
     evaluate=RecognitionEvaluate(drawn=2),
 )
 """
@@ -176,7 +176,7 @@ def test_train_evaluate_and_decode(call, tmp_path, monkeypatch):
     assert (tmp_path / "runs/digits/spikes.png").stat().st_size > 10_000
     results = json.loads((tmp_path / "runs/digits/evaluations/test-step60-greedy/results.json").read_text())
     assert results["metrics"]["ler"]["value"] == 0  # it has learned
-    code, out, err = call("evaluate", "runs/digits", "--search.beam", 4, "--search.language_weight", 0.1)
+    code, out, err = call("evaluate", "runs/digits", "--search.beam_size", 4, "--search.language_weight", 0.1)
     assert (code, err) == (0, "") and "test, checkpoint of step 60, beam 4:" in out and "LER 0.00%" in out
 
     example = Patterns(Strings(longest=2), labels=2, width=3, frames=2).examples("test")[0]
@@ -192,7 +192,7 @@ def test_train_evaluate_and_decode(call, tmp_path, monkeypatch):
 @pytest.mark.parametrize("model", [{"channels": 2, "normalize": True}, {"stack": 3}])
 def test_padding_and_neighbours_change_no_logits(model):
     """Other buckets and other rows, whatever is in the padding."""
-    module = Recognizer(DenseDense(width=4, embedding=3, window=3), 5, 4, **model)
+    module = Recognizer(DenseDense(width=4, embedding_size=3, window=3), 5, 4, **model)
     rng = np.random.default_rng(0)
     frames, lengths = rng.normal(size=(2, 9, 5)).astype(np.float32), np.array([7, 9])
     params = module.init(jax.random.key(0), frames, lengths)

@@ -315,7 +315,10 @@ def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
             ("decode", "runs/fib", "--tag", "<2de>"),
             "error: --tag applies only to runs that translate text: leave it out\n",
         ),
-        (("decode", "runs/fib", "--search.beam", 4), "error: runs/fib has no field --search.beam that can be changed"),
+        (
+            ("decode", "runs/fib", "--search.beam_size", 4),
+            "error: runs/fib has no field --search.beam_size that can be changed",
+        ),
         (("score", "runs/fib"), "error: runs/fib does not translate text, which score requires"),
         (("prepare", "page.py"), "error: page.py has no text to prepare: use s2sjax train\n"),
         (("plan", "page.py", "--source-size", 9, "--target-size", 9), "error: --source-size and --target-size do not"),

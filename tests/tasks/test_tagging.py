@@ -25,18 +25,18 @@ SPELLING = Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, lengt
 NONE = Spelling(on=False)
 ROWS = [("the dog barks", "D N V", "say"), ("dogs bark", "N V", "say"), ("a cat", "D N", "name")]
 ENCODERS = {
-    "bi-LSTM": Luong(width=4, embedding=5, layers=1, bidirectional=True, dropout=0.1),
-    "bi-GRU": RNNsearch(width=4, embedding=5),
+    "bi-LSTM": Luong(width=4, embedding_size=5, layers=1, bidirectional=True, dropout=0.1),
+    "bi-GRU": RNNsearch(width=4, embedding_size=5),
     "Transformer": Transformer(width=6, heads=2, feedforward=8, encoder_layers=1),
-    "dense-dense": DenseDense(width=4, embedding=5, window=3),
-    "convolutions": RCTM(width=4, embedding=5),
-    "gated convolutions": ConvS2S(embedding=5, encoder_layers=((4, 3),), max_length=8),
+    "dense-dense": DenseDense(width=4, embedding_size=5, window=3),
+    "convolutions": RCTM(width=4, embedding_size=5),
+    "gated convolutions": ConvS2S(embedding_size=5, encoder_layers=((4, 3),), max_length=8),
 }
 
 
 def tagging(encoder="dense-dense", rows=ROWS, metrics=("accuracy",), **model) -> Tagging:
     fields = {"spelling": SPELLING, "spelling_width": 2} | model
-    data = TagData(InMemory(train=rows, dev=rows), min_count=1, buckets=((4,), (8,)), tokens=16, prefetch=0)
+    data = TagData(InMemory(train=rows, dev=rows), min_count=1, buckets=((4,), (8,)), batch_tokens=16, prefetch=0)
     return Tagging("tags", data=data, model=TaggerModel(ENCODERS[encoder], **fields), evaluate=TagEvaluate(metrics))
 
 
@@ -126,7 +126,7 @@ def test_a_run_learns_opens_again_and_tags_lines(tmp_path, capsys, monkeypatch):
     metrics = ("accuracy", "padded", "sentence", "intent")
     experiment = tagging("dense-dense", rows, metrics, crf=True, intent=1.0, spelling=NONE)
     corpus = InMemory(train=rows * 4, dev=[*rows, ("the dog", "D X", "go")])
-    train = Train(steps=60, learning_rate=0.05, warmup=1, evaluate_every=30, save_every=30, log_every=30)
+    train = Train(steps=60, learning_rate=0.05, warmup_steps=1, evaluate_every=30, save_every=30, log_every=30)
     data = config.replace(experiment.data, corpus=corpus, buckets=((4,),))
     experiment = config.replace(experiment, data=data, train=train)
     run.train(experiment, tmp_path)

@@ -51,35 +51,43 @@ from s2sjax.tasks.task import task_of
 from s2sjax.tasks.transcription.settings import SpellerModel
 from s2sjax.training import loop
 
-TRAIN = Train(steps=6, warmup=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip=0.0)
+TRAIN = Train(
+    steps=6, warmup_steps=1, learning_rate=1e-2, eps=1e-2, evaluate_every=3, save_every=2, log_every=3, clip_norm=0.0
+)
 LETTERS = [(" ".join(format(n, "05b")[: 1 + n % 5]), "ab"[n % 2]) for n in range(48)]
 TAGGED = [("a b b a"[: 2 * n + 1], "X Y Z Y"[: 2 * n + 1], "pq"[n % 2]) for n in range(4)] * 10
 TEXT = str(Path(__file__).with_name("text.txt"))
 EXPERIMENTS = {
     "translation": Translation(
         "translation",
-        data=Data(Synthetic("reverse", train=40, dev=4, test=4, length=5, alphabet=4), buckets=((6, 6),), tokens=96),
-        model=Luong(width=8, embedding=4, layers=1, dropout=0.2),
+        data=Data(
+            Synthetic("reverse", train=40, dev=4, test=4, length=5, alphabet=4), buckets=((6, 6),), batch_tokens=96
+        ),
+        model=Luong(width=8, embedding_size=4, layers=1, dropout=0.2),
         train=TRAIN,
-        search=Search(beam=1),
+        search=Search(beam_size=1),
     ),
     "regression": Regression(
         "regression",
-        data=Windows(Fibonacci(60), steps=4, split="spread", scale="range", tokens=32),
+        data=Windows(Fibonacci(60), steps=4, split="spread", scale="range", batch_tokens=32),
         model=SeriesModel(width=4, attention=True, output="tanh", residual=False),
         train=TRAIN,
     ),
     "classification": Classification(
         "classification",
-        data=LabelData(InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), tokens=48),
-        model=LabelModel(NGrams(embedding=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
+        data=LabelData(
+            InMemory(train=LETTERS[:40], dev=LETTERS[40:], test=LETTERS[40:]), buckets=((6,),), batch_tokens=48
+        ),
+        model=LabelModel(NGrams(embedding_size=4, kernels=(1, 2), filters=3, dropout=0.0), queries=2, dropout=0.2),
         train=TRAIN,
     ),
     "tagging": Tagging(
         "tagging",
-        data=TagData(InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), tokens=32),
+        data=TagData(
+            InMemory(train=TAGGED, dev=[("a b", "X Y", "p"), ("c", "X", "q")]), buckets=((4,),), batch_tokens=32
+        ),
         model=TaggerModel(
-            DenseDense(width=4, embedding=5, window=3, dropout=0.0),
+            DenseDense(width=4, embedding_size=5, window=3, dropout=0.0),
             Spelling(on=True, width=2, kernels=(2,), filters=2, highways=0, length=3),
             spelling_width=2,
             dropout=0.2,
@@ -93,22 +101,22 @@ EXPERIMENTS = {
             Patterns(Strings(train=40, dev=4, test=4, longest=2), width=3, frames=2),
             Augment(speed=0.2, noise=0.1),
             buckets=((8, 2),),
-            tokens=80,
+            batch_tokens=80,
         ),
-        model=RecognizerModel(DenseDense(width=8, embedding=0, window=3, dropout=0.0), stack=2, dropout=0.2),
+        model=RecognizerModel(DenseDense(width=8, embedding_size=0, window=3, dropout=0.0), stack=2, dropout=0.2),
         train=TRAIN,
     ),
     "language_model": LanguageModel(
         "language_model",
-        data=config.PlainText(TEXT, TEXT, rows=8, steps=4),
-        model=RecurrentLM(embedding=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
+        data=config.PlainText(TEXT, TEXT, batch_size=8, steps=4),
+        model=RecurrentLM(embedding_size=4, width=6, layers=1, weight_drop=0.3, word_dropout=0.1),
         train=TRAIN,
         evaluate=PerplexityEvaluate(streams=4),
     ),
     "pretraining": Pretraining(
         "pretraining",
-        data=Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), tokens=48),
-        model=BertModel(DenseDense(width=6, embedding=4, window=3, dropout=0.0), mask_rate=0.3),
+        data=Paragraphs(TEXT, TEXT, text=config.Text("words"), buckets=((12,),), batch_tokens=48),
+        model=BertModel(DenseDense(width=6, embedding_size=4, window=3, dropout=0.0), mask_rate=0.3),
         train=TRAIN,
     ),
     "captioning": Captioning(
@@ -118,16 +126,16 @@ EXPERIMENTS = {
             config.Text(unit="words"),
             PictureChanges(zoom=0.2, flip=0.5),
             buckets=((12,),),
-            tokens=96,
+            batch_tokens=96,
         ),
         model=CaptionModel(
             Grid(channels=(4, 4), groups=2),
-            config.Pair(Identity(4), Luong(width=4, embedding=4, layers=1, dropout=0.0)),
+            config.Pair(Identity(4), Luong(width=4, embedding_size=4, layers=1, dropout=0.0)),
             dropout=0.2,
             attention_penalty=0.1,
         ),
         train=TRAIN,
-        search=Search(beam=1, max_length=4),
+        search=Search(beam_size=1, max_length=4),
         evaluate=CaptionEvaluate(drawn=0),
     ),
     "transcription": Transcription(
@@ -137,11 +145,11 @@ EXPERIMENTS = {
             Augment(speed=0.2, noise=0.1),
             ngram=0,
             buckets=((8, 3),),
-            tokens=88,
+            batch_tokens=88,
         ),
-        model=SpellerModel(config.RNNsearch(width=4, embedding=4, dropout=0.0), stack=2, dropout=0.2),
+        model=SpellerModel(config.RNNsearch(width=4, embedding_size=4, dropout=0.0), stack=2, dropout=0.2),
         train=TRAIN,
-        search=Search(beam=1, max_length=4),
+        search=Search(beam_size=1, max_length=4),
         evaluate=RecognitionEvaluate(drawn=0),
     ),
 }
@@ -310,7 +318,7 @@ def test_micro_batches_equal_one_batch(name, tmp_path, one_device):
     if noise:
         experiment = config.replace(experiment, model=config.replace(experiment.model, **noise))
     whole = params(run.train(experiment, tmp_path / "whole"))
-    parts = params(run.train(changed(experiment, micro_batches=2), tmp_path / "parts"))
+    parts = params(run.train(changed(experiment, grad_accum_steps=2), tmp_path / "parts"))
     scale = max(np.abs(leaf).max() for leaf in whole)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), parts, whole)
 

@@ -22,11 +22,11 @@ SMALL = Transcription(
         Augment(noise=0.1),
         ngram=0,
         buckets=((20, 4),),
-        tokens=768,
+        batch_tokens=768,
     ),
-    model=SpellerModel(RNNsearch(width=16, embedding=8, dropout=0.0), stack=2),
-    train=Train(steps=200, learning_rate=1e-2, warmup=10, evaluate_every=0, save_every=200, log_every=50),
-    search=Search(beam=2, max_length=6),
+    model=SpellerModel(RNNsearch(width=16, embedding_size=8, dropout=0.0), stack=2),
+    train=Train(steps=200, learning_rate=1e-2, warmup_steps=10, evaluate_every=0, save_every=200, log_every=50),
+    search=Search(beam_size=2, max_length=6),
     evaluate=RecognitionEvaluate(drawn=2),
 )
 

@@ -171,7 +171,7 @@ def test_several_processes_compile_all_programs_before_the_first_step(state, log
 
 # ------------------------------------------------------------------------------------ the whole loop
 
-TRAIN = config.Train(steps=6, learning_rate=0.05, warmup=0, evaluate_every=0, log_every=1, clip=0.0)
+TRAIN = config.Train(steps=6, learning_rate=0.05, warmup_steps=0, evaluate_every=0, log_every=1, clip_norm=0.0)
 
 
 def loss(params, batch, key, step):

@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_warned_of():
     needs = Memory(parameters=2 * 10**9, optimizer=4 * 10**9, average=2 * 10**9, batch=10**6, step=24 * 10**9)
     *_, warning = device_memory.describe(needs, None, 24 * 10**9)
     assert warning == (
-        "warning: 32 GB is more than the 24 GB of a device: raise train.micro_batches or train.mesh.fsdp, "
+        "warning: 32 GB is more than the 24 GB of a device: raise train.grad_accum_steps or train.mesh.fsdp, "
         "or set train.remat layers"
     )
 

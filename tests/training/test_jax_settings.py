@@ -22,7 +22,7 @@ from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import create, make_train_step
 
-TRAIN = config.Train(steps=3, learning_rate=0.05, warmup=0, evaluate_every=0, log_every=1, clip=0.0)
+TRAIN = config.Train(steps=3, learning_rate=0.05, warmup_steps=0, evaluate_every=0, log_every=1, clip_norm=0.0)
 OPTIMIZER = optimizers.optimizer(TRAIN)
 MANAGERS = {
     "default_matmul_precision": "highest",

@@ -16,7 +16,9 @@ from s2sjax.training import loop, mesh, optimizers, run_log, train_state
 from s2sjax.training.checkpoints.manager import Checkpoints
 
 ROWS = (8, 16)
-TRAIN = config.Train(steps=10, learning_rate=0.05, warmup=0, evaluate_every=0, save_every=4, log_every=1, clip=0.0)
+TRAIN = config.Train(
+    steps=10, learning_rate=0.05, warmup_steps=0, evaluate_every=0, save_every=4, log_every=1, clip_norm=0.0
+)
 
 
 def make_batch(step):
@@ -55,7 +57,7 @@ class Lab:
         self.inits = 0
         step = train_state.make_train_step(loss, optimizer, train, seed=7)
         log = run_log.Log(self.folder, train.steps, train.log_every, tensorboard=False)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", train.keep, best) if saving else None
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", train.max_to_keep, best) if saving else None
         try:
             options |= dict(checkpoints=self.checkpoints, evaluate=evaluate, log=log)
             return loop.fit(step, batches, template=template, init=init, train=train, **options)
@@ -122,7 +124,7 @@ def scores(*values):
 
 
 def test_n_steps_equal_k_steps_and_a_restart_bit_for_bit(lab, other):
-    train = config.replace(TRAIN, ema=0.5, micro_batches=2)
+    train = config.replace(TRAIN, ema=0.5, grad_accum_steps=2)
     whole = lab.fit(train)
     assert whole.status == "done" and int(whole.state.step) == 10
 
@@ -261,7 +263,7 @@ def test_programs_are_made_ahead_of_time_and_only_for_new_shapes():
 @pytest.mark.slow
 def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_done(lab, other):
     def fit(lab, devices, steps, shape):
-        train = config.replace(TRAIN, steps=steps, schedule="constant", micro_batches=2)
+        train = config.replace(TRAIN, steps=steps, schedule="constant", grad_accum_steps=2)
         optimizer = optimizers.optimizer(train)
         where = mesh.make_mesh(shape, jax.devices()[:devices])
         create = lambda: train_state.create({"w": jnp.zeros(4)}, optimizer)
@@ -282,7 +284,7 @@ def test_four_devices_go_through_the_loop_and_two_resume_what_one_would_have_don
 
 
 def test_patience_runs_out_survives_a_restart_and_the_best_is_kept(lab, capsys):
-    train = config.replace(TRAIN, steps=40, save_every=2, evaluate_every=2, patience=3, keep=1)
+    train = config.replace(TRAIN, steps=40, save_every=2, evaluate_every=2, patience=3, max_to_keep=1)
 
     cut = lab.fit(train, evaluate=scores(5.0, 3.0, 4.0, signal.SIGTERM))
     # step 2: 5, step 4: 3 (best), step 6: 4; the SIGTERM at step 8 leaves its evaluation to the next run
@@ -338,7 +340,7 @@ def test_non_finite_steps_are_told_and_several_in_a_row_end_the_run(lab, capsys)
         lab.fit(train, batches=poisoned(2, 3, 4), saving=False)
     assert str(caught.value) == (
         "3 non-finite steps in a row, the last one step 5: check the examples in "
-        f"{lab.folder / 'nonfinite.jsonl'}, or lower train.learning_rate or train.clip"
+        f"{lab.folder / 'nonfinite.jsonl'}, or lower train.learning_rate or train.clip_norm"
     )
 
 

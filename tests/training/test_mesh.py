@@ -16,7 +16,7 @@ from s2sjax.data.batching.batch_plan import Plan, make_batch
 from s2sjax.errors import UserError
 from s2sjax.training import mesh, optimizers, train_state
 
-TRAIN = config.Train(warmup=0, learning_rate=0.01, schedule="constant", ema=0.9, weight_decay=0.01)
+TRAIN = config.Train(warmup_steps=0, learning_rate=0.01, schedule="constant", ema=0.9, weight_decay=0.01)
 OPTIMIZER = optimizers.optimizer(TRAIN)
 RULES = (("in/kernel", (None, "tensor")), ("in/bias", ("tensor",)), ("out/kernel", ("tensor", None)))
 
@@ -42,10 +42,10 @@ def batch(index):
     return {"x": rng.normal(size=(16, 16)).astype(np.float32), "weight": np.arange(16, dtype=np.float32)}
 
 
-def train(devices, shape, rules, micro_batches=1):
+def train(devices, shape, rules, grad_accum_steps=1):
     where = mesh.make_mesh(shape, devices)
     current = mesh.init_sharded(init, where, rules, min_size=1)
-    options = config.replace(TRAIN, micro_batches=micro_batches)
+    options = config.replace(TRAIN, grad_accum_steps=grad_accum_steps)
     step = jax.jit(train_state.make_train_step(loss, OPTIMIZER, options, seed=3))
     for index in range(3):
         current, metrics = step(current, mesh.global_batch(batch(index), where))
@@ -53,11 +53,11 @@ def train(devices, shape, rules, micro_batches=1):
 
 
 @functools.cache
-def one_device(micro_batches):
-    return train(jax.devices()[:1], config.Mesh(), (), micro_batches)
+def one_device(grad_accum_steps):
+    return train(jax.devices()[:1], config.Mesh(), (), grad_accum_steps)
 
 
-@pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("grad_accum_steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "shape, rules",
     [
@@ -68,9 +68,9 @@ def one_device(micro_batches):
     ],
     ids=["data", "fsdp", "tensor", "all three"],
 )
-def test_one_device_equals_eight(shape, rules, micro_batches):
-    one, numbers = one_device(micro_batches)
-    eight, eight_numbers = train(jax.devices(), shape, rules, micro_batches)
+def test_one_device_equals_eight(shape, rules, grad_accum_steps):
+    one, numbers = one_device(grad_accum_steps)
+    eight, eight_numbers = train(jax.devices(), shape, rules, grad_accum_steps)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=0), eight, one)
     np.testing.assert_allclose(eight_numbers["loss"], numbers["loss"], rtol=1e-5)
 

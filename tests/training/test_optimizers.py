@@ -28,7 +28,12 @@ NAMES = [*OPTIMIZERS, "optax.lamb"]
 
 
 def settings(name: str, **others) -> config.Train:
-    train = {"warmup": 0, "learning_rate": 0.01, "schedule": "constant", "weight_decay": 0.0 if name == "adam" else 0.1}
+    train = {
+        "warmup_steps": 0,
+        "learning_rate": 0.01,
+        "schedule": "constant",
+        "weight_decay": 0.0 if name == "adam" else 0.1,
+    }
     return config.Train(optimizer=name, optimizer_args=ARGUMENTS.get(name, ()), ema=0.9, **train | others)
 
 
@@ -98,7 +103,7 @@ EIGHT = [
 def test_one_device_equals_eight_also_after_a_restart(name, which, tmp_path):
     """Compares two micro-batches and a restart after two steps with one device, one batch and no restart."""
     shape, rules = MESHES[which]
-    where, train = mesh.make_mesh(shape), settings(name, micro_batches=2)
+    where, train = mesh.make_mesh(shape), settings(name, grad_accum_steps=2)
     half = trained(train, where, rules, steps=range(2))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(half, 2)
@@ -142,7 +147,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
     assert numbers["decoder"]["output"] == {"kernel": None, "bias": None}
     keys = iter(jax.random.split(jax.random.key(0), 9))
     gradient = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), params)
-    train = config.Train(optimizer="muon", schedule="constant", warmup=0, learning_rate=1.0, clip=0.0)
+    train = config.Train(optimizer="muon", schedule="constant", warmup_steps=0, learning_rate=1.0, clip_norm=0.0)
     updates, _ = updates_of(train, params, gradient)
     for block in updates["encoder"]["stack"]["kernel"]:  # singular values near 1, each block by itself
         values = np.linalg.svd(block, compute_uv=False)
@@ -182,7 +187,7 @@ def test_decay_is_that_of_adamw_for_every_optimizer(name):
 def test_adam_has_the_defaults_of_the_transformer_and_others_their_own():
     params = {"w": jnp.ones((2, 2))}
     for name, b2 in (("adamw", 0.98), ("optax.adamw", 0.999)):
-        train = config.Train(optimizer=name, clip=0.0)
+        train = config.Train(optimizer=name, clip_norm=0.0)
         found = jax.tree.leaves(updates_of(train, params, params)[1])
         assert any(np.allclose(leaf, 1 - b2, rtol=1e-4) for leaf in found), name
 
@@ -234,7 +239,7 @@ def test_a_schedule_and_an_optimizer_of_a_users_own(monkeypatch):
     mine.descent = lambda learning_rate, scale=1.0: optax.chain(optax.scale(scale), optax.sgd(learning_rate))
     monkeypatch.setitem(sys.modules, "mine", mine)
     train = config.Train(
-        steps=100, learning_rate=8.0, clip=0.0, schedule="mine.halves", schedule_args=("times=3",),
+        steps=100, learning_rate=8.0, clip_norm=0.0, schedule="mine.halves", schedule_args=("times=3",),
         optimizer="mine.descent", optimizer_args=("scale=10",),
     )  # fmt: skip
     assert [optimizers.rate_at(train, step) for step in (0, 100)] == [8.0, 1.0]

@@ -12,10 +12,12 @@ from s2sjax.training import run_log
 EVERY = 4
 EXPERIMENT = Translation(
     "warm",
-    data=Data(Synthetic("reverse", train=60, dev=4, test=0, length=7, alphabet=4), buckets=((5, 5), (8, 8)), tokens=64),
-    model=Luong(width=8, embedding=4, layers=1, dropout=0.2),
-    train=Train(steps=6 * EVERY, warmup=1, evaluate_every=EVERY, save_every=EVERY, log_every=1),
-    search=Search(beam=1),
+    data=Data(
+        Synthetic("reverse", train=60, dev=4, test=0, length=7, alphabet=4), buckets=((5, 5), (8, 8)), batch_tokens=64
+    ),
+    model=Luong(width=8, embedding_size=4, layers=1, dropout=0.2),
+    train=Train(steps=6 * EVERY, warmup_steps=1, evaluate_every=EVERY, save_every=EVERY, log_every=1),
+    search=Search(beam_size=1),
 )
 
 

@@ -49,12 +49,12 @@ def test_every_step_follows_the_formula(warmup):
 
 @pytest.mark.parametrize("name", config.training.SCHEDULES)
 def test_without_warm_up_the_first_step_is_at_the_peak_also_under_jit(name):
-    rate = optimizers.schedule(config.Train(schedule=name, warmup=0, learning_rate=0.5))
+    rate = optimizers.schedule(config.Train(schedule=name, warmup_steps=0, learning_rate=0.5))
     assert float(jax.jit(rate)(jnp.int32(0))) == pytest.approx(0.5)
 
 
 def test_weights_decay_and_biases_do_not():
-    train = config.Train(weight_decay=0.1, learning_rate=0.5, schedule="constant", warmup=0)
+    train = config.Train(weight_decay=0.1, learning_rate=0.5, schedule="constant", warmup_steps=0)
     optimizer = optimizers.optimizer(train)
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     gradient = jax.tree.map(jnp.zeros_like, params)
@@ -67,7 +67,7 @@ def test_the_clipped_gradient_points_the_same_way_and_has_norm_one():
     gradient = {"w": jnp.array([[3.0, 4.0]])}
     moments = {}
     for clip in (0.0, 1.0):
-        optimizer = optimizers.optimizer(config.Train(clip=clip, b1=0.0))
+        optimizer = optimizers.optimizer(config.Train(clip_norm=clip, b1=0.0))
         _, state = optimizer.update(gradient, optimizer.init(gradient), gradient)
         moments[clip] = next(leaf for leaf in jax.tree.leaves(state) if leaf.shape == (1, 2))  # mu, with b1 = 0
     np.testing.assert_allclose(moments[0.0], [[3.0, 4.0]], rtol=1e-6)

@@ -50,7 +50,7 @@ def toy(loss, train):
 
 
 def run(steps=1, loss=loss, batches=batch, **options):
-    train = config.Train(**{"warmup": 0, "learning_rate": 0.01, "schedule": "constant", **options})
+    train = config.Train(**{"warmup_steps": 0, "learning_rate": 0.01, "schedule": "constant", **options})
     current, step = toy(loss, train)
     for index in range(steps):
         current, metrics = step(current, batches(index))
@@ -64,15 +64,15 @@ def assert_equal(one, other):
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_micro_batches_of_uneven_weight_equal_one_batch(parts):
     whole, numbers = run(3)
-    split, split_numbers = run(3, micro_batches=parts)
+    split, split_numbers = run(3, grad_accum_steps=parts)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), split.params, whole.params)
     np.testing.assert_allclose(split_numbers["loss"], numbers["loss"], rtol=1e-6)
     np.testing.assert_allclose(split_numbers["grad_norm"], numbers["grad_norm"], rtol=1e-6)
 
 
 def test_a_batch_that_does_not_split_is_an_error_with_both_numbers():
-    with pytest.raises(UserError, match=r"8 rows .* train.micro_batches 3"):
-        run(micro_batches=3)
+    with pytest.raises(UserError, match=r"8 rows .* train.grad_accum_steps 3"):
+        run(grad_accum_steps=3)
 
 
 def test_the_loss_is_the_mean_over_unmasked_positions_only():
@@ -93,7 +93,7 @@ def test_randomness_changes_with_step_and_micro_batch_and_repeats_with_the_seed(
 
     totals = [float(run(n, loss=draws)[1]["loss"][0]) for n in (1, 2, 3)]
     assert len(set(totals)) == 3 and totals == [float(run(n, loss=draws)[1]["loss"][0]) for n in (1, 2, 3)]
-    _, two = run(loss=draws, micro_batches=2)
+    _, two = run(loss=draws, grad_accum_steps=2)
     total, squares = float(two["loss"][0]), float(two["square"][0])
     assert abs(squares - total**2 / 2) > 1e-3, "two equal draws would give exactly total^2 / 2"
     assert_equal(run(3, loss=dropout_loss)[0], run(3, loss=dropout_loss)[0])
@@ -145,7 +145,7 @@ def test_the_reported_rate_is_the_one_the_optimizer_used_also_after_a_skip():
         data = batch(index)
         return data | {"y": data["y"] * np.float32(np.nan if index == 0 else 1)}
 
-    current, numbers = run(2, batches=batches, warmup=10, learning_rate=1.0)
+    current, numbers = run(2, batches=batches, warmup_steps=10, learning_rate=1.0)
     counts = [int(leaf) for leaf in jax.tree.leaves(current.optimizer) if leaf.dtype == jnp.int32 and leaf.ndim == 0]
     assert set(counts) == {1}, "one update was made"
     assert float(numbers["learning_rate"]) == pytest.approx(0.1), "its rate is that of the first update"
@@ -163,7 +163,7 @@ def carrying(params, batch, key, step, carry=None):
 
 
 def run_carrying(steps, bad=(), **options):
-    train = config.Train(**{"warmup": 0, "learning_rate": 0.01, "schedule": "constant", **options})
+    train = config.Train(**{"warmup_steps": 0, "learning_rate": 0.01, "schedule": "constant", **options})
     current, step = toy(carrying, train)
     current = current._replace(carry={"seen": jnp.zeros((ROWS, WIDTH))})
     for index in range(steps):
@@ -182,7 +182,7 @@ def test_a_carry_passes_from_one_batch_to_the_next():
 
 
 def test_each_micro_batch_carries_its_own_rows():
-    whole, split = run_carrying(3)[0], run_carrying(3, micro_batches=2)[0]
+    whole, split = run_carrying(3)[0], run_carrying(3, grad_accum_steps=2)[0]
     assert_equal(split.carry, whole.carry)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), split.params, whole.params)
 

@@ -69,7 +69,7 @@ class ConvS2S(ModelSettings):
 
     scans_time = False
 
-    embedding: int = 256
+    embedding_size: int = 256
     """width of the token embedding, of queries and keys, and of the output layer's input"""
     encoder_layers: Shapes = ((256, 3),) * 4
     """(width, kernel) of each encoder block"""
@@ -92,14 +92,14 @@ class ConvS2S(ModelSettings):
 
     @property
     def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.embedding)
+        return EncoderSpec(self.embedding_size)
 
     @property
     def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(self.embedding)
+        return DecoderSpec(self.embedding_size)
 
     def __post_init__(self):
-        at_least(1, self, "model", "embedding", "max_length")
+        at_least(1, self, "model", "embedding_size", "max_length")
         _check_shapes(self, "encoder_layers", "decoder_layers")
         check_dropout(self)
 

@@ -43,9 +43,9 @@ class Pair:
                 f"model.{side}.share requires an encoder and a decoder of the same family: set it to False",
             )
         require(
-            self.tie != "all" or self.encoder.embedding == self.decoder.embedding,
-            f"model.decoder.tie 'all': the encoder's embedding has width {self.encoder.embedding}, "
-            f"the decoder's {self.decoder.embedding}: make them equal, or set model.decoder.tie to 'output'",
+            self.tie != "all" or self.encoder.embedding_size == self.decoder.embedding_size,
+            f"model.decoder.tie 'all': the encoder's embedding has width {self.encoder.embedding_size}, "
+            f"the decoder's {self.decoder.embedding_size}: make them equal, or set model.decoder.tie to 'output'",
         )
         if self.bridge == "identity":
             self._check_identity()

@@ -90,8 +90,8 @@ class Sutskever(EmbeddedModel):
     def __post_init__(self):
         self.check("layers", output=self.width)
         require(
-            not self.share or self.embedding > 0,
-            "model.share requires tokens of one width on both sides: set model.embedding above 0",
+            not self.share or self.embedding_size > 0,
+            "model.share requires tokens of one width on both sides: set model.embedding_size above 0",
         )
 
 
@@ -103,7 +103,7 @@ class RNNsearch(EmbeddedModel):
     """width of the decoder state and of each direction of the encoder"""
     score: ScoreName = "additive"
     """attention score: see s2sjax/core/attention/scores.py"""
-    attention: int = 0
+    attention_size: int = 0
     """width of the additive score's hidden layer; 0 for `width`"""
     encoder_layers: int = 1
     """number of bidirectional encoder layers"""
@@ -115,13 +115,13 @@ class RNNsearch(EmbeddedModel):
     """width of the hidden layer before the output layer; 0 for `embedding`"""
     tie: Tie = "none"
     """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
-    initial: Initial = "orthogonal"
+    recurrent_init: Initial = "orthogonal"
     """initialization of the state-to-state matrices"""
     coverage: bool = False
     """whether the score depends on the attention each source position has received so far (See et al. 2017)"""
     dropout: float = 0.1
     """dropout rate"""
-    variational: bool = False
+    variational_dropout: bool = False
     """variational dropout: one mask per sentence, also on the recurrent state (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
     """zoneout rate: fraction of each state that a step leaves unchanged (Krueger et al. 2017)"""
@@ -132,7 +132,7 @@ class RNNsearch(EmbeddedModel):
         deep = self.encoder_layers
         return RecurrentSpec(
             self.cell, 2 * self.width, deep, bidirectional=deep,
-            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+            initial=self.recurrent_init, variational=self.variational_dropout, zoneout=self.zoneout,
         )  # fmt: skip
 
     @property
@@ -145,7 +145,7 @@ class RNNsearch(EmbeddedModel):
         return DecoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
 
     def __post_init__(self):
-        self.check("encoder_layers", nonnegative=("attention", "readout_width"), output=_readout_width(self))
+        self.check("encoder_layers", nonnegative=("attention_size", "readout_width"), output=_readout_width(self))
         _check_zoneout(self)
         require(
             not attention.SCORES[self.score].equal_widths,
@@ -186,11 +186,11 @@ class Luong(EmbeddedModel):
     """whether to reverse the source"""
     tie: Tie = "none"
     """tied matrices: target embedding and output layer, or also the source embedding (needs a shared vocabulary)"""
-    initial: Initial = "orthogonal"
+    recurrent_init: Initial = "orthogonal"
     """initialization of the state-to-state matrices"""
     dropout: float = 0.1
     """dropout rate"""
-    variational: bool = False
+    variational_dropout: bool = False
     """variational dropout: one mask per sentence, also on the recurrent state (Gal and Ghahramani 2016)"""
     zoneout: float = 0.0
     """zoneout rate: fraction of each state that a step leaves unchanged (Krueger et al. 2017)"""
@@ -200,7 +200,7 @@ class Luong(EmbeddedModel):
         return RecurrentSpec(
             self.cell, self.widths or self.width, self.layers, bidirectional=self.layers if self.bidirectional else 0,
             residual=self.residual, join=self.join,
-            initial=self.initial, variational=self.variational, zoneout=self.zoneout,
+            initial=self.recurrent_init, variational=self.variational_dropout, zoneout=self.zoneout,
         )  # fmt: skip
 
     @property
@@ -259,7 +259,7 @@ class GNMT(EmbeddedModel):
     """number of recurrent layers of the encoder, and of the decoder; residual from the third on"""
     score: ScoreName = "additive"
     """attention score: see s2sjax/core/attention/scores.py"""
-    attention: int = 0
+    attention_size: int = 0
     """width of the additive score's hidden layer; 0 for `width`"""
     cell: CellName = "lstm"
     """recurrent cell: see s2sjax/core/recurrence/cells.py"""
@@ -277,7 +277,7 @@ class GNMT(EmbeddedModel):
         return DecoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     def __post_init__(self):
-        self.check(nonnegative=("attention",), output=self.width)
+        self.check(nonnegative=("attention_size",), output=self.width)
         at_least(2, self, "model", "layers")
 
 
@@ -288,7 +288,7 @@ def _check_zoneout(config) -> None:
 def _readout_width(config) -> int:
     """The width of the hidden layer before the output layer."""
     require(
-        config.embedding != 0 or config.readout_width != 0,
-        "model.readout_width 0 means model.embedding, which is 0: set one of them",
+        config.embedding_size != 0 or config.readout_width != 0,
+        "model.readout_width 0 means model.embedding_size, which is 0: set one of them",
     )
-    return config.readout_width or config.embedding
+    return config.readout_width or config.embedding_size

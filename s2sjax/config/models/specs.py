@@ -71,12 +71,12 @@ class AttentionWindow(NamedTuple):
 class ModelSettings:
     """Base class of model configurations: the properties that other settings are checked against, with safe defaults.
 
-    To add a model, derive a `@settings` class. It requires the fields `embedding` (width of a token; 0 for one-hot),
+    To add a model, derive a `@settings` class. It requires the fields `embedding_size` (0 for one-hot tokens),
     `tie` and `dropout`, the properties `encoder_spec` and `decoder_spec`, and its modules as class attributes: see
     s2sjax/models/registry.py. The rest is optional.
     """
 
-    embedding: int
+    embedding_size: int
     tie: Tie
     dropout: float
 
@@ -94,7 +94,7 @@ class ModelSettings:
     """whether training runs a scan over positions"""
     attends_own_position: ClassVar[bool] = False
     """whether target position t always attends to source position t"""
-    variational: bool = False
+    variational_dropout: bool = False
     """whether dropout draws one mask per sentence"""
     zoneout: float = 0.0
     """fraction of each recurrent state that a step leaves unchanged"""
@@ -136,11 +136,14 @@ def check_tie(config, output: int) -> None:
     """Raises a UserError if an output layer that reads width `output` is tied to an embedding of another width."""
     if config.tie == "none":
         return
-    require(config.embedding > 0, f"model.tie {config.tie!r} needs an embedding to tie: set model.embedding {output}")
     require(
-        config.embedding == output,
+        config.embedding_size > 0,
+        f"model.tie {config.tie!r} needs an embedding to tie: set model.embedding_size {output}",
+    )
+    require(
+        config.embedding_size == output,
         f"model.tie {config.tie!r}: the output layer reads width {output}, but the embedding has width "
-        f"{config.embedding}: set model.embedding {output}, or model.tie 'none'",
+        f"{config.embedding_size}: set model.embedding_size {output}, or model.tie 'none'",
     )
 
 
@@ -150,13 +153,13 @@ class EmbeddedModel(ModelSettings):
 
     width: int = 512
     """width of the states"""
-    embedding: int = 256
+    embedding_size: int = 256
     """width of the token embedding; 0 for one-hot vectors"""
 
     def check(self, *positive: str, nonnegative: tuple[str, ...] = (), output: int) -> None:
         """Raises a UserError unless these fields, the dropout rate and the width `output` of tied vectors are valid."""
         at_least(1, self, "model", "width", *positive)
-        at_least(0, self, "model", "embedding", *nonnegative)
+        at_least(0, self, "model", "embedding_size", *nonnegative)
         check_dropout(self)
         check_tie(self, output)
 

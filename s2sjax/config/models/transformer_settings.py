@@ -47,7 +47,7 @@ class Transformer(ModelSettings):
     """dropout rate"""
 
     @property
-    def embedding(self) -> int:  # type: ignore[override]
+    def embedding_size(self) -> int:  # type: ignore[override]
         return self.width
 
     @property

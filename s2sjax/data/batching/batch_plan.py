@@ -1,6 +1,6 @@
 """Batches as a pure function of (data, seed, step).
 
-    plan = Plan(columns.lengths, buckets, tokens=2048, seed=0, multiple=devices * micro_batches)
+    plan = Plan(columns.lengths, buckets, tokens=2048, seed=0, multiple=devices * grad_accum_steps)
     for step, batch in stream(columns, plan, start=0, stop=10_000): ...
 
 To resume, start the stream at another step: there is no other state. The mesh only decides which rows of a batch each
@@ -259,7 +259,7 @@ def evaluation_batches(
     batch of each S.
     """
     if rows < 1:
-        raise UserError(f"evaluate.rows is {rows}: it must be at least 1")
+        raise UserError(f"evaluate.batch_size is {rows}: it must be at least 1")
     ragged = Ragged.of_ids(sources)
     lengths = ragged.lengths if lengths is None else lengths
     limits = np.unique(np.asarray(buckets, np.int64))

@@ -82,7 +82,7 @@ class FewShapes(Translator):
         found: list[Callable[[], Any]] = []
         found += [partial(self._search_padding, params, rows, width) for width in widths for rows in self.sizes(width)]
         found += [partial(self._attend_padding, function, params, width) for function in functions for width in widths]
-        if self.options.beam > 1 and not self.options.sampling.count:
+        if self.options.beam_size > 1 and not self.options.sampling.count:
             found += [partial(self._tree_of_padding, params, width) for width in widths if width >= last]
         return found
 

@@ -159,8 +159,8 @@ def _constraint(o: config.Search, words: WordConstraints, s: Sentences) -> Any:
     """The conjunction of all constraints in the search options."""
     real = jnp.sum(s.mask, axis=1)
     rules = [
-        o.repetition != 1 and constraints.repetition(o.repetition),
-        o.no_repeat and constraints.no_repeated(o.no_repeat),
+        o.repetition_penalty != 1 and constraints.repetition(o.repetition_penalty),
+        o.no_repeat_ngram_size and constraints.no_repeated(o.no_repeat_ngram_size),
         words.without and constraints.without(words.without),
         words.containing and constraints.with_all(words.containing, s.limit),
         (o.min_length or o.min_ratio)
@@ -174,16 +174,16 @@ def _chosen_search(
     o: config.Search, step: Any, state: Any, s: Sentences, *, length: int, record: bool, constraint: Any
 ) -> search.DecodingLoop:
     """The search that the options select: sampling, greedy search or beam search."""
-    score: dict[str, Any] = {"penalty": o.penalty, "alpha": o.alpha, "constraint": constraint}
+    score: dict[str, Any] = {"penalty": o.length_penalty, "alpha": o.alpha, "constraint": constraint}
     drawn = o.sampling
     if drawn.count:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(drawn.seed)))(s.numbers)
         cut = {name: getattr(drawn, name) for name in ("count", "temperature", "top_k", "top_p", "min_p")}
         return sampling.sampling_loop(step, state, s.limit, length, keys, **cut, **score)
-    if o.beam == 1:
+    if o.beam_size == 1:
         return search.decode_loop(step, state, s.limit, length, search.argmax_token, **score)
     return search.beam_loop(
-        step, state, s.limit, length, width=o.beam, nbest=o.nbest, stop=o.stop, coverage=o.coverage,
+        step, state, s.limit, length, width=o.beam_size, nbest=o.nbest, stop=o.stop, coverage=o.coverage,
         source_mask=s.mask, groups=o.groups, diversity=o.diversity, record=record, **score,
     )  # fmt: skip
 

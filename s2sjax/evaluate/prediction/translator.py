@@ -165,8 +165,8 @@ class Translator:
 
     def tree(self, params: Any, line: str, prefix: str | None = None) -> tuple[Tree, Hypotheses]:
         """The search tree and the hypotheses of one line; the leaves have no batch axis. `prefix`: see `decode`."""
-        if self.options.beam == 1 or self.options.sampling.count:
-            raise UserError("only beam search has a tree: set search.beam above 1 and search.sampling.count to 0")
+        if self.options.beam_size == 1 or self.options.sampling.count:
+            raise UserError("only beam search has a tree: set search.beam_size above 1 and search.sampling.count to 0")
         (ids,) = self._encoder.cut_sources([self.source.encode(line)])
         inputs = self._batches.alone(ids), padded_prefixes([self._encoder.prefix(prefix)]), np.zeros(1, np.int32)
         found, tree = self._programs.search(self._programs.stored(params), *inputs, slots=1, record=True)

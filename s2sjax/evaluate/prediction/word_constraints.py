@@ -19,7 +19,7 @@ class WordConstraints(NamedTuple):
 
 
 def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
-    """Converts search.prefix, search.without and search.containing to tokens.
+    """Converts search.prefix, search.forbidden_words and search.required_words to tokens.
 
     Raises a UserError if a word is not in the vocabulary, or if no output can satisfy all constraints.
     """
@@ -32,13 +32,13 @@ def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints
 
     words = WordConstraints(
         ids("prefix", o.prefix) if o.prefix else (),
-        tuple(ids("without", word) for word in o.without),
-        tuple(ids("containing", word) for word in o.containing),
+        tuple(ids("forbidden_words", word) for word in o.forbidden_words),
+        tuple(ids("required_words", word) for word in o.required_words),
     )
-    for word, wanted in zip(o.containing, words.containing):
+    for word, wanted in zip(o.required_words, words.containing):
         if wanted in words.without:
-            raise UserError(f"{word!r} is in both search.containing and search.without: remove it from one")
-    for name, needed in (("prefix", len(words.prefix)), ("containing", sum(map(len, words.containing)))):
+            raise UserError(f"{word!r} is in both search.required_words and search.forbidden_words: remove it from one")
+    for name, needed in (("prefix", len(words.prefix)), ("required_words", sum(map(len, words.containing)))):
         if 0 < o.max_length <= needed:
             raise UserError(
                 f"search.{name} needs {needed} tokens plus <eos>, but search.max_length is {o.max_length}: "
@@ -49,5 +49,7 @@ def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints
 
 def check_beam(options: config.Search, target: AnyVocabulary) -> None:
     """Raises a UserError if the beam is larger than the target vocabulary."""
-    if options.beam > target.size:
-        raise UserError(f"search.beam {options.beam} is larger than the target vocabulary ({target.size}): lower it")
+    if options.beam_size > target.size:
+        raise UserError(
+            f"search.beam_size {options.beam_size} is larger than the target vocabulary ({target.size}): lower it"
+        )

@@ -39,7 +39,7 @@ class ChoDecoder(nn.Module):
         self.summary = layers.Dense(c.width, c.width, self.dtype)
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(self.kind.carries)]
         self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(c.width, gates))
-        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
+        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding_size
         self.readout = layers.Dense(c.width + tokens + c.width, halves * hidden, self.dtype)
         self.output = output_layer(c, self.embedding, hidden, self.dtype)
 

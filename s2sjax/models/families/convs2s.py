@@ -40,7 +40,7 @@ class PositionEmbedding(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        shape = (self.config.max_length, self.config.embedding)
+        shape = (self.config.max_length, self.config.embedding_size)
         self.table = param(self, "table", nn.initializers.normal(0.1), shape)
 
     def everywhere(self, xs: Array, train: bool) -> Array:
@@ -116,9 +116,9 @@ class ConvEncoder(nn.Module):
     def setup(self):
         c = self.config
         self.positions = PositionEmbedding(c, self.dtype)
-        self.enter = dense(c, c.embedding, c.encoder_layers[0][0], self.dtype, dropped=True)
+        self.enter = dense(c, c.embedding_size, c.encoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.encoder_layers, False, self.dtype)
-        self.leave = dense(c, c.encoder_layers[-1][0], c.embedding, self.dtype)
+        self.leave = dense(c, c.encoder_layers[-1][0], c.embedding_size, self.dtype)
 
     def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         embedded = self.positions.everywhere(xs, train)
@@ -161,8 +161,8 @@ class Attention(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        self.ask = dense(self.config, self.width, self.config.embedding, self.dtype)
-        self.answer = dense(self.config, self.config.embedding, self.width, self.dtype)
+        self.ask = dense(self.config, self.width, self.config.embedding_size, self.dtype)
+        self.answer = dense(self.config, self.config.embedding_size, self.width, self.dtype)
 
     def __call__(self, attend, memory: DecoderMemory, v: Array, embedded: Array) -> tuple[Array, Array]:
         """Attends from one position or all: v [B, (T,) H], embedded [B, (T,) E] -> v', alpha [B, (T,) S]."""
@@ -185,12 +185,14 @@ class ConvDecoder(nn.Module):
     def setup(self):
         c = self.config
         self.positions = PositionEmbedding(c, self.dtype)
-        self.enter = dense(c, c.embedding, c.decoder_layers[0][0], self.dtype, dropped=True)
+        self.enter = dense(c, c.embedding_size, c.decoder_layers[0][0], self.dtype, dropped=True)
         self.blocks = blocks(c, c.decoder_layers, True, self.dtype)
         self.attentions = [Attention(c, width, self.dtype) for width, _ in c.decoder_layers]
-        self.leave = dense(c, c.decoder_layers[-1][0], c.embedding, self.dtype)
+        self.leave = dense(c, c.decoder_layers[-1][0], c.embedding_size, self.dtype)
         self.output = (
-            dense(c, c.embedding, self.embedding.size, self.dtype, dropped=True) if c.tie == "none" else self.embedding
+            dense(c, c.embedding_size, self.embedding.size, self.dtype, dropped=True)
+            if c.tie == "none"
+            else self.embedding
         )
 
     def prepare(self, memory: EncoderOutput) -> DecoderMemory:

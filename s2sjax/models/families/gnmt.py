@@ -63,7 +63,7 @@ class GNMTDecoder(nn.Module):
         c, tokens = self.config, self.embedding.width
         self.kind, self.score = cells.CELLS[c.cell], attention.SCORES[c.score]
         gates = len(self.kind.gates) * c.width
-        self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.attention or c.width), self.dtype)
+        self.attention = layers.Weights(self.score.shapes(c.width, c.width, c.attention_size or c.width), self.dtype)
         self.lowest = layers.cell_weights(c.cell, tokens, c.width, self.dtype, context=(c.width, gates))
         self.upper = [layers.cell_weights(c.cell, 2 * c.width, c.width, self.dtype) for _ in range(c.layers - 1)]
         self.output = output_layer(c, self.embedding, c.width, self.dtype)

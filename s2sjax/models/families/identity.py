@@ -28,19 +28,19 @@ class Identity(config.ModelSettings):
     encoder_type = IdentityEncoder
     scans_time = False
 
-    embedding: int = 256
+    embedding_size: int = 256
     """width of the vectors"""
     dropout: float = 0.0
     """dropout rate of the memory"""
 
     @property
     def encoder_spec(self) -> config.EncoderSpec:
-        return config.EncoderSpec(self.embedding)
+        return config.EncoderSpec(self.embedding_size)
 
     @property
     def encoder_is_products(self) -> bool:
         return True
 
     def __post_init__(self):
-        at_least(1, self, "model.network.encoder", "embedding")
+        at_least(1, self, "model.network.encoder", "embedding_size")
         require(0 <= self.dropout < 1, f"model.network.encoder.dropout is {self.dropout}: it must be in [0, 1)")

@@ -92,9 +92,11 @@ class LuongDecoder(nn.Module):
         self.kind = cells.CELLS[c.cell]
         self.widths = c.widths or (c.width,) * c.layers
         fed = {"fed": (c.width, len(self.kind.gates) * self.widths[0])} if c.input_feeding else {}
-        self.first = layers.cell_weights(c.cell, self.embedding.width, self.widths[0], self.dtype, c.initial, **fed)
+        self.first = layers.cell_weights(
+            c.cell, self.embedding.width, self.widths[0], self.dtype, c.recurrent_init, **fed
+        )
         self.upper = [
-            layers.cell_weights(c.cell, below, width, self.dtype, c.initial)
+            layers.cell_weights(c.cell, below, width, self.dtype, c.recurrent_init)
             for below, width in zip(self.widths, self.widths[1:])
         ]
         self.score = attention.SCORES[c.score]
@@ -144,9 +146,9 @@ class LuongDecoder(nn.Module):
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
     ) -> tuple[Array, Array]:
         c = self.config
-        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational_dropout)
         attentional, alpha = (self._fed if c.input_feeding else self._unfed)(memory, embedded, train)
-        return layers.dropout(self, attentional, c.dropout, train, c.variational), alpha
+        return layers.dropout(self, attentional, c.dropout, train, c.variational_dropout), alpha
 
     def _fed(self, memory: DecoderMemory, embedded: Array, train: bool) -> tuple[Array, Array]:
         """With input feeding, each step depends on the previous attention: one scan over all."""
@@ -176,4 +178,4 @@ class LuongDecoder(nn.Module):
         if not train or c.dropout == 0:
             return None
         ones = [jnp.ones((rows, steps, width), self.dtype) for steps, rows, width in shapes]
-        return tuple(layers.dropout(self, one, c.dropout, train, c.variational).swapaxes(0, 1) for one in ones)
+        return tuple(layers.dropout(self, one, c.dropout, train, c.variational_dropout).swapaxes(0, 1) for one in ones)

@@ -42,7 +42,7 @@ class NGrams(config.ModelSettings):
         (r"encoder/convolution_\d+/bias$", ("tensor",)),
     )
 
-    embedding: int = 128
+    embedding_size: int = 128
     """width of the token embedding; 0 for one-hot vectors"""
     kernels: tuple[int, ...] = (3, 4, 5)
     """kernel widths of the convolutions, in positions"""
@@ -61,7 +61,7 @@ class NGrams(config.ModelSettings):
 
     def __post_init__(self):
         at_least(1, self, "model.encoder", "filters")
-        at_least(0, self, "model.encoder", "embedding")
+        at_least(0, self, "model.encoder", "embedding_size")
         good = len(self.kernels) > 0 and min(self.kernels) >= 1
         require(good, f"model.encoder.kernels is {self.kernels}: give at least one width of 1 or more")
         require(0 <= self.dropout < 1, f"model.encoder.dropout is {self.dropout}: it must be in [0, 1)")

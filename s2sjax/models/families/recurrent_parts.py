@@ -35,7 +35,7 @@ class RecurrentEncoder(nn.Module):
 
     def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         c = self.config
-        drop = lambda xs: layers.dropout(self, xs, c.dropout, train, c.variational)
+        drop = lambda xs: layers.dropout(self, xs, c.dropout, train, c.variational_dropout)
         in_order = recurrence.reverse_sequences if c.reverse else lambda xs, mask: xs
         states, final = self.stack(in_order(drop(xs), mask), mask, train=train)
         # Restores the order of the source, so that attention refers to its positions.
@@ -54,7 +54,7 @@ class DecoderMemory(NamedTuple):
 def draw_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bool) -> cells.Noise:
     """Draws the noise of a decoder layer, [T, B, H], with the rates of its configuration: see `layers.draw_noise`."""
     c: Any = module.config  # type: ignore[attr-defined]
-    rate = c.dropout if c.variational else 0.0
+    rate = c.dropout if c.variational_dropout else 0.0
     return layers.draw_noise(module, cell, shape, rate, c.zoneout, module.dtype, train)  # type: ignore[attr-defined]
 
 
@@ -80,7 +80,7 @@ def run_layers(
         noise = draw_noise(module, kind, (*everywhere.T.shape, carry[0].shape[-1]), train)
         ys, _ = recurrence.run(kind, cell, inputs, everywhere, carry, noise=noise, remat_policy=policy)
         ys = ys + xs if residual and layer > 0 else ys
-        xs = layers.dropout(module, ys, c.dropout, train, c.variational)
+        xs = layers.dropout(module, ys, c.dropout, train, c.variational_dropout)
     return xs
 
 

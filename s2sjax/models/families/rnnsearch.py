@@ -85,11 +85,11 @@ class RNNsearchDecoder(nn.Module):
         context = (memory, len(cell.gates) * c.width)
         self.score = attention.SCORES[c.score]
         self.bridge = [layers.Dense(c.width, c.width, self.dtype) for _ in range(cell.carries)]
-        compared = c.attention or c.width
+        compared = c.attention_size or c.width
         coverage = {"coverage": (compared,)} if c.coverage else {}
         self.attention = layers.Weights(self.score.shapes(c.width, memory, compared) | coverage, self.dtype)
-        self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, c.initial, context=context)
-        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding
+        self.cell = layers.cell_weights(c.cell, tokens, c.width, self.dtype, c.recurrent_init, context=context)
+        halves, hidden = 2 if c.readout == "maxout" else 1, c.readout_width or c.embedding_size
         self.readout = layers.Dense(c.width + tokens + memory, halves * hidden, self.dtype)
         self.output = output_layer(c, self.embedding, hidden, self.dtype)
 
@@ -119,7 +119,9 @@ class RNNsearchDecoder(nn.Module):
 
     def _readout(self, state: Array, embedded: Array, context: Array, train: bool) -> Array:
         hidden = read_out(self.config.readout, self.readout(jnp.concatenate([state, embedded, context], axis=-1)))
-        return layers.dropout(self, hidden, self.config.dropout, train, self.config.variational and hidden.ndim == 3)
+        return layers.dropout(
+            self, hidden, self.config.dropout, train, self.config.variational_dropout and hidden.ndim == 3
+        )
 
     def hidden(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
@@ -130,7 +132,7 @@ class RNNsearchDecoder(nn.Module):
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
     ) -> tuple[Array, Array]:
         c = self.config
-        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational)
+        embedded = layers.dropout(self, self.embedding(inputs), c.dropout, train, c.variational_dropout)
         weights = self._weights()
         projected = cells.project(weights.cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
         xs = projected, draw_noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)

@@ -48,13 +48,13 @@ class CaptionData:
     """random changes of training pictures"""
     buckets: tuple[tuple[int], ...] = ((12,), (16,), (24,), (40,))
     """padded lengths of captions, <eos> included"""
-    tokens: int = 2048
+    batch_tokens: int = 2048
     """budget of a batch: rows x tokens of a caption"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        at_least(1, self, "data", "tokens")
+        at_least(1, self, "data", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets)
         require(
@@ -70,7 +70,7 @@ class CaptionModel:
     grid: Grid = Grid()
     """network that reads the picture"""
     network: config.ModelConfig = field(
-        default_factory=lambda: config.Pair(Identity(256), config.RNNsearch(width=256, embedding=256, dropout=0.3))
+        default_factory=lambda: config.Pair(Identity(256), config.RNNsearch(width=256, embedding_size=256, dropout=0.3))
     )
     """encoder-decoder that reads the grid; the `embedding` of its encoder is the width of the grid's vectors. With the
     encoder `Identity`, the grid is the memory, as in the paper"""
@@ -85,7 +85,8 @@ class CaptionModel:
         require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}: it must be in [0, 1)")
         encoder, decoder = config.encoder_and_decoder(self.network)
         require(
-            encoder.embedding > 0, "model.network.encoder.embedding is 0: set it to the width of the grid's vectors"
+            encoder.embedding_size > 0,
+            "model.network.encoder.embedding_size is 0: set it to the width of the grid's vectors",
         )
         require(
             self.attention_penalty == 0 or isinstance(decoder, config.RNNsearch | config.Luong),

@@ -146,7 +146,7 @@ class CaptioningTask(GenerationTask):
 
     def frontend(self, dtype: Any) -> PictureGrid:
         model = self.experiment.model
-        width = config.encoder_and_decoder(model.network)[0].embedding
+        width = config.encoder_and_decoder(model.network)[0].embedding_size
         return PictureGrid(model.grid, self.corpus.size, width, model.dropout, dtype)
 
     def source_of(self, batch: Mapping[str, Any]) -> tuple:

@@ -68,13 +68,13 @@ class LabelData:
     """tokenization of the texts"""
     buckets: tuple[tuple[int], ...] = ((16,), (32,), (64,))
     """padded lengths in tokens, <eos> included, or in frames; an example goes to the first one that fits"""
-    tokens: int = 1024
+    batch_tokens: int = 1024
     """budget of a batch: rows x length of its bucket"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        at_least(1, self, "data", "tokens")
+        at_least(1, self, "data", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets)
         require(
@@ -86,7 +86,7 @@ class LabelData:
 class LabelModel:
     """An encoder, a pooling of its states into one vector, and a dense layer."""
 
-    encoder: Family = field(default_factory=lambda: RNNsearch(width=64, embedding=128))
+    encoder: Family = field(default_factory=lambda: RNNsearch(width=64, embedding_size=128))
     """family of the encoder; its decoder settings are not used"""
     pooling: Pooling = "attention"
     """pooling of the states: the last one of a recurrent encoder, the first one ([CLS] if the vocabulary has it, see
@@ -127,7 +127,7 @@ class LabelEvaluate(PredictionSettings):
     metrics: tuple[Literal["accuracy", "macro_f1"], ...] = ("accuracy", "macro_f1")
     """accuracy, and mean F1 of the labels; the first one selects the best checkpoint"""
     _: KW_ONLY
-    lines: int = 5000
+    dev_examples: int = 5000
     samples: int = 3
     figure: int = 10
     """dev examples drawn with their attention after training"""

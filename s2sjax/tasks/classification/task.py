@@ -62,7 +62,7 @@ class Classification(config.Experiment):
     evaluate: LabelEvaluate = LabelEvaluate()
 
     free_fields: ClassVar = (
-        "data.corpus.folder", "evaluate.lines", "evaluate.samples", "evaluate.rows", "evaluate.figure",
+        "data.corpus.folder", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size", "evaluate.figure",
     )  # fmt: skip
 
     def task(self) -> ClassificationTask:
@@ -79,8 +79,8 @@ class Classification(config.Experiment):
         )
         spells = self.data.text.spelling.on
         require(
-            encoder.embedding > 0 or not spells,
-            "data.text.spelling.on builds word vectors, but with model.encoder.embedding 0 there are none: raise it",
+            encoder.embedding_size > 0 or not spells,
+            "data.text.spelling.on builds word vectors: raise model.encoder.embedding_size above 0",
         )
 
 
@@ -285,7 +285,7 @@ class ClassificationTask(EncoderTask):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """The predictor of labels; an ensemble takes the mean of the probabilities."""
         modules = [task.module for task in (self, *others)]  # type: ignore[attr-defined]
-        names, rows = self.assets["labels"].names, self.experiment.evaluate.rows
+        names, rows = self.assets["labels"].names, self.experiment.evaluate.batch_size
 
         def apply(params: Any, batch: Any) -> tuple[Array, Array | None]:
             each = [_apply(*one, batch) for one in zip(modules, params if others else [params], strict=True)]

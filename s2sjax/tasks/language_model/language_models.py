@@ -136,13 +136,13 @@ class RecurrentModel(LanguageModel):
 
     def _layers(self) -> tuple[int, float, int]:
         c = self.config
-        inputs = (c.embedding, *c.widths[:-1])
+        inputs = (c.embedding_size, *c.widths[:-1])
         self.stack = [layers.cell_weights(c.cell, i, w, self.dtype) for i, w in zip(inputs, c.widths)]
-        return c.embedding, 1.0, c.widths[-1]
+        return c.embedding_size, 1.0, c.widths[-1]
 
     def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
         c, mask, after = self.config, inputs != PAD, []
-        drop = lambda xs, rate: layers.dropout(self, xs, rate, train, c.variational)
+        drop = lambda xs, rate: layers.dropout(self, xs, rate, train, c.variational_dropout)
         xs = drop(self._embedded(inputs, train), c.input_dropout)
         for layer, (weights, before) in enumerate(zip(self.stack, carry)):
             xs = drop(xs, c.dropout) if layer else xs

@@ -18,7 +18,7 @@ class RecurrentLM:
     The options of Merity et al. 2017 (AWD-LSTM) are off by default; the names in parentheses are theirs.
     """
 
-    embedding: int = 0
+    embedding_size: int = 0
     """width of the word vectors; 0: half of `width`, between 32 and 400"""
     width: int = 0
     """width of the states; with tied weights, the last layer is as wide as the embedding; 0: half the square root of
@@ -37,7 +37,7 @@ class RecurrentLM:
     """dropout rate of the last layer's states (dropout)"""
     word_dropout: float = 0.0
     """dropout rate of whole words, all their occurrences in a segment (dropoute)"""
-    variational: bool = True
+    variational_dropout: bool = True
     """whether all steps of a segment share one dropout mask (Gal and Ghahramani 2016)"""
     weight_drop: float = 0.0
     """dropout rate of the recurrent weights, one mask per segment (wdrop)"""
@@ -49,18 +49,18 @@ class RecurrentLM:
     def resolve_defaults(self, tokens: int) -> RecurrentLM:
         """Replaces sizes of 0 by those that suit a training text of this many tokens."""
         width = self.width or min(max(round(tokens**0.5 / 2 / 16) * 16, 64), 1150)
-        embedding = self.embedding or min(max(width // 2, 32), 400)
+        embedding = self.embedding_size or min(max(width // 2, 32), 400)
         return replace(
-            self, embedding=embedding, width=width, layers=self.layers or 1 + (width >= 256) + (width >= 650)
+            self, embedding_size=embedding, width=width, layers=self.layers or 1 + (width >= 256) + (width >= 650)
         )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of the states, one for each layer."""
-        return (self.width,) * (self.layers - 1) + (self.embedding if self.tie else self.width,)
+        return (self.width,) * (self.layers - 1) + (self.embedding_size if self.tie else self.width,)
 
     def __post_init__(self):
-        at_least(0, self, "model", "embedding", "width", "layers", "activation_penalty", "temporal_penalty")
+        at_least(0, self, "model", "embedding_size", "width", "layers", "activation_penalty", "temporal_penalty")
         for name in ("dropout", "input_dropout", "output_dropout", "word_dropout", "weight_drop"):
             require(0 <= getattr(self, name) < 1, f"model.{name} is {getattr(self, name)}: it must be in [0, 1)")
         require(
@@ -139,11 +139,11 @@ class PerplexityEvaluate(EvaluationSettings):
     context: int = 0
     """tokens read before those that are scored: by each stream except the first, or at least by each window of a
     Transformer"""
-    lines: int = 1_000_000
+    dev_examples: int = 1_000_000
     """number of dev lines evaluated during training, starting with the first"""
     samples: int = 0
     """number of dev lines shown at each evaluation"""
 
     def __post_init__(self):
-        at_least(1, self, "evaluate", "streams", "lines")
+        at_least(1, self, "evaluate", "streams", "dev_examples")
         at_least(0, self, "evaluate", "context", "samples")

@@ -56,7 +56,7 @@ class LanguageModel(config.Experiment):
     """prompts to continue after training"""
 
     decode_fields: ClassVar = ("search",)
-    sized_by_data: ClassVar = ("embedding", "width", "layers")
+    sized_by_data: ClassVar = ("embedding_size", "width", "layers")
     # The location of the text may change, its fingerprint may not.
     free_fields: ClassVar = (
         "data.train", "data.dev", "data.test", "data.origin", "search", "evaluate.streams", "evaluate.context", "show",
@@ -142,7 +142,7 @@ class LanguageModelTask(Task):
         return config.replace(e, model=e.model.resolve_defaults(self._tokens(data))) if e.keeps_state else e
 
     def epoch(self, data: Sequence[str]) -> int:
-        return -(-self._tokens(data) // self.experiment.data.tokens)
+        return -(-self._tokens(data) // self.experiment.data.batch_tokens)
 
     def _tokens(self, data: Sequence[str]) -> int:
         words = self.experiment.data.unit == "words"
@@ -168,31 +168,32 @@ class LanguageModelTask(Task):
     def columns(self, data: Sequence[str]) -> text_streams.Segments:
         e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
         require(
-            len(ids) >= e.data.rows,
-            f"{e.data.train} has {len(ids)} tokens, fewer than data.rows {e.data.rows}: lower it, or give more text",
+            len(ids) >= e.data.batch_size,
+            f"{e.data.train} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
+            ", or give more text",
         )
-        return text_streams.Segments(ids, e.data.rows, e.data.steps, e.seed if e.data.shift else None)
+        return text_streams.Segments(ids, e.data.batch_size, e.data.steps, e.seed if e.data.shift else None)
 
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         data = self.experiment.data
         self._check_rows(multiple)
         kind = text_streams.InOrder if self.experiment.keeps_state else Plan
-        return kind(columns.lengths, data.buckets, data.tokens, self.experiment.seed, multiple)
+        return kind(columns.lengths, data.buckets, data.batch_tokens, self.experiment.seed, multiple)
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
         require(
             mesh["tensor"] == 1,
             f"train.mesh.tensor is {mesh['tensor']}: a language model has no tensor-parallel parameters: set it to 1",
         )
-        self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.micro_batches)
+        self._check_rows(mesh["data"] * mesh["fsdp"] * self.experiment.train.grad_accum_steps)
 
     def _check_rows(self, multiple: int) -> None:
         """Raises if the streams, each of which keeps its row from batch to batch, would need rows of padding."""
-        rows = self.experiment.data.rows
+        rows = self.experiment.data.batch_size
         require(
             rows % multiple == 0 or not self.experiment.keeps_state,
-            f"data.rows {rows} streams cannot be split among {multiple} parts (devices x micro-batches): set it to "
-            f"{-(-rows // multiple) * multiple}",
+            f"data.batch_size {rows} streams cannot be split among {multiple} parts (devices x micro-batches): set "
+            f"it to {-(-rows // multiple) * multiple}",
         )
 
     def describe(self, columns: Any, plan: Plan) -> list[str]:

@@ -38,7 +38,7 @@ class Bert(nn.Module):
 
     def setup(self):
         # `encoder/` and `embedding/` are top-level, as in other tasks: see training/checkpoints/transfer.py.
-        width, states = self.family.embedding, self.family.encoder_spec.states
+        width, states = self.family.embedding_size, self.family.encoder_spec.states
         self.embedding = token_embedding(self.size, width, self.dtype, initial=self.initial)
         self.frontend = SegmentedTokens(self.embedding)
         self.encoder = models.build_encoder(self.family, self.frontend.width, self.dtype, self.remat_policy)

@@ -31,13 +31,13 @@ class Paragraphs:
     """tokenization of the text"""
     buckets: tuple[tuple[int], ...] = ((32,), (64,), (128,))
     """padded lengths in tokens, [CLS] and both <eos> included; a line goes to the first one that fits"""
-    tokens: int = 8192
+    batch_tokens: int = 8192
     """budget of a batch: rows x length of its bucket"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        at_least(1, self, "data", "tokens")
+        at_least(1, self, "data", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets, least=4)
         for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
@@ -64,8 +64,8 @@ class BertModel:
         require(0 < self.mask_rate < 1, f"model.mask_rate is {self.mask_rate}: it must be above 0 and below 1")
         require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
         require(
-            self.encoder.embedding > 0,
-            "model.encoder.embedding is 0: the output layer compares states with word embeddings: raise it",
+            self.encoder.embedding_size > 0,
+            "model.encoder.embedding_size is 0: the output layer compares states with word embeddings: raise it",
         )
 
 
@@ -73,13 +73,13 @@ class BertModel:
 class BertEvaluate(EvaluationSettings):
     """Evaluation of pre-training. Every evaluation masks the same words and joins the same texts."""
 
-    lines: int = 1000
+    dev_examples: int = 1000
     """dev lines evaluated during training, spread over the whole file"""
     samples: int = 2
     """dev lines shown at each evaluation"""
-    rows: int = 64
+    batch_size: int = 64
     """lines evaluated at once"""
 
     def __post_init__(self):
-        at_least(1, self, "evaluate", "lines", "rows")
+        at_least(1, self, "evaluate", "dev_examples", "batch_size")
         at_least(0, self, "evaluate", "samples")

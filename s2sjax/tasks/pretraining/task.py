@@ -52,7 +52,8 @@ class Pretraining(config.Experiment):
 
     # The location of the text may change, its fingerprint may not.
     free_fields: ClassVar = (
-        "data.train", "data.dev", "data.test", "data.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+        "data.train", "data.dev", "data.test", "data.origin", "evaluate.dev_examples", "evaluate.samples",
+        "evaluate.batch_size",
     )  # fmt: skip
 
     def task(self) -> PretrainingTask:
@@ -140,7 +141,7 @@ class PretrainingTask(EncoderTask):
         """Raises if dev or test has no word to mask."""
         if split == "train":
             return
-        shown = self.dev_sample(examples, self.experiment.evaluate.lines) if split == "dev" else examples
+        shown = self.dev_sample(examples, self.experiment.evaluate.dev_examples) if split == "dev" else examples
         ids = self.dev_columns(shown).ragged["source"]
         assert isinstance(ids, Ragged)
         require(
@@ -244,7 +245,7 @@ class PretrainingTask(EncoderTask):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """Predicts the masked words of pairs, and fills in the words of lines."""
         require(not others, "pre-training has no ensembles: name one run")
-        data, rows = self.experiment.data, self.experiment.evaluate.rows
+        data, rows = self.experiment.data, self.experiment.evaluate.batch_size
         guess = Batched(self._guess, data.buckets, rows, mesh, self.longest)
         fill = Batched(self._fill, data.buckets, 8, mesh, self.longest)  # the logits of all positions
 

@@ -61,13 +61,13 @@ class LabelledSignals:
     """order of the language model of the training labels, for search.language_weight; 0: none"""
     buckets: tuple[tuple[int, int], ...] = ((32, 8), (64, 8))
     """padded numbers of frames and labels"""
-    tokens: int = 2048
+    batch_tokens: int = 2048
     """budget of a batch: rows x (frames + labels)"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        at_least(1, self, "data", "tokens")
+        at_least(1, self, "data", "batch_tokens")
         at_least(0, self, "data", "prefetch", "ngram")
         check_buckets(self.buckets)
 
@@ -106,7 +106,7 @@ class RecognizerModel(FrameModel):
     """An encoder of any family, and a dense layer."""
 
     encoder: config.Family = field(
-        default_factory=lambda: config.Luong(width=128, embedding=0, layers=2, bidirectional=True, dropout=0.2)
+        default_factory=lambda: config.Luong(width=128, embedding_size=0, layers=2, bidirectional=True, dropout=0.2)
     )
     """family of the encoder; its `embedding` is the width to which frames are projected, 0: no projection"""
 
@@ -115,7 +115,7 @@ class RecognizerModel(FrameModel):
 class LabelSearch:
     """Decoding of labels."""
 
-    beam: int = 1
+    beam_size: int = 1
     """number of prefixes of prefix beam search; 1: the labels of the most probable alignment (greedy)"""
     language_weight: float = 0.0
     """weight of the log-probability of the language model: see data.ngram"""
@@ -123,11 +123,11 @@ class LabelSearch:
     """score added for each label, to counter a preference for short outputs"""
 
     def __post_init__(self):
-        at_least(1, self, "search", "beam")
+        at_least(1, self, "search", "beam_size")
         at_least(0, self, "search", "language_weight")
         require(
-            self.beam > 1 or (self.language_weight == 0 and self.bonus == 0),
-            "search.language_weight and search.bonus apply to prefix beam search: set search.beam above 1",
+            self.beam_size > 1 or (self.language_weight == 0 and self.bonus == 0),
+            "search.language_weight and search.bonus apply to prefix beam search: set search.beam_size above 1",
         )
 
 

@@ -78,7 +78,7 @@ class RecognitionTask(SignalTask):
     """Signals to labels by an encoder and CTC. Assets: the statistics of the `features`, and the `labels`."""
 
     experiment: Recognition
-    settings_fields = ("search.beam",)
+    settings_fields = ("search.beam_size",)
 
     # ------------------------------------------------------------------------------------ data
 
@@ -167,7 +167,7 @@ class RecognitionTask(SignalTask):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         e = self.experiment
         require(not others, "recognition by CTC has no ensembles: name one run")
-        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.rows, mesh, self.longest)
+        batched = Batched(self._search(), [(T,) for T, _ in e.data.buckets], e.evaluate.batch_size, mesh, self.longest)
 
         def predict(params: Any, examples: Sequence[Signal]) -> list[Transcript]:
             found = batched(params, self.columns(examples, labelled=False))
@@ -182,10 +182,10 @@ class RecognitionTask(SignalTask):
         model = self.labels.language_model if search.language_weight else None
 
         def best(log_probs: Array, length: Array) -> tuple[Array, Array, Array]:
-            if search.beam == 1:
+            if search.beam_size == 1:
                 return ctc.greedy(log_probs, length)
             found = prefix_search(
-                log_probs, length, search.beam, len(log_probs), model, search.language_weight, search.bonus
+                log_probs, length, search.beam_size, len(log_probs), model, search.language_weight, search.bonus
             )
             return found.labels[0], found.length[0], found.score[0]
 
@@ -197,7 +197,7 @@ class RecognitionTask(SignalTask):
         return apply
 
     def settings_text(self) -> str:
-        beam = self.experiment.search.beam
+        beam = self.experiment.search.beam_size
         return "greedy" if beam == 1 else f"beam {beam}"
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:

@@ -102,7 +102,7 @@ class Windows:
     reads the values that they predict"""
     scale: Literal["range", "deviation"] = "deviation"
     """scale of the training values: from 0 to 1, or with mean 0 and standard deviation 1"""
-    tokens: int = 640
+    batch_tokens: int = 640
     """budget of a batch: rows x steps"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
@@ -112,7 +112,7 @@ class Windows:
         return ((self.steps,),)
 
     def __post_init__(self):
-        at_least(1, self, "data", "steps", "tokens", "horizon")
+        at_least(1, self, "data", "steps", "batch_tokens", "horizon")
         at_least(0, self, "data", "prefetch", "dev_percent", "test_percent")
         total = self.dev_percent + self.test_percent
         require(total < 100, f"data: dev_percent + test_percent is {total}: nothing is left to train on")
@@ -145,4 +145,4 @@ class SeriesEvaluate(config.PredictionSettings):
     """mean squared or absolute error of scaled values; persistence: the mean squared error of the last value as
     forecast, which a model should beat. The first one selects the best checkpoint"""
     _: KW_ONLY
-    rows: int = 256
+    batch_size: int = 256

@@ -41,7 +41,7 @@ class Regression(config.Experiment):
     model: SeriesModel = SeriesModel()
     evaluate: SeriesEvaluate = SeriesEvaluate()
 
-    free_fields: ClassVar = ("data.series.file", "evaluate.lines", "evaluate.samples", "evaluate.rows")
+    free_fields: ClassVar = ("data.series.file", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size")
 
     def __post_init__(self):
         self.check_name()
@@ -256,7 +256,9 @@ class RegressionTask(Task):
         module, e, scale = self.module, self.experiment, self.assets["scale"]
         require(not others, "a regression has no ensembles: name one run")
         apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
-        batched = Batched(apply, e.data.buckets, e.evaluate.rows, mesh, e.data.steps)  # all windows have one length
+        batched = Batched(
+            apply, e.data.buckets, e.evaluate.batch_size, mesh, e.data.steps
+        )  # all windows have one length
 
         def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
             found = batched(params, self.columns(examples))

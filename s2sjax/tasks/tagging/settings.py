@@ -43,13 +43,13 @@ class TagData:
     """minimum count of a word; rarer ones become <unk> and are read by their characters alone"""
     buckets: tuple[tuple[int], ...] = ((16,), (32,), (64,), (128,), (256,))
     """padded lengths in words; a sentence goes to the first one that fits"""
-    tokens: int = 1024
+    batch_tokens: int = 1024
     """budget of a batch: rows x words of its bucket"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
 
     def __post_init__(self):
-        at_least(1, self, "data", "min_count", "tokens")
+        at_least(1, self, "data", "min_count", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets)
 
@@ -59,13 +59,13 @@ class TaggerModel:
     """Word vectors from words and characters, an encoder, and a dense layer; optionally a CRF and an intent."""
 
     encoder: Family = field(
-        default_factory=lambda: Luong(width=256, embedding=192, layers=1, bidirectional=True, dropout=0.3)
+        default_factory=lambda: Luong(width=256, embedding_size=192, layers=1, bidirectional=True, dropout=0.3)
     )
     """family of the encoder; its decoder settings are not used"""
     spelling: Spelling = Spelling(on=True, width=32, kernels=(3,), filters=32, highways=0)
     """network that reads the characters of a word; off: words alone"""
     spelling_width: int = 64
-    """width of the character part of a word vector; the whole vector is encoder.embedding wide"""
+    """width of the character part of a word vector; the whole vector is encoder.embedding_size wide"""
     initial: float = 0.1
     """standard deviation of the word embedding before training; if it is small, rare words have little effect"""
     word_dropout: float = 0.0
@@ -86,9 +86,9 @@ class TaggerModel:
         at_least(1, self, "model", "spelling_width")
         needed = 1 + self.spelling_width if self.spelling.on else 1
         require(
-            self.encoder.embedding >= needed,
-            f"model.encoder has vectors of width {self.encoder.embedding} for a word, of which model.spelling_width "
-            f"gives {self.spelling_width} to its characters: at least {needed} are needed",
+            self.encoder.embedding_size >= needed,
+            f"model.encoder has vectors of width {self.encoder.embedding_size} for a word, of which "
+            f"model.spelling_width gives {self.spelling_width} to its characters: at least {needed} are needed",
         )
 
 
@@ -101,6 +101,6 @@ class TagEvaluate(PredictionSettings):
     of B- and I- tags; intent: accuracy of the intents; sentence: intent and all tags correct. The first one selects the
     best checkpoint"""
     _: KW_ONLY
-    lines: int = 5000
+    dev_examples: int = 5000
     samples: int = 2
-    rows: int = 128
+    batch_size: int = 128

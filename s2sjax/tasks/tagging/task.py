@@ -58,7 +58,7 @@ class Tagging(config.Experiment):
 
     # The location of the data may change, its fingerprint may not.
     free_fields: ClassVar = (
-        "data.corpus.folder", "data.corpus.origin", "evaluate.lines", "evaluate.samples", "evaluate.rows",
+        "data.corpus.folder", "data.corpus.origin", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size",
     )  # fmt: skip
 
     def __post_init__(self):
@@ -210,7 +210,7 @@ class TaggingTask(EncoderTask):
         m, train, known = self.experiment.model, self.experiment.train, self.known
         dtype = jnp.dtype(train.dtype)
         frontend = SpelledWords(
-            known.words.size, known.characters.size, m.encoder.embedding, m.spelling_width,
+            known.words.size, known.characters.size, m.encoder.embedding_size, m.spelling_width,
             m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
         )  # fmt: skip
         count = lambda vocabulary: len(tagged_sentences.labels_of(vocabulary)) if vocabulary else 0
@@ -304,7 +304,7 @@ class TaggingTask(EncoderTask):
             found = {"tags": best_tags(scores)}
             return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
 
-        batched = Batched(best, e.data.buckets, e.evaluate.rows, mesh, e.model.encoder.max_positions)
+        batched = Batched(best, e.data.buckets, e.evaluate.batch_size, mesh, e.model.encoder.max_positions)
 
         def predict(params: Any, examples: Sequence[Sentence]) -> list[Tagged]:
             for number, sentence in enumerate(examples, start=1):

@@ -16,7 +16,7 @@ class SpellerModel(FrameModel):
     """An encoder-decoder that reads frames."""
 
     network: config.ModelConfig = field(
-        default_factory=lambda: config.RNNsearch(width=128, embedding=64, encoder_layers=2, dropout=0.2)
+        default_factory=lambda: config.RNNsearch(width=128, embedding_size=64, encoder_layers=2, dropout=0.2)
     )
     """encoder-decoder from frames to labels; the `embedding` of its encoder is the width to which frames are projected,
     0: no projection"""

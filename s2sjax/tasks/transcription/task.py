@@ -96,7 +96,9 @@ class TranscriptionTask(SignalTask, GenerationTask):
 
     def frontend(self, dtype: Any) -> Listener:
         m = self.experiment.model
-        return Listener(self.corpus.features, self.reader.embedding, m.stack, m.channels, m.normalize, m.dropout, dtype)
+        return Listener(
+            self.corpus.features, self.reader.embedding_size, m.stack, m.channels, m.normalize, m.dropout, dtype
+        )
 
     def source_of(self, batch: Mapping[str, Any]) -> tuple:
         return batch["frames"], batch["frames_lengths"]

@@ -175,7 +175,7 @@ class Checkpoints:
         if len(read) < last:
             raise UserError(
                 f"there are {len(read)} readable checkpoints in {self.folder}, but {last} are to be averaged: "
-                "average fewer, or train with a higher train.keep"
+                "average fewer, or train with a higher train.max_to_keep"
             )
         mean = jax.tree.map(
             lambda *leaves: (sum(leaves[1:], leaves[0]) / last).astype(leaves[0].dtype), *(tree for _, tree in read)

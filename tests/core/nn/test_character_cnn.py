@@ -61,7 +61,7 @@ def test_a_words_vector_does_not_depend_on_the_words_beside_it():
 def test_it_stands_in_for_a_table_of_words_on_either_side(side):
     """No weight is a word's own there."""
     spelt = layers.Spelling(WORDS.spelling(20), OPTIONS)
-    model = config.Luong(width=4, embedding=4, layers=1, cell="rnn", score="dot")
+    model = config.Luong(width=4, embedding_size=4, layers=1, cell="rnn", score="dot")
     module = models.build(model, WORDS.size, WORDS.size, **{f"{side}_spelling": spelt})
     ids = jnp.array([[6, 4, EOS]])
     shapes = jax.eval_shape(module.init, jax.random.key(0), ids, ids)["params"]

@@ -381,7 +381,7 @@ def test_a_bucket_joins_the_next_where_that_adds_little_padding():
 
 
 def test_no_rows_no_evaluation():
-    with pytest.raises(UserError, match=r"^evaluate\.rows is 0: it must be at least 1$"):
+    with pytest.raises(UserError, match=r"^evaluate\.batch_size is 0: it must be at least 1$"):
         next(evaluation_batches([[4]], (8,), 0))
 
 

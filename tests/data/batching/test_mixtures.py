@@ -179,7 +179,7 @@ def test_the_examples_of_a_mixture_carry_their_tags_and_their_corpus():
 
 def test_a_mixture_trains_by_the_plan_of_its_shares():
     copy, sort = (Synthetic(task, train=size, length=5, alphabet=3) for task, size in (("copy", 40), ("sort", 8)))
-    data = Data(Mixture((copy, sort), weights=(1, 1), tags=TAGS), buckets=((8, 8),), tokens=64)
+    data = Data(Mixture((copy, sort), weights=(1, 1), tags=TAGS), buckets=((8, 8),), batch_tokens=64)
     train = textpairs.read(data)
     source, target = textpairs.vocabularies(data, train)
     pairs = textpairs.make_columns(data, train, source, target, seed=0)

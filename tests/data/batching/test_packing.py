@@ -101,7 +101,7 @@ def test_packing_wastes_less_than_buckets():
     corpus = Synthetic("copy", train=2000, length=30, alphabet=5)
     waste = {}
     for packing_too in (False, True):
-        data = Data(corpus, buckets=((16, 16), (32, 32), (64, 64)), tokens=2048, packing=packing_too)
+        data = Data(corpus, buckets=((16, 16), (32, 32), (64, 64)), batch_tokens=2048, packing=packing_too)
         pairs, plan = pairs_and_plan(data)
         made = [batch_plan.make_batch(pairs, plan, step) for step in range(plan.steps_per_epoch)]
         waste[packing_too] = np.mean(np.concatenate([batch["source"].ravel() == PAD for batch in made]))
@@ -118,7 +118,7 @@ def pairs_and_plan(data):
 
 def test_prepared_and_mixed_corpora_are_packed_alike(tmp_path):
     parts = tuple(Synthetic(task, train=60, dev=0, test=0, length=5, alphabet=3) for task in ("copy", "sort"))
-    data = Data(Mixture(parts, weights=(3, 1)), buckets=((20, 20),), tokens=160, packing=True)
+    data = Data(Mixture(parts, weights=(3, 1)), buckets=((20, 20),), batch_tokens=160, packing=True)
     prepare.prepare(data, tmp_path / "made")
     raw, made = (
         pairs_and_plan(config.replace(data, corpus=c)) for c in (data.corpus, Prepared(str(tmp_path / "made")))

@@ -28,8 +28,8 @@ def text():
     """A task with everything that training adds to the loss, and its initial parameters."""
     experiment = Translation(
         "text",
-        data=Data(Synthetic("reverse", train=64, length=4, alphabet=3), buckets=BUCKETS, tokens=24),
-        model=Luong(width=8, embedding=4, layers=1, dropout=0.5),
+        data=Data(Synthetic("reverse", train=64, length=4, alphabet=3), buckets=BUCKETS, batch_tokens=24),
+        model=Luong(width=8, embedding_size=4, layers=1, dropout=0.5),
         train=Train(softmax=Softmax(samples=5)),
     )
     task = experiment.task()
@@ -40,7 +40,7 @@ def text():
 def dev_loss(task, examples, mesh=None, loss=None):
     data = task.experiment.data
     columns = task.dev_columns(examples)
-    return DevLoss(loss or task.evaluation_loss(), columns, data.buckets, data.tokens, mesh, task.has_perplexity)
+    return DevLoss(loss or task.evaluation_loss(), columns, data.buckets, data.batch_tokens, mesh, task.has_perplexity)
 
 
 def tracing(task):
@@ -106,7 +106,7 @@ def test_if_nothing_fits_there_is_nothing(text):
 
 
 def test_of_a_regression_it_is_the_squared_error():
-    task = Regression("series", data=Windows(Fibonacci(60), steps=4, tokens=16)).task()
+    task = Regression("series", data=Windows(Fibonacci(60), steps=4, batch_tokens=16)).task()
     task = task.replace(assets=task.learn_assets(task.read()))
     params, examples = task.init(jax.random.key(0)), task.examples("dev")
     found = dev_loss(task, examples)(params)

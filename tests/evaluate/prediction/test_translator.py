@@ -39,7 +39,7 @@ def weights(text):
     return made
 
 
-USUAL = {"beam": 3, "max_ratio": 1.0, "without": ("<unk>",)}  # <unk> is not read again as it is written
+USUAL = {"beam_size": 3, "max_ratio": 1.0, "forbidden_words": ("<unk>",)}  # <unk> is not read again as it is written
 
 
 def translator(weights, text, rows=8, buckets=(8,), **options) -> Translator:
@@ -82,7 +82,9 @@ def test_prefixes_and_words(weights, text):
     prefixes = ["f", "ab", "", "", "dd", "c", "e"]
     for best, prefix, line in zip(translator(weights, text).decode(params, LINES, prefixes), prefixes, LINES):
         assert best[0].text.startswith(prefix) or not line
-    options = dict(prefix="b", without=("a", "cc", "<unk>"), containing=("fd",), min_length=6, no_repeat=3)
+    options = dict(
+        prefix="b", forbidden_words=("a", "cc", "<unk>"), required_words=("fd",), min_length=6, no_repeat_ngram_size=3
+    )
     for (best,), line in zip(translator(weights, text, **options).decode(params, LINES), LINES):
         if line:
             assert best.text.startswith("b")
@@ -99,7 +101,7 @@ def test_the_score_of_an_output_is_the_score_of_its_pair(weights, text):
     """With constraints that forbid, with groups, and drawn at random: `score` gives it the same log-probability."""
     params = weights[0][1]
     drawn = Sampling(count=2, top_k=2)
-    for options in (dict(without=("a", "<unk>"), groups=3), dict(sampling=drawn), dict(repetition=2.0)):
+    for options in (dict(forbidden_words=("a", "<unk>"), groups=3), dict(sampling=drawn), dict(repetition_penalty=2.0)):
         maker = translator(weights, text, **options)
         written = [(line, best[0]) for line, best in zip(LINES, maker.decode(params, LINES)) if line]
         scores = maker.score(params, [(line, output.text) for line, output in written])
@@ -153,7 +155,7 @@ def test_mbr_puts_the_middle_first(weights, text):
 
 @pytest.mark.slow
 def test_the_tree_is_drawn(weights, text, tmp_path):
-    maker = translator(weights, text, beam=4, nbest=2, groups=2)
+    maker = translator(weights, text, beam_size=4, nbest=2, groups=2)
     tree, found = maker.tree(weights[0][1], "fade")
     every = search_tree_layout.nodes(tree)
     ends = {search_tree_layout.sentence(every, number): node for number, node in enumerate(every) if node.ended}
@@ -162,22 +164,24 @@ def test_the_tree_is_drawn(weights, text, tmp_path):
     attention_maps.search_tree(tmp_path / "tree.png", tree, found, text.pieces)
     assert (tmp_path / "tree.png").stat().st_size > 5000
     with pytest.raises(UserError, match="only beam search has a tree"):
-        translator(weights, text, beam=1).tree(weights[0][1], "fade")
+        translator(weights, text, beam_size=1).tree(weights[0][1], "fade")
 
 
 def test_words_that_are_not_in_the_vocabulary_are_refused(weights, text):
-    with pytest.raises(UserError, match=r"search\.containing: 'xyz' is not in the target vocabulary"):
-        translator(weights, text, containing=("xyz",))
-    unknown = translator(weights, text, without=("<unk>",)).decode(weights[0][1], LINES)
+    with pytest.raises(UserError, match=r"search\.required_words: 'xyz' is not in the target vocabulary"):
+        translator(weights, text, required_words=("xyz",))
+    unknown = translator(weights, text, forbidden_words=("<unk>",)).decode(weights[0][1], LINES)
     assert not any("<unk>" in best[0].text for best in unknown)
     with pytest.raises(UserError, match="the prefix 'xyz' is not in the target vocabulary: choose another"):
         translator(weights, text).decode(weights[0][1], ["abc"], prefixes=["xyz"])
 
 
 def test_wishes_that_contradict_each_other_are_refused(weights, text):
-    with pytest.raises(UserError, match=r"'a' is in both search\.containing and search\.without: remove it from one"):
-        translator(weights, text, containing=("a",), without=("a",))
-    for options in (dict(prefix="abc"), dict(containing=("ab", "c"))):
+    with pytest.raises(
+        UserError, match=r"'a' is in both search\.required_words and search\.forbidden_words: remove it from one"
+    ):
+        translator(weights, text, required_words=("a",), forbidden_words=("a",))
+    for options in (dict(prefix="abc"), dict(required_words=("ab", "c"))):
         with pytest.raises(UserError, match=r"needs 3 tokens plus <eos>, but search\.max_length is 3: raise"):
             translator(weights, text, max_length=3, **options)
 
@@ -185,12 +189,12 @@ def test_wishes_that_contradict_each_other_are_refused(weights, text):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(groups=3), "search.groups 3 does not divide search.beam 4: try beam 3"),
-        (dict(beam=1, coverage=0.2), "search.coverage 0.2 requires beam search: raise search.beam above 1"),
+        (dict(groups=3), "search.groups 3 does not divide search.beam_size 4: try 3"),
+        (dict(beam_size=1, coverage=0.2), "search.coverage 0.2 requires beam search: raise search.beam_size above 1"),
         (dict(groups=2, sampling=Sampling(count=2)), "search.groups 2 requires beam search: set search.sampling.count"),
         (dict(min_length=9, max_length=8), "search.min_length 9 is above search.max_length 8: lower it"),
         (dict(min_ratio=3.0), "search.min_ratio 3.0 is above search.max_ratio 2.0: lower it"),
-        (dict(repetition=0.0), "search.repetition is 0.0: it must be above 0"),
+        (dict(repetition_penalty=0.0), "search.repetition_penalty is 0.0: it must be above 0"),
         (dict(nbest=3, sampling=Sampling(count=2)), "search.nbest 3 is not from 1 to search.sampling.count 2: raise"),
         (dict(sampling=dict(mbr="chrf")), "search.sampling.mbr chrf compares samples"),
         (dict(sampling=dict(top_p=0.0)), "search.sampling.top_p is 0.0"),
@@ -209,7 +213,7 @@ def test_learned_positions_bound_what_is_read_and_written(text):
     name = "transformer-pre-learned"  # sixteen positions
     learned = [(models.build(zoo.MODELS[name], text.size, text.size), None)]
     params = zoo.Pure(name, vocabulary=text.size, sharp=3.0).params["params"]
-    generous = translator(learned, text, max_ratio=4.0, beam=1, min_length=16)
+    generous = translator(learned, text, max_ratio=4.0, beam_size=1, min_length=16)
     (outputs,) = generous.decode(params, ["abc"])
     assert len(outputs[0].ids) == 16
     with pytest.raises(UserError, match=r"model\.max_length is 16: learned positions cannot address 17"):
@@ -227,12 +231,12 @@ def test_a_long_line_is_cut_and_changes_no_other(weights, text):
     """Applies to sources and targets; the limit is four times the longest bucket, or search.max_source."""
     params, notes = weights[0][1], Notes()
     lines = ["fade", "abcdef" * 1000, "bad"]
-    maker = translator(weights, text, beam=1, max_length=8)
+    maker = translator(weights, text, beam_size=1, max_length=8)
     outputs = texts(maker.decode(params, lines, first=6, notes=notes))
     assert outputs == texts(maker.decode(params, ["fade", ("abcdef" * 6)[:31], "bad"]))
     assert notes.report() == ["1 of 3 lines is longer than 32 tokens (search.max_source) and was cut: line 8"]
     with pytest.warns(UserWarning, match=r"lines longer than 12 tokens \(search\.max_source\) were cut"):
-        translator(weights, text, beam=1, max_length=8, max_source=12).decode(params, ["a" * 12])
+        translator(weights, text, beam_size=1, max_length=8, max_source=12).decode(params, ["a" * 12])
 
     notes = Notes()
     pairs = [("bad", "fade"), ("bad", "ab" * 5000), ("c" * 9000, "abc")]
@@ -243,7 +247,7 @@ def test_a_long_line_is_cut_and_changes_no_other(weights, text):
 
 
 def test_what_a_vocabulary_does_not_have_is_counted(weights, text):
-    notes, maker = Notes(), translator(weights, text, beam=1, max_length=4)
+    notes, maker = Notes(), translator(weights, text, beam_size=1, max_length=4)
     maker.decode(weights[0][1], ["bad", "", "böse", "fade!!"], notes=notes)
     maker.decode(weights[0][1], ["Bad"], first=4, notes=notes)
     several = (
@@ -268,7 +272,7 @@ def test_parameters_are_converted_once_and_freed_with_their_own(weights, text, k
     converted = []
     stored = quantization.stored
     monkeypatch.setattr(quantization, "stored", lambda *given: converted.append(stored(*given)) or converted[-1])
-    maker = translator(weights, text, beam=1, max_length=2, precision=kind)
+    maker = translator(weights, text, beam_size=1, max_length=2, precision=kind)
     params = jax.tree.map(lambda leaf: leaf + 0, weights[0][1])
     for line in ("bad", "fade"):
         maker.decode(params, [line])
@@ -291,7 +295,7 @@ def test_only_the_positions_of_the_decoder_bound_the_output(text, limited):
     module = models.build(pair, text.size, text.size)
     ids = np.ones((1, 1), np.int32)
     params = jax.jit(module.init)(jax.random.key(0), ids, ids)["params"]
-    generous = translator([(module, None)], text, max_ratio=4.0, beam=1, min_length=22)
+    generous = translator([(module, None)], text, max_ratio=4.0, beam_size=1, min_length=22)
     (outputs,) = generous.decode(params, ["abc"])
     assert len(outputs[0].ids) == (16 if limited == "decoder" else 26)
 
@@ -306,7 +310,7 @@ def test_what_is_made_of_attention_is_refused_where_there_is_none(weights, text)
         with pytest.raises(
             UserError, match=r"search\.coverage 0\.2 requires a model with attention, and this model has none: set"
         ):
-            Translator(modules, text, text, Search(beam=3, coverage=0.2), (8,), 8)
+            Translator(modules, text, text, Search(beam_size=3, coverage=0.2), (8,), 8)
         maker = Translator(modules, text, text, Search(**USUAL), (8,), 8)
         assert not maker.attends
         with pytest.raises(UserError, match="an attention map requires a model with attention"):

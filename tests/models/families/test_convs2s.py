@@ -104,7 +104,7 @@ def test_eight_blocks_keep_the_variance_of_the_embeddings(dropout):
 @pytest.mark.slow
 def test_weights_are_drawn_by_their_inputs_and_by_what_follows():
     """N(0, 4 (1 - p) / (k D)) before a gate, N(0, (1 - p) / D) after dropout, N(0, 1 / D) elsewhere."""
-    shapes = dict(embedding=64, encoder_layers=((96, 3), (64, 5)), decoder_layers=((72, 1),), max_length=99)
+    shapes = dict(embedding_size=64, encoder_layers=((96, 3), (64, 5)), decoder_layers=((72, 1),), max_length=99)
     module = models.build(config.ConvS2S(**shapes, dropout=0.2, weight_norm=False), 40, 50)
     params = jax.jit(module.init)(jax.random.key(0), SOURCE, TARGET)["params"]
     deviation = lambda *path: float(np.std(path_of(params, *path)))

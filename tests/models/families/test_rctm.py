@@ -62,7 +62,7 @@ def test_the_decoder_equals_pytorchs_cell_that_is_fed_the_sentence_with_every_wo
 
 
 def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
-    module = models.build(config.RCTM(width=4, embedding=3), 7, 7)
+    module = models.build(config.RCTM(width=4, embedding_size=3), 7, 7)
     memory = jax.eval_shape(
         lambda: module.init_with_output(jax.random.key(0), np.ones((2, 5), int), method="encode")[0]
     )
@@ -72,7 +72,7 @@ def test_the_decoder_asks_for_one_vector_and_tells_no_attention():
 
 def test_residual_and_gated_convolutions_by_hand():
     """x + a sigmoid(b): the first layer changes the width, so only the second one adds."""
-    module, params = model(config.RCTM(width=4, embedding=3, kernels=(1, 1), activation="gated", residual=True))
+    module, params = model(config.RCTM(width=4, embedding_size=3, kernels=(1, 1), activation="gated", residual=True))
     read = lambda module, source: module.encoder(*module.frontend(source), False)
     states, _, ((sentence,),), _ = module.apply(params, np.array([[5]]), method=read)
     weights, (x,) = params["params"]["encoder"]["stack"], params["params"]["source_embedding"]["table"][5:6] * 3**0.5

@@ -10,7 +10,7 @@ from s2sjax.core.recurrence import cells
 from s2sjax.core.special_tokens import PAD
 
 SOURCE, TARGET = zoo.batch(np.random.default_rng(1))
-TINY = dict(width=4, embedding=3, dropout=0.2, variational=True, zoneout=0.1)
+TINY = dict(width=4, embedding_size=3, dropout=0.2, variational_dropout=True, zoneout=0.1)
 FAMILIES = {
     "rnnsearch": config.RNNsearch,
     "luong": config.Luong,

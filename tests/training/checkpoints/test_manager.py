@@ -312,7 +312,7 @@ def test_too_few_to_average_is_refused_and_a_damaged_one_does_not_count(open_fol
         checkpoints.restore_average(4)
     assert str(caught.value) == (
         f"there are 3 readable checkpoints in {checkpoints.folder}, but 4 are to be averaged: "
-        "average fewer, or train with a higher train.keep"
+        "average fewer, or train with a higher train.max_to_keep"
     )
     shutil.rmtree(checkpoints.folder / "3" / "params")
     params, step = open_folder(read_only=True).restore_average(2)
