@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import operator
+import os
 import sys
 import warnings
 from collections.abc import Collection, Sequence
@@ -150,7 +151,7 @@ def field(name: str, fields: Collection[str]) -> str:
 
 
 def warn_field(owner: str, name: str, now: str) -> None:
-    warnings.warn(f"{owner}.{name} is now {owner}.{now}", FutureWarning, stacklevel=4)
+    _warn(f"{owner}.{name} is now {owner}.{now}")
 
 
 def attribute(settings: Any, name: str) -> Any:
@@ -180,7 +181,7 @@ def setting(name: str) -> Any:
     if name not in KINDS:
         raise AttributeError(f"module 's2sjax.config' has no attribute {name!r}")
     module, _, name = KINDS[name].partition(":")
-    warnings.warn(f"config.{name} is now {module}.{name}", FutureWarning, stacklevel=3)
+    _warn(f"config.{name} is now {module}.{name}")
     return getattr(importlib.import_module(module), name)
 
 
@@ -194,8 +195,16 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         former = module.__name__
-        warnings.warn(f"{former} is now {MODULES[former]}", FutureWarning, stacklevel=2)
+        _warn(f"{former} is now {MODULES[former]}")
         sys.modules[former] = importlib.import_module(MODULES[former])  # what `import` then returns
+
+
+def _warn(message: str) -> None:
+    """Warns at the line of the user's file that has the former name."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith((os.path.dirname(__file__) + os.sep, "<frozen")):
+        frame = frame.f_back
+    warnings.warn_explicit(message, FutureWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def install() -> None:

@@ -98,9 +98,10 @@ def test_a_setting_is_found_by_its_former_name_with_a_warning():
         config.TagDate  # noqa: B018
 
 
-def test_a_field_is_set_and_read_by_its_former_name_with_a_warning(capsys):
-    with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size"):
+def test_a_field_is_set_and_read_by_its_former_name_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size") as found:
         search = config.Search(beam=7)
+    assert found[0].filename == __file__, "the line that has the former name"
     assert search == config.Search(beam_size=7)
     with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size"):
         assert config.replace(search, beam=3).beam_size == 3
