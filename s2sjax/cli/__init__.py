@@ -3,6 +3,7 @@
 main             runs a command, and explains its errors
 arguments        the commands and their options
 commands         what each command does
+align_command    what `s2sjax align` does
 overrides        settings that the command line changes
 standard_input   lines as they arrive
 start_jax        devices, threads and processes

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from s2sjax import __version__
-from s2sjax.cli import commands
+from s2sjax.cli import align_command, commands
 from s2sjax.cli.overrides import close
 from s2sjax.errors import UserError
 
@@ -229,8 +229,8 @@ COMMANDS = (
     ), "RUN"),
     Command("score", commands.score, "print log-probability<tab>number of tokens for each line source<tab>target of "
             "standard input", (TAG, AVERAGE, TRUST), "RUN"),
-    Command("align", commands.align, "align the words of sentence pairs, and print the links of each pair in Pharaoh "
-            "format, such as 0-0 1-2", (
+    Command("align", align_command.align, "align the words of sentence pairs, and print the links of each pair in "
+            "Pharaoh format, such as 0-0 1-2", (
         option("source SOURCE", "a text file, one sentence per line, words separated by spaces; without TARGET, a TSV "
                "file: source<tab>target. Both may be .gz files"),
         option("target TARGET", "a text file: line n translates line n of SOURCE", nargs="?"),

@@ -207,33 +207,6 @@ def score(options: argparse.Namespace, fields: list[str]) -> None:
     refused.check()
 
 
-def align(options: argparse.Namespace, fields: list[str]) -> None:
-    from s2sjax.align import aligner, gold, link_files
-
-    by_attention = options.run or options.reverse_run
-    _check_align(options, bool(by_attention))
-    text = link_files.read(options.source, options.target, options.add, options.gold)
-    if by_attention:
-        aligned = _aligned_by_attention(options, text.pairs)
-    else:
-        report = lambda line: print(line, file=sys.stderr, flush=True)
-        model, agree = options.model or "hmm", options.agree is not False
-        aligned = aligner.fit(text.pairs, model, options.iterations or 5, agree, report)
-    method = options.direction or options.symmetrize or aligned.default
-    lines = (gold.pharaoh(aligned.links_of(number, method)) for number in range(text.size))
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        print(f"wrote {options.out}: {method} links of {text.size:,} sentence pairs")
-    else:
-        for line in lines:
-            print(line)
-    if text.gold:
-        names = dict.fromkeys([method, *aligned.methods])
-        links = {name: [aligned.links_of(number, name) for number in text.scored] for name in names}
-        print(gold.table(links, text.gold.gold), file=sys.stdout if options.out else sys.stderr)
-
-
 def models(options: argparse.Namespace, fields: list[str]) -> None:
     for name in ("source_size", "target_size"):
         if getattr(options, name) < 1:
@@ -369,7 +342,7 @@ def _draw_curves(options: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _messages_to_stderr() -> Iterator[None]:
+def messages_to_stderr() -> Iterator[None]:
     """Redirects messages to standard error, so that standard output holds only the results of a command."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
@@ -378,7 +351,7 @@ def _messages_to_stderr() -> Iterator[None]:
 def _translator(opened: Any, others: Sequence[Any], average: int) -> tuple[Any, Any]:
     """A translator and its parameters."""
     start_jax()
-    with _messages_to_stderr():
+    with messages_to_stderr():
         mesh = opened.mesh()
         params = _params(opened, others, average, mesh)
         return opened.task.translator(mesh, [other.task for other in others]), params
@@ -400,7 +373,7 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
     parse = lambda line, index: opened.task.example_of(line, f"standard input, line {index + 1}")
     examples_of_stdin: Any = chunks(parse)
     start_jax()
-    with _messages_to_stderr():
+    with messages_to_stderr():
         mesh = opened.mesh()
         params = _params(opened, others, options.average, mesh)
         predict = opened.task.predictor(mesh, [other.task for other in others])
@@ -410,36 +383,6 @@ def _predict(opened: Any, others: Sequence[Any], options: argparse.Namespace) ->
         outputs = iter(predict(params, good) if good else [])
         _print_answers(examples, ("" if isinstance(example, UserError) else next(outputs) for example in examples))
     refused.check()
-
-
-def _check_align(options: argparse.Namespace, by_attention: bool) -> None:
-    if options.symmetrize and options.direction:
-        raise UserError("--symmetrize joins both directions, and --direction is one of them: leave one of these out")
-    for name in ("model", "iterations", "agree", "add", "direction"):
-        if by_attention and getattr(options, name) not in (None, []):
-            raise UserError(f"--{name} does not apply to the attention of a run: leave it out")
-    if by_attention and options.symmetrize and not (options.run and options.reverse_run):
-        raise UserError("--symmetrize requires both directions: give --run and --reverse-run, or leave it out")
-    inputs = [path for path in (options.source, options.target, options.gold, *options.add) if path]
-    if options.out and any(Path(options.out).absolute() == Path(path).absolute() for path in inputs):
-        raise UserError(f"--out {options.out} is also read: name another file")
-    if options.out and Path(options.out).is_dir():
-        raise UserError(f"--out {options.out} is a folder: name a file")
-    if options.out and not Path(options.out).absolute().parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder {Path(options.out).parent}: make it, or name another")
-
-
-def _aligned_by_attention(options: argparse.Namespace, pairs: Sequence[tuple[str, str]]) -> Any:
-    """Alignments by the attention of a source-to-target run, a target-to-source run, or both."""
-    from s2sjax.align import aligner
-    from s2sjax.runs import run
-
-    start_jax()
-    with _messages_to_stderr():
-        forward = run.load(options.run).align(pairs) if options.run else None
-        swapped = [(target, source) for source, target in pairs]
-        reverse = run.load(options.reverse_run).align(swapped) if options.reverse_run else None
-    return aligner.given(forward, reverse and [{(i, j) for j, i in links} for links in reverse])
 
 
 def _report(notes: Any) -> None:
