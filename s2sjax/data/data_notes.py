@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from s2sjax import config
 from s2sjax.config.paths import relative_path
+from s2sjax.data.corpora import readers
 from s2sjax.data.examples import Example
 
 BLANK_SOURCE = "{} a blank source, the first is {}"
@@ -25,10 +26,8 @@ class Notes:
     """Counts the suspicious examples of a corpus while they are read."""
 
     def __init__(self, corpus: config.Corpus):
-        self._parts: tuple[config.Corpus, ...] = (corpus,)
-        self._tags: tuple[str, ...] = ()
-        if isinstance(corpus, config.Mixture):
-            self._parts, self._tags = corpus.corpora, corpus.tags
+        self._parts = readers.parts(corpus)
+        self._tags = corpus.tags if isinstance(corpus, config.Mixture) else ()
         self._sizes = [0] * len(self._parts)
         self._found: dict[tuple[int, str], tuple[int, int]] = {}  # (part, kind) -> (count, first example)
 
@@ -55,11 +54,8 @@ class Notes:
         notes = []
         for (part, what), (count, first) in sorted(self._found.items()):
             files, total = _files(self._parts[part]), self._sizes[part]
-            where, noun = (
-                (" and ".join(map(relative_path, files)), "line")
-                if files
-                else (type(self._parts[part]).__name__, "example")
-            )
+            where = " and ".join(map(relative_path, files)) or type(self._parts[part]).__name__
+            noun = "line" if files else "example"
             many = f"{count:,} of {total:,} {noun}{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
             notes.append(f"{where}: " + what.format(many, f"{noun} {first:,}"))
         return notes
@@ -138,12 +134,14 @@ class Overlaps:
         source = sum(keys.source in found for keys in self._keys[split])
         parts = []
         if same:
-            parts.append(f"{same:,} of {total:,} {split} {self._noun}s {_is(same)} also in {other}")
+            verb = "is" if same == 1 else "are"
+            parts.append(f"{same:,} of {total:,} {split} {self._noun}s {verb} also in {other}")
             if same > exact:
                 parts.append(f"{same - exact:,} of them with another case, blanks or Unicode form")
         if source > same:
             what = f"{source - same:,} more" if same else f"{source:,} of {total:,} {split} {self._noun}s"
-            parts.append(f"{what} {_has(source - same)} a source of {other} with another target")
+            verb = "has" if source - same == 1 else "have"
+            parts.append(f"{what} {verb} a source of {other} with another target")
         return ", ".join(parts)
 
 
@@ -176,15 +174,5 @@ def _normal(side: str | bytes) -> bytes:
 
 
 def _digest(*parts: bytes) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.digest()
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _has(count: int) -> str:
-    return "has" if count == 1 else "have"
+    with_lengths = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return hashlib.blake2b(with_lengths, digest_size=16).digest()

@@ -50,7 +50,7 @@ def remarks_on(data: config.Data, train: Training) -> list[str]:
 def vocabularies(data: config.Data, train: Training) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
     if isinstance(train, prepared_corpus.Records):
         return train.vocabularies()
-    return text.build_both(data, train, data.corpus.tags if isinstance(data.corpus, config.Mixture) else ())
+    return text.build_both(data, train)
 
 
 def check_vocabularies(
@@ -84,23 +84,18 @@ def make_columns(
 ) -> AnyColumns:
     """The training pairs as columns, packed if data.packing is set; `seed` is the seed of subword sampling."""
     pairs: AnyColumns
-    pairs = train if isinstance(train, prepared_corpus.Records) else _encode(data, train, source, target, seed)
+    if isinstance(train, prepared_corpus.Records):
+        pairs = train
+    else:
+        draws = _sampler(data.source, source), _sampler(data.target, target)
+        pairs = with_sampled_subwords(encode(train, source, target), train, *draws, seed=seed, buckets=data.buckets)
     return packing.Packed(pairs, data.buckets[-1]) if data.packing else pairs
 
 
-def _encode(
-    data: config.Data, examples: Sequence[Example], source: text.AnyVocabulary, target: text.AnyVocabulary, seed: int
-) -> Columns:
-    pairs = encode(examples, source, target)
-    of_source, of_target = (
-        vocabulary.sampler(options.algorithm, options.sampling)
-        if options.sampling and isinstance(vocabulary, text.Subwords)
-        else None
-        for options, vocabulary in ((data.source, source), (data.target, target))
-    )
-    if of_source or of_target:
-        return with_sampled_subwords(pairs, examples, of_source, of_target, seed=seed, buckets=data.buckets)
-    return pairs
+def _sampler(options: config.Text, vocabulary: text.AnyVocabulary) -> Draw | None:
+    if options.sampling and isinstance(vocabulary, text.Subwords):
+        return vocabulary.sampler(options.algorithm, options.sampling)
+    return None
 
 
 def encode(
@@ -121,6 +116,8 @@ def with_sampled_subwords(
     seed: int, buckets: Buckets,
 ) -> Columns:  # fmt: skip
     """Replaces each side that has a `Draw` by a column with new subwords in every epoch."""
+    if source is None and target is None:
+        return pairs
     texts = (
         [examples[index].source for index in pairs.example],
         [line for example in examples for line in example.targets],

@@ -18,9 +18,11 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -29,12 +31,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS
 from s2sjax.data import pairs, text
 from s2sjax.data.corpora import prepared_corpus, readers, tfds
 from s2sjax.data.data_notes import Notes, Overlaps
 from s2sjax.data.examples import Example, Split
 from s2sjax.errors import UserError
+from s2sjax.files import replace_file
 
 CHUNK = 4096
 """number of examples per task of a worker"""
@@ -43,7 +47,7 @@ SECTION = 256 * CHUNK
 UNFINISHED = "unfinished.json"
 """file with the settings of an incomplete preparation and the files that it has started to write"""
 WRITTEN = re.compile(
-    r"vocabulary/(source|target)\.(json|model)(\.partial)?|train\.ids|section-\d{5,}\.(npz|partial)"
+    r"vocabulary/\.?(source|target)\.(json|model)(\.partial)?|train\.ids|section-\d{5,}\.(npz|partial)"
     r"|(lengths|example|starts)\.(npy|partial)|(dev|test)\.(jsonl|partial)|\.?prepared\.json(\.partial)?"
 )
 """names of all files that a preparation writes, except unfinished.json"""
@@ -64,35 +68,31 @@ class Summary(NamedTuple):
 
 
 def prepare(
-    data: config.Data,
-    folder: str | Path,
-    workers: int = 1,
-    progress: Progress = lambda stage, done: None,
+    data: config.Data, folder: str | Path, workers: int = 1, progress: Progress = lambda stage, done: None,
     section: int = SECTION,
-) -> Summary:
+) -> Summary:  # fmt: skip
     """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
-    if workers < 1:
-        raise UserError(f"--workers is {workers}: it must be at least 1")
+    require(workers >= 1, f"--workers is {workers}: it must be at least 1")
     data, folder = prepared_corpus.without_spelling(_checked(data)), config.local_path(folder)
-    for part in data.corpus.corpora if isinstance(data.corpus, config.Mixture) else (data.corpus,):
+    for part in readers.parts(data.corpus):
         if isinstance(part, config.Tfds):
             tfds.download(part)
-    train = TrainExamples(data.corpus, progress)
-    splits: tuple[Split, ...] = ("dev", "test")
-    held_out = [split for split in splits if readers.has(data.corpus, split)]
+    train = partial(TrainExamples, data.corpus, progress)
+    held_out: list[Split] = [split for split in ("dev", "test") if readers.has(data.corpus, split)]
     notes = Notes(data.corpus)
     overlaps = Overlaps({split: readers.stream(data.corpus, split) for split in held_out})
-    fingerprint = pairs.fingerprint(overlaps.watch(notes.watch(train.with_stage("reading"))))
+    fingerprint = pairs.fingerprint(overlaps.watch(notes.watch(train("reading"))))
     made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
     settings = {"version": prepared_corpus.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
     if (folder / prepared_corpus.MANIFEST).is_file():
         manifest = prepared_corpus.read_manifest(folder)
-        if manifest["data"] != fingerprint or not _same_ids(manifest["made_with"], settings["made_with"]):
+        same = all(manifest["made_with"][name] == made_with[name] for name in ("corpus", "source", "target", "shared"))
+        if manifest["data"] != fingerprint or not same:  # buckets and token budgets do not affect the ids
             raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
         return _summary(folder, new=False)
-    journal = Journal.open(folder, settings)
-    vocabularies = _start(journal, train)
-    sections = _write_sections(journal, train.with_stage("writing"), vocabularies, workers, section)
+    journal = Journal(folder, settings)
+    vocabularies = _vocabularies(journal, data, train("vocabulary"))
+    sections = _write_sections(journal, train("writing"), vocabularies, workers, section)
     _join(journal, sections)
     for split in held_out:
         _write_text(journal, split, readers.stream(data.corpus, split))
@@ -104,7 +104,7 @@ def prepare(
         "remarks": [*notes.lines(), *overlaps.lines()],
     }
     manifest_file, _ = journal.claim(prepared_corpus.MANIFEST, f".{prepared_corpus.MANIFEST}.partial")
-    _write(manifest_file, json.dumps(manifest, indent=2) + "\n")
+    replace_file(manifest_file, json.dumps(manifest, indent=2) + "\n")
     (folder / UNFINISHED).unlink()
     return _summary(folder, new=True)
 
@@ -118,21 +118,26 @@ def _checked(data: config.Data) -> config.Data:
             )
         data = config.replace(data, corpus=data.corpus.corpus)
     for side in ("source", "target"):
-        if getattr(data, side).sampling:
-            raise UserError(
-                f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0"
-            )
+        require(
+            not getattr(data, side).sampling,
+            f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0",
+        )
     return data
 
 
+def _summary(folder: Path, new: bool) -> Summary:
+    lengths = np.load(folder / "lengths.npy", mmap_mode="r")
+    remarks = prepared_corpus.read_manifest(folder)["remarks"]
+    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, remarks)
+
+
+@dataclass(frozen=True)
 class TrainExamples:
     """The training examples of a corpus. Each iteration reads the corpus again and reports its progress as `stage`."""
 
-    def __init__(self, corpus: config.Corpus, progress: Progress, stage: str = "vocabulary"):
-        self.corpus, self.progress, self.stage = corpus, progress, stage
-
-    def with_stage(self, stage: str) -> TrainExamples:
-        return TrainExamples(self.corpus, self.progress, stage)
+    corpus: config.Corpus
+    progress: Progress
+    stage: str
 
     def __iter__(self) -> Iterator[Example]:
         done = 0
@@ -140,8 +145,7 @@ class TrainExamples:
             if done % CHUNK == 0:
                 self.progress(self.stage, done)
             yield example
-        if done == 0:
-            raise UserError("the corpus has no train examples: check data.corpus")
+        require(done > 0, "the corpus has no train examples: check data.corpus")
         self.progress(self.stage, done)
 
 
@@ -166,41 +170,22 @@ def progress_bars() -> Iterator[Progress]:
         yield report
 
 
-def _same_ids(left: dict, right: dict) -> bool:
-    """Whether two `data` settings give the same ids. Buckets and token budgets do not matter."""
-    return all(left[name] == right[name] for name in ("corpus", "source", "target", "shared"))
-
-
-def _summary(folder: Path, new: bool) -> Summary:
-    lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    notes = prepared_corpus.read_manifest(folder)["remarks"]
-    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, notes)
-
-
 class Journal:
     """The unfinished.json of a folder, which lists each file before it is written. Only listed files are ever replaced
     or removed.
     """
 
-    def __init__(self, folder: Path, settings: dict, files: Sequence[str]):
-        self.folder, self.settings, self.files = folder, settings, list(files)
-
-    @classmethod
-    def open(cls, folder: Path, settings: dict) -> Journal:
+    def __init__(self, folder: Path, settings: dict):
         """Continues an unfinished preparation of the same text, or starts one in a folder without other files."""
+        self.folder, self.settings = folder, settings
+        self.files: list[str] = []
         if os.path.lexists(folder / UNFINISHED):
-            files = _read_files(folder / UNFINISHED)
-            if files is None:
-                raise UserError(
-                    f"{folder / UNFINISHED} does not list what a preparation wrote: choose another --out, or move it"
-                )
-            found = cls(folder, settings, files)
-            if _read_json(folder / UNFINISHED)["settings"] != settings:
-                found._remove()
-            return found
-        if folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {f".{UNFINISHED}.partial"}):
+            unfinished = _read_unfinished(folder / UNFINISHED)
+            self.files = unfinished["files"]
+            if unfinished["settings"] != settings:
+                self._remove_files()
+        elif folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {f".{UNFINISHED}.partial"}):
             raise UserError(f"{folder} contains other files: choose another --out")
-        return cls(folder, settings, ())
 
     def claim(self, *names: str) -> list[Path]:
         """Lists files before they are written, and returns their paths. Raises if an unlisted one already exists."""
@@ -210,35 +195,35 @@ class Journal:
                 raise UserError(f"{self.folder / name} was not written by this preparation: choose another --out")
         if new:
             self.files += new
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "files": self.files}))
+            replace_file(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "files": self.files}))
         return [self.folder / name for name in names]
 
-    def _remove(self) -> None:
+    def _remove_files(self) -> None:
         for path in (self.folder / name for name in self.files):
             if path.is_file() or path.is_symlink():
                 path.unlink()
 
 
-def _read_files(path: Path) -> list[str] | None:
-    """The files that an unfinished.json lists; None if no preparation wrote it."""
-    page = _read_json(path)
-    files = page.get("files") if isinstance(page, dict) and "settings" in page else None
-    known = isinstance(files, list) and all(isinstance(name, str) and WRITTEN.fullmatch(name) for name in files)
-    return files if known else None
+def _read_unfinished(path: Path) -> dict:
+    """Reads an unfinished.json. Raises a UserError if no preparation wrote it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = isinstance(found["files"], list) and all(map(WRITTEN.fullmatch, found["files"])) and "settings" in found
+    except (OSError, ValueError, TypeError, KeyError):
+        known = False
+    require(known, f"{path} does not list what a preparation wrote: choose another --out, or move it")
+    return found
 
 
-def _start(journal: Journal, train: TrainExamples) -> Vocabularies:
+def _vocabularies(journal: Journal, data: config.Data, train: TrainExamples) -> Vocabularies:
     """Loads the vocabularies that an unfinished preparation saved, or builds and saves new ones."""
     folder = journal.folder / "vocabulary"
-    if (
-        prepared_corpus.IDS in journal.files and (journal.folder / prepared_corpus.IDS).is_file()
-    ):  # written after both vocabularies
-        return text.load(folder, "source"), text.load(folder, "target")
-    kinds = [f"{kind}{draft}" for kind in (".json", ".model") for draft in ("", ".partial")]
-    journal.claim(*(f"vocabulary/{side}{kind}" for side in ("source", "target") for kind in kinds))
-    tags = train.corpus.tags if isinstance(train.corpus, config.Mixture) else ()
-    source, target = text.build_both(config.from_json(journal.settings["made_with"]), train, tags)
+    ids = prepared_corpus.IDS  # written after both vocabularies
+    if ids in journal.files and (journal.folder / ids).is_file():
+        return text.load_both(folder)
+    names = [f"{side}.{kind}" for side in ("source", "target") for kind in ("json", "model")]
+    journal.claim(*(f"vocabulary/{file}" for name in names for file in (name, f".{name}.partial")))
+    source, target = text.build_both(data, train)
     source.save(folder, "source")
     target.save(folder, "target")
     return source, target
@@ -268,11 +253,11 @@ def _write_sections(
     journal: Journal, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
 ) -> list[Section]:
     """Appends the ids of all examples to train.ids, in sections of `size` examples."""
-    width = len(train.corpus.corpora) if isinstance(train.corpus, config.Mixture) else 1
+    width = len(readers.parts(train.corpus))
     examples = iter(train)
     sections: list[Section] = []
     (ids,) = journal.claim(prepared_corpus.IDS)
-    with open(ids, "ab") as file, _Encoders(journal.folder, vocabularies, workers) as encoders:
+    with open(ids, "ab") as file, _encoder(journal.folder / "vocabulary", vocabularies, workers) as encode:
         for number in count():
             table, _ = journal.claim(f"section-{number:05}.npz", f"section-{number:05}.partial")
             if kept := _kept(table, file.tell()):
@@ -282,7 +267,7 @@ def _write_sections(
                 file.seek(sections[-1].end if sections else 0)
                 file.truncate()  # the beginning of an interrupted section
                 chunks = _chunks(islice(examples, size))
-                read, made = _write_section(file, table, encoders.map(chunks), number * size, width)
+                read, made = _write_section(file, table, encode(chunks), number * size, width)
                 sections += [made] if made else []
             if read < size:
                 break
@@ -304,7 +289,7 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
 
 
 def _write_section(
-    file: BinaryIO, table: Path, chunks: Iterator[Encoded], first: int, width: int
+    file: BinaryIO, table: Path, chunks: Iterable[Encoded], first: int, width: int
 ) -> tuple[int, Section | None]:
     """Writes a section: first the ids, then atomically its table. Returns (number of examples, section)."""
     lengths, counts, corpora = [], [], []
@@ -361,20 +346,6 @@ def _write_text(journal: Journal, split: str, examples: Iterator[Example]) -> No
     os.replace(draft, path)
 
 
-def _write(path: Path, content: str) -> None:
-    """Writes a text file atomically."""
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(content, encoding="utf-8")
-    os.replace(draft, path)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 # -------------------------------------------------------------------------------------- workers
 
 
@@ -387,63 +358,51 @@ def _encode(vocabularies: Vocabularies, chunk: Sequence[Example]) -> Encoded:
     ids: list[int] = []
     lengths = []
     for example in chunk:
-        read = [*source.encode(example.source), EOS]
+        source_ids = [*source.encode(example.source), EOS]
         for line in example.targets:
-            written = [*target.encode(line), EOS]
-            ids += read
-            ids += written
-            lengths.append((len(read), len(written)))
-    counts = [len(example.targets) for example in chunk]
-    return Encoded(
-        np.array(ids, _id_type(vocabularies)).tobytes(),
-        np.array(lengths, np.int32).reshape(-1, 2),
-        counts,
-        [example.corpus for example in chunk],
-    )
+            target_ids = [*target.encode(line), EOS]
+            ids += source_ids + target_ids
+            lengths.append((len(source_ids), len(target_ids)))
+    encoded, counts = np.array(ids, _id_type(vocabularies)), [len(example.targets) for example in chunk]
+    corpora = [example.corpus for example in chunk]
+    return Encoded(encoded.tobytes(), np.array(lengths, np.int32).reshape(-1, 2), counts, corpora)
 
 
-class _Encoders:
-    """Encodes chunks of examples in order: in this process, or in `workers` processes."""
+@contextlib.contextmanager
+def _encoder(folder: Path, vocabularies: Vocabularies, workers: int) -> Iterator[Callable[..., Iterable[Encoded]]]:
+    """A function that encodes chunks of examples in order: in this process, or in `workers` processes."""
+    if workers == 1:
+        yield partial(map, partial(_encode, vocabularies))
+        return
+    # Spawned, not forked: forking a process that runs JAX's threads can hang.
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (folder,))
+    try:
+        yield partial(_encode_in_pool, pool, 2 * workers)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
-    def __init__(self, folder: Path, vocabularies: Vocabularies, workers: int):
-        self.vocabularies, self.workers = vocabularies, workers
-        self.pool: ProcessPoolExecutor | None = None
-        if workers > 1:
-            # Spawned, not forked: forking a process that runs JAX's threads can hang.
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(workers, context, _start_worker, (folder / "vocabulary",))
 
-    def __enter__(self) -> _Encoders:
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self.pool:
-            self.pool.shutdown(cancel_futures=True)
-
-    def map(self, chunks: Iterator[list[Example]]) -> Iterator[Encoded]:
-        if self.pool is None:
-            yield from (_encode(self.vocabularies, chunk) for chunk in chunks)
-            return
-        waiting: deque[Future] = deque()
-        try:
-            for chunk in chunks:
-                waiting.append(self.pool.submit(_encode_in_worker, chunk))
-                if len(waiting) > 2 * self.workers:
-                    yield waiting.popleft().result()
-            while waiting:
+def _encode_in_pool(pool: ProcessPoolExecutor, ahead: int, chunks: Iterator[list[Example]]) -> Iterator[Encoded]:
+    waiting: deque[Future] = deque()
+    try:
+        for chunk in chunks:
+            waiting.append(pool.submit(_encode_in_worker, chunk))
+            if len(waiting) > ahead:
                 yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise UserError(
-                "a worker was killed, perhaps because memory ran out: run the same command again with fewer --workers; "
-                "it continues after the last complete section"
-            ) from None
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker was killed, perhaps because memory ran out: run the same command again with fewer --workers; "
+            "it continues after the last complete section"
+        ) from None
 
 
 _worker: dict[str, Any] = {}
 
 
 def _start_worker(folder: Path) -> None:
-    _worker["vocabularies"] = (text.load(folder, "source"), text.load(folder, "target"))
+    _worker["vocabularies"] = text.load_both(folder)
     parent = multiprocessing.parent_process()
 
     def end_with_parent() -> None:  # the pool does not notice if its parent is killed

@@ -15,13 +15,15 @@ memory-mapped: a batch reads only its own pairs. prepare.py writes the folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS
 from s2sjax.data import text
 from s2sjax.data.batching.columns import Batch, Bucket, padded
@@ -42,31 +44,25 @@ class Records:
         self.sizes: tuple[int, ...] = tuple(self.manifest["sizes"])
         self.remarks: list[str] = self.manifest["remarks"]
         self.starts, self.lengths, self.example = map(self._table, ("starts.npy", "lengths.npy", "example.npy"))
-        self._ids = self._memory_map()
+        count = int(self.starts[-1] + self.lengths[-1].sum())
+        self._ids = self._mapped(IDS, partial(np.memmap, dtype=self.manifest["type"], mode="r"), count, "ids")
 
     def __len__(self) -> int:
         """The number of pairs."""
         return len(self.lengths)
 
     def _table(self, name: str) -> np.ndarray:
+        return self._mapped(name, partial(np.load, mmap_mode="r"), sum(self.sizes), "pairs")
+
+    def _mapped(self, name: str, read: Callable[[Path], np.ndarray], count: int, what: str) -> np.ndarray:
+        """A memory-mapped file, which must have `count` entries."""
         try:
-            table = np.load(self.folder / name, mmap_mode="r")
+            found = read(self.folder / name)
         except (OSError, ValueError) as error:
             raise _damaged(self.folder / name, error) from None
-        if len(table) != sum(self.sizes):
-            raise _damaged(self.folder / name, f"{len(table)} pairs, not {sum(self.sizes)}")
-        return table.view(np.ndarray)  # indexing a `memmap` is slower
-
-    def _memory_map(self) -> np.ndarray:
-        path = self.folder / IDS
-        try:
-            ids = np.memmap(path, self.manifest["type"], mode="r")
-        except (OSError, ValueError) as error:
-            raise _damaged(path, error) from None
-        count = int(self.starts[-1] + self.lengths[-1].sum())
-        if len(ids) != count:
-            raise _damaged(path, f"{len(ids):,} ids, not {count:,}")
-        return ids.view(np.ndarray)
+        if len(found) != count:
+            raise _damaged(self.folder / name, f"{len(found):,} {what}, not {count:,}")
+        return found.view(np.ndarray)  # indexing a `memmap` is slower
 
     def batch(self, rows: np.ndarray, bucket: Bucket, epoch: int = 0) -> Batch:
         """The batch of `Columns.batch`, the same in every epoch."""
@@ -85,7 +81,7 @@ class Records:
         }
 
     def vocabularies(self) -> tuple[text.AnyVocabulary, text.AnyVocabulary]:
-        source, target = (text.load(self.folder / "vocabulary", name) for name in ("source", "target"))
+        source, target = text.load_both(self.folder / "vocabulary")
         if [source.fingerprint, target.fingerprint] != self.manifest["vocabulary"]:
             raise _damaged(self.folder / "vocabulary", "it does not match the records")
         return source, target
@@ -95,11 +91,11 @@ class Records:
         made: config.Data = config.from_json(self.manifest["made_with"])
         for field in ("source", "target", "shared"):
             before, now = getattr(made, field), getattr(without_spelling(data), field)
-            if before != now:
-                raise UserError(
-                    f"{self.folder} was prepared with data.{field} {before}, not {now}: "
-                    "change the setting, or prepare the folder again"
-                )
+            require(
+                before == now,
+                f"{self.folder} was prepared with data.{field} {before}, not {now}: change the setting, or prepare the "
+                "folder again",
+            )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
         if wanted is not None and _described(wanted) != _described(made.corpus):
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
@@ -126,8 +122,7 @@ def read_manifest(folder: str | Path) -> dict:
         version = manifest["version"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
-    if version != VERSION:
-        raise UserError(f"{folder} was prepared by another version of s2sjax: delete it, and prepare it again")
+    require(version == VERSION, f"{folder} was prepared by another version of s2sjax: delete it, and prepare it again")
     return manifest
 
 
@@ -143,10 +138,9 @@ def has(folder: str | Path, split: str) -> bool:
 def examples(folder: str | Path, split: Split) -> Iterator[Example]:
     """The text of dev or test. The training split is stored as ids only."""
     read_manifest(folder)
-    if split == "train":
-        raise UserError(f"{folder} contains no training text: use the corpus that it was prepared from")
-    if not has(folder, split):
-        raise UserError(f"{folder} was prepared without {split} examples: choose another split, or prepare it again")
+    require(split != "train", f"{folder} contains no training text: use the corpus that it was prepared from")
+    remedy = "choose another split, or prepare it again"
+    require(has(folder, split), f"{folder} was prepared without {split} examples: {remedy}")
     with open(Path(folder) / f"{split}.jsonl", encoding="utf-8") as lines:
         for line in lines:
             source, targets, corpus = json.loads(line)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.core.tables import Table
 from s2sjax.data.corpora import memory_reader, prepared_corpus, synthetic, text_files, tfds
 from s2sjax.data.examples import Example, Split, split_of
 from s2sjax.errors import UserError
 
-__all__ = ["Example", "Split", "has", "labels", "load", "stream"]
+__all__ = ["Example", "Split", "has", "labels", "load", "parts", "stream"]
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Example]:
@@ -31,8 +32,7 @@ def load(corpus: config.Corpus, split: Split) -> list[Example]:
 
 def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
     """Yields the examples of a split. Text files and TFDS are streamed, not loaded into memory."""
-    read = READERS.get(type(corpus))
-    if read:
+    if read := READERS.get(type(corpus)):
         yield from read(corpus, split)
         return
     for example in corpus.examples(split):
@@ -55,9 +55,12 @@ def has(corpus: config.Corpus, split: Split) -> bool:
     """Whether a corpus has examples of a split, according to its settings."""
     if isinstance(corpus, config.Mixture):
         return any(has(part, split) for part in corpus.corpora)
-    if isinstance(corpus, config.Prepared):
-        return prepared_corpus.has(corpus.folder, split)
-    return corpus.has(split)
+    return prepared_corpus.has(corpus.folder, split) if isinstance(corpus, config.Prepared) else corpus.has(split)
+
+
+def parts(corpus: config.Corpus) -> tuple[config.Corpus, ...]:
+    """The corpora of a mixture, or the corpus itself."""
+    return corpus.corpora if isinstance(corpus, config.Mixture) else (corpus,)
 
 
 def labels(corpus: config.Corpus) -> list[str]:
@@ -87,13 +90,11 @@ def _cmudict(corpus: config.Cmudict, split: Split) -> list[Example]:
     Entries with other characters (a digit, a name for punctuation) or without a letter are left out; version 1.1 has no
     such entries. The examples are sorted by hash, because the first words of an alphabetical list are a poor sample.
     """
-    pronunciations: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
-    for word, phones in CMUDICT_ENTRY.findall(_cmudict_file().read_text("utf-8")):
-        without_stress = " ".join(phones.translate(NO_DIGITS).split())
-        pronunciations.setdefault(word.lower(), {})[without_stress] = None
-    chosen = [word for word in pronunciations if split_of(word, corpus.dev_percent, corpus.test_percent) == split]
-    chosen.sort(key=lambda word: hashlib.sha256(word.encode()).digest())
-    return [Example(word, tuple(pronunciations[word])) for word in chosen]
+    entries = CMUDICT_ENTRY.findall(_cmudict_file().read_text("utf-8"))
+    without_stress = lambda phones: " ".join(phones.translate(NO_DIGITS).split())
+    words = _joined(Example(word.lower(), (without_stress(phones),)) for word, phones in entries)
+    chosen = [word for word in words if split_of(word.source, corpus.dev_percent, corpus.test_percent) == split]
+    return sorted(chosen, key=lambda word: hashlib.sha256(word.source.encode()).digest())
 
 
 def _cmudict_file() -> Path:
@@ -126,22 +127,16 @@ def _joined(examples: Iterable[Example]) -> list[Example]:
 
 
 def _pairs(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
-    if not paths:
-        raise UserError(f"{setting} is empty: give one TSV file, or a source and a target file")
-    if len(paths) == 1:
-        for number, line in enumerate(text_files.lines(paths[0], setting), start=1):
-            yield _from_tsv(line, paths[0], number)
-    else:
+    require(len(paths) > 0, f"{setting} is empty: give one TSV file, or a source and a target file")
+    if len(paths) == 2:
         for source, target in text_files.parallel_lines(paths, (setting, setting)):
             yield Example(source, (target,))
-
-
-def _from_tsv(line: str, path: str, number: int) -> Example:
-    """Parses source, target[, target ...]. Ignores empty columns after the second: spreadsheets pad short rows."""
-    source, *targets = line.split("\t")
-    if not targets:
-        raise UserError(f"{path}, line {number}: there is no tab: write a source, a tab, and a target")
-    return Example(source, (targets[0], *filter(None, targets[1:])))
+        return
+    for number, line in enumerate(text_files.lines(paths[0], setting), start=1):
+        source, *targets = line.split("\t")
+        if not targets:
+            raise UserError(f"{paths[0]}, line {number}: there is no tab: write a source, a tab, and a target")
+        yield Example(source, (targets[0], *filter(None, targets[1:])))  # spreadsheets pad rows with empty columns
 
 
 READERS: Table[type, Callable[[Any, Split], Iterable[Example]]] = Table({

@@ -14,6 +14,7 @@ from s2sjax.data.text.vocabulary import (
     build,
     build_both,
     load,
+    load_both,
     mark,
     normalized,
     rows_in,

@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 from s2sjax.core.special_tokens import UNK
 
@@ -113,11 +114,8 @@ def unigram_sampling(pieces: Pieces, alpha: float) -> Segment:
             top = max(scored)[0]
             total = sum(math.exp(s - top) for s, _ in scored)
             forward.append(top + math.log(total))
-            cumulative, below = [], 0.0
-            for s, start in scored:
-                below += math.exp(s - top) / total
-                cumulative.append((below, start))
-            ways.append(cumulative)
+            cumulative = accumulate(math.exp(s - top) / total for s, _ in scored)
+            ways.append([(below, start) for below, (_, start) in zip(cumulative, scored)])
         return ways
 
     def segment(word: str, rng: random.Random) -> list[str]:

@@ -17,19 +17,18 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS, PAD
 from s2sjax.data import text
 from s2sjax.data.assets import sha256
 from s2sjax.data.batching.batch_plan import Plan, _Epoch
 from s2sjax.data.batching.columns import Batch, Bucket
 from s2sjax.data.corpora import text_files
-from s2sjax.errors import UserError
 
 
 def read_lines(path: str, setting: str, origin: str = "") -> list[str]:
     """Reads the lines of a text file, with single blanks between words. `setting` is the field that names the file."""
-    if not path:
-        raise UserError(f"{setting} is empty: name a text file with one sentence a line")
+    require(bool(path), f"{setting} is empty: name a text file with one sentence a line")
     text_files.require_file(path, "text, one sentence a line", setting, origin)
     return [" ".join(line.split()) for line in text_files.lines(path, setting)]
 

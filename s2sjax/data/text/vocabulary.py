@@ -21,15 +21,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import random
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import sentencepiece
@@ -40,9 +40,11 @@ from s2sjax.core.special_tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
 from s2sjax.data.examples import Example
 from s2sjax.data.text import subword_sampling
 from s2sjax.errors import UserError
-from s2sjax.files import naming
+from s2sjax.files import replace_file
 
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
+SENTENCEPIECE_SPECIALS = ("pad", "bos", "eos", "unk")
+"""SentencePiece's names of the SPECIALS"""
 
 
 def normalized(text: str, form: Normalize) -> str:
@@ -55,62 +57,102 @@ def normalized(text: str, form: Normalize) -> str:
     return unicodedata.normalize("NFKC", text.lower()) if form == "nfkc_lower" else text
 
 
-class Vocabulary:
+class AnyVocabulary(ABC):
+    """What all vocabularies share. A subclass converts normalized text without a tag to ids, and ids to text."""
+
+    unit: str
+    normalize: Normalize
+    tags: tuple[str, ...]
+    all_pieces: list[str]
+    """pieces by id, including specials and tags"""
+    suffix: str
+    """ending of the name of a file"""
+
+    @property
+    def size(self) -> int:
+        return len(self.all_pieces)
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        tag, text = _split_tag(text, self.tags)
+        return tag + self._encode(normalized(text, self.normalize))
+
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that become <unk>, in order."""
+        text = normalized(_split_tag(text, self.tags)[1], self.normalize)
+        return [piece for index, piece in zip(self._encode(text), self._split(text)) if index == UNK]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first <eos>, without <pad>, <sos> and tags; an unknown piece becomes <unk>."""
+        skipped = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(self.tags))}
+        until_eos = takewhile(lambda index: index != EOS, map(int, ids))  # SentencePiece accepts no NumPy integers
+        return self._join([index for index in until_eos if index not in skipped])
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """One printable piece for each id, including specials: labels for an attention map."""
+        return [_printable(self.all_pieces[index]) for index in ids]
+
+    def save(self, folder: str | Path, name: str) -> None:
+        """Writes the vocabulary, and removes one of the other kind with the same name."""
+        replace_file(Path(folder) / f"{name}{self.suffix}", self._content())
+        for other in {Vocabulary.suffix, Subwords.suffix} - {self.suffix}:
+            (Path(folder) / f"{name}{other}").unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str) -> Self:
+        path = Path(folder) / f"{name}{cls.suffix}"
+        try:
+            return cls._parse(path.read_bytes())
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise UserError(f"the vocabulary {path} cannot be read ({why}): check that this is a run folder") from None
+        except (RuntimeError, ValueError, TypeError, LookupError):
+            raise UserError(f"the vocabulary {path} is damaged: copy it again from the original run") from None
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]: ...
+    @abstractmethod
+    def _split(self, text: str) -> Sequence[str]: ...  # a piece for each id of `_encode`
+    @abstractmethod
+    def _join(self, ids: list[int]) -> str: ...
+    @abstractmethod
+    def _content(self) -> bytes: ...
+    @classmethod
+    @abstractmethod
+    def _parse(cls, content: bytes) -> Self: ...  # raises one of the errors that `load` explains
+
+
+class Vocabulary(AnyVocabulary):
     """Characters (Unicode code points) or words (separated by white space), one id each.
 
     `pieces` are in the order of their ids, after the specials and the tags. Text that spells a special, for example
     `<eos>`, is unknown text, so that no input can end a sequence.
     """
 
+    suffix = ".json"
+
     def __init__(
-        self,
-        unit: Literal["characters", "words"],
-        pieces: Iterable[str],
-        tags: Sequence[str] = (),
+        self, unit: Literal["characters", "words"], pieces: Iterable[str], tags: Sequence[str] = (),
         normalize: Normalize = "nfc",
-    ):
-        self.unit, self.normalize = unit, normalize
-        self.tags = tuple(tags)
-        first = len(SPECIALS) + len(self.tags)
-        self._pieces = [*SPECIALS, *self.tags, *pieces]
-        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= first}
+    ):  # fmt: skip
+        self.unit, self.normalize, self.tags = unit, normalize, tuple(tags)
+        self._first = len(SPECIALS) + len(self.tags)
+        self.all_pieces = [*SPECIALS, *self.tags, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self.all_pieces) if index >= self._first}
 
-    @property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
-        return hashlib.sha256(self._serialised()).hexdigest()
-
-    @property
-    def all_pieces(self) -> list[str]:
-        """All pieces by id, including specials and tags."""
-        return self._pieces
-
-    def encode(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         ids = self._ids
-        tag, text = _split_tag(text, self.tags)
-        return tag + [ids.get(piece, UNK) for piece in self._split(text)]
+        return [ids.get(piece, UNK) for piece in self._split(text)]
 
     def _split(self, text: str) -> Sequence[str]:
-        text = normalized(text, self.normalize)
         return text if self.unit == "characters" else text.split()
 
-    def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that become <unk>, in order."""
-        return [piece for piece in self._split(_split_tag(text, self.tags)[1]) if piece not in self._ids]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
-        return ("" if self.unit == "characters" else " ").join(
-            self._pieces[index] for index in _text_ids(ids, self.tags)
-        )
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece for each id, including specials: labels for an attention map."""
-        return [_printable(self._pieces[index]) for index in ids]
+    def _join(self, ids: list[int]) -> str:
+        return ("" if self.unit == "characters" else " ").join([self.all_pieces[index] for index in ids])
 
     def spelling(self, length: int) -> np.ndarray:
         """The first `length` characters of each piece between 1 and 2, padded with 0 to [V, C]. Each special or tag is
@@ -118,43 +160,32 @@ class Vocabulary:
 
         pieces ab, a, length 20 -> ... 1 7 8 2 | 1 7 2 0
         """
-        first = len(SPECIALS) + len(self.tags)
-        letters = sorted(set("".join(self._pieces[first:])))
-        number = {letter: 3 + first + index for index, letter in enumerate(letters)}
-        rows = [[3 + index] for index in range(first)]
-        rows += [[number[letter] for letter in piece[:length]] for piece in self._pieces[first:]]
+        pieces = self.all_pieces[self._first :]
+        letters = sorted(set("".join(pieces)))
+        number = {letter: 3 + self._first + index for index, letter in enumerate(letters)}
+        rows = [[3 + index] for index in range(self._first)]
+        rows += [[number[letter] for letter in piece[:length]] for piece in pieces]
         table = np.zeros((self.size, 2 + max(map(len, rows))), np.int32)
         for line, row in zip(table, rows):
             line[: len(row) + 2] = [1, *row, 2]
         return table
 
-    def save(self, folder: str | Path, name: str) -> None:
-        _write(Path(folder), name, ".json", self._serialised())
-
-    @classmethod
-    def load(cls, folder: str | Path, name: str) -> Vocabulary:
-        path = Path(folder) / f"{name}.json"
-        try:
-            content = json.loads(_read(path).decode())
-            unit, pieces, tags = content["unit"], content["pieces"], content.get("tags", [])
-            normalize = content["normalize"]
-            whole = unit in ("characters", "words") and normalize in NORMALIZE
-            whole = whole and all(isinstance(piece, str) for piece in [*tags, *pieces])
-            whole = whole and content["size"] == len(SPECIALS) + len(tags) + len(pieces)
-        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or other JSON
-            whole = False
-        if not whole:
-            raise _damaged(path)
-        return cls(unit, pieces, tags, normalize)
-
-    def _serialised(self) -> bytes:
-        tags = {"tags": self.tags} if self.tags else {}
-        pieces = self._pieces[len(SPECIALS) + len(self.tags) :]
+    def _content(self) -> bytes:
+        tags, pieces = {"tags": self.tags} if self.tags else {}, self.all_pieces[self._first :]
         content = {"unit": self.unit, "normalize": self.normalize, "size": self.size, **tags, "pieces": pieces}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
+    @classmethod
+    def _parse(cls, content: bytes) -> Self:
+        saved = json.loads(content.decode())
+        found = cls(saved["unit"], saved["pieces"], saved.get("tags", ()), saved["normalize"])
+        known = found.unit in ("characters", "words") and found.normalize in NORMALIZE
+        if not known or saved["size"] != found.size or not all(isinstance(piece, str) for piece in found.all_pieces):
+            raise ValueError("not a vocabulary, or not all of it")
+        return found
 
-class Subwords:
+
+class Subwords(AnyVocabulary):
     """SentencePiece (Kudo and Richardson 2018): `unigram` (Kudo 2018) or `bpe` (Sennrich, Haddow and Birch 2016).
 
     SentencePiece's own normalization is off: decode(encode(x)) == normalized(x) for text of known characters.
@@ -162,7 +193,7 @@ class Subwords:
     characters is one <unk>. Tags are control symbols, which SentencePiece neither splits nor finds in text.
     """
 
-    unit = "subwords"
+    unit, suffix = "subwords", ".model"
 
     def __init__(self, model: bytes):
         """Loads the content of a .model file. Raises RuntimeError or ValueError if it is damaged or not from s2sjax."""
@@ -172,42 +203,35 @@ class Subwords:
         self._model, self.normalize = model, forms[0]
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
-        later = range(len(SPECIALS), self.size)
-        self.tags = tuple(map(self._processor.id_to_piece, takewhile(self._processor.is_control, later)))
-        specials = tuple(self._processor.id_to_piece([PAD, SOS, EOS, UNK]))
-        known = [getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")]
+        self.all_pieces = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        controls = takewhile(self._processor.is_control, range(len(SPECIALS), self.size))
+        self.tags = tuple(self.all_pieces[index] for index in controls)
+        ids = [getattr(self._processor, f"{name}_id")() for name in SENTENCEPIECE_SPECIALS]
+        known = (*self.all_pieces[: len(SPECIALS)],) == SPECIALS and ids == [PAD, SOS, EOS, UNK]
         # A file truncated between two records still parses; without the last ones, spaces would be merged silently.
-        if specials != SPECIALS or known != [PAD, SOS, EOS, UNK] or self.decode(self.encode("  ")) != "  ":
+        if not known or self.decode(self.encode("  ")) != "  ":
             raise ValueError("not a SentencePiece model with the special ids and the normalization of s2sjax")
 
     @classmethod
     def train(
-        cls,
-        lines: Iterable[str],
-        size: int,
-        algorithm: Literal["unigram", "bpe"] = "unigram",
-        tags: Sequence[str] = (),
-        normalize: Normalize = "nfc",
-    ) -> Subwords:
+        cls, lines: Iterable[str], size: int, algorithm: Literal["unigram", "bpe"] = "unigram",
+        tags: Sequence[str] = (), normalize: Normalize = "nfc",
+    ) -> Subwords:  # fmt: skip
         """Learns `size` subwords, including specials and tags; fewer, with a message, if the text has fewer.
 
         The same lines give the same model, byte for byte.
         """
         model, lines = io.BytesIO(), list(lines)
+        ids = {f"{name}_id": index for index, name in enumerate(SENTENCEPIECE_SPECIALS)}
+        pieces = {f"{name}_piece": piece for name, piece in zip(SENTENCEPIECE_SPECIALS, SPECIALS)}
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(normalized(line, normalize) for line in lines),
                 model_writer=model,
                 model_type=algorithm,
                 vocab_size=size,
-                pad_id=PAD,
-                bos_id=SOS,
-                eos_id=EOS,
-                unk_id=UNK,
-                pad_piece=SPECIALS[PAD],
-                bos_piece=SPECIALS[SOS],
-                eos_piece=SPECIALS[EOS],
-                unk_piece=SPECIALS[UNK],
+                **ids,
+                **pieces,
                 unk_surface=SPECIALS[UNK],
                 control_symbols=list(tags),
                 character_coverage=1.0,
@@ -225,65 +249,34 @@ class Subwords:
             raise _training_error(str(error), size) from None
         return cls(model.getvalue() + _form_field(normalize))
 
-    @property
-    def size(self) -> int:
-        return self._processor.get_piece_size()
+    def _encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
 
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the content: equal fingerprints mean equal ids for every text."""
-        return hashlib.sha256(self._model).hexdigest()
+    def _split(self, text: str) -> list[str]:
+        return self._processor.encode(text, out_type=str)
 
-    @property
-    def all_pieces(self) -> list[str]:
-        """All pieces by id, including specials and tags."""
-        return self._processor.id_to_piece(list(range(self.size)))
+    def _join(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
 
-    def encode(self, text: str) -> list[int]:
-        tag, text = _split_tag(text, self.tags)
-        return tag + self._processor.encode(normalized(text, self.normalize))
+    def _content(self) -> bytes:
+        return self._model
 
-    def unknown(self, text: str) -> list[str]:
-        """The runs of characters of a text that become <unk>, in order."""
-        text = normalized(_split_tag(text, self.tags)[1], self.normalize)
-        ids, pieces = self._processor.encode(text), self._processor.encode(text, out_type=str)
-        return [piece for index, piece in zip(ids, pieces) if index == UNK]
+    @classmethod
+    def _parse(cls, content: bytes) -> Self:
+        return cls(content)
 
     def sampler(self, algorithm: Literal["unigram", "bpe"], strength: float) -> subword_sampling.Draw:
         """Returns draw(text, rng) -> ids of a random segmentation, for training (subword_sampling.py)."""
-        processor, known = self._processor, range(len(SPECIALS) + len(self.tags), self.size)
-        pieces = {processor.id_to_piece(index): (index, processor.get_score(index)) for index in known}
-        segment = (subword_sampling.bpe_dropout if algorithm == "bpe" else subword_sampling.unigram_sampling)(
-            pieces, strength
-        )
+        known = range(len(SPECIALS) + len(self.tags), self.size)
+        pieces = {self.all_pieces[index]: (index, self._processor.get_score(index)) for index in known}
+        make = subword_sampling.bpe_dropout if algorithm == "bpe" else subword_sampling.unigram_sampling
+        segment = make(pieces, strength)
 
         def draw(text: str, rng: random.Random) -> list[int]:
             tag, text = _split_tag(text, self.tags)
             return tag + subword_sampling.encode(normalized(text, self.normalize), pieces, segment, rng)
 
         return draw
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first <eos>, without <pad> and <sos>; an unknown piece becomes <unk>."""
-        return self._processor.decode(_text_ids(ids, self.tags))
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece for each id, including specials: labels for an attention map."""
-        return [_printable(piece) for piece in self._processor.id_to_piece([int(index) for index in ids])]
-
-    def save(self, folder: str | Path, name: str) -> None:
-        _write(Path(folder), name, ".model", self._model)
-
-    @classmethod
-    def load(cls, folder: str | Path, name: str) -> Subwords:
-        path = Path(folder) / f"{name}.model"
-        try:
-            return cls(_read(path))
-        except (RuntimeError, ValueError, IndexError):
-            raise _damaged(path) from None
-
-
-AnyVocabulary = Vocabulary | Subwords
 
 
 class Size(NamedTuple):
@@ -316,10 +309,9 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
     return Vocabulary(text.unit, sorted(kept, key=lambda piece: (-counts[piece], piece)), tags, text.normalize)
 
 
-def build_both(
-    data: config.Data, examples: Iterable[Example], tags: Sequence[str] = ()
-) -> tuple[AnyVocabulary, AnyVocabulary]:
+def build_both(data: config.Data, examples: Iterable[Example]) -> tuple[AnyVocabulary, AnyVocabulary]:
     """Builds the vocabularies of sources and targets. Iterates twice over `examples`."""
+    tags = data.corpus.tags if isinstance(data.corpus, config.Mixture) else ()
     sources = (example.source for example in examples)
     targets = (line for example in examples for line in example.targets)
     if data.shared:
@@ -368,9 +360,7 @@ def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) 
     known = ", ".join(tags)
     if tag is not None and tag not in tags:
         raise UserError(f"unknown tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
-    if not tags or not line.strip():
-        return line
-    if _split_tag(line, tags)[0]:
+    if not tags or not line.strip() or _split_tag(line, tags)[0]:
         return line
     if tag is None:
         raise UserError(f"{where} does not begin with a tag: begin it with one of {known} and a space, or set --tag")
@@ -379,8 +369,13 @@ def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) 
 
 def load(folder: str | Path, name: str) -> AnyVocabulary:
     """Loads the vocabulary with this name, of either kind."""
-    kind = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
+    kind: type[AnyVocabulary] = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
     return kind.load(folder, name)
+
+
+def load_both(folder: Path) -> tuple[AnyVocabulary, AnyVocabulary]:
+    """Loads the vocabularies of sources and targets."""
+    return load(folder, "source"), load(folder, "target")
 
 
 # -------------------------------------------------------------------------------------- helpers
@@ -400,18 +395,6 @@ def _form_field(form: Normalize) -> bytes:
     return b"\xc2\x0c" + bytes([len(form)]) + form.encode()
 
 
-def _text_ids(ids: Iterable[int], tags: Sequence[str]) -> list[int]:
-    """The ids of the text: up to the first <eos>, without <pad>, <sos> and tags."""
-    skipped = {PAD, SOS, *range(len(SPECIALS), len(SPECIALS) + len(tags))}
-    kept = []
-    for index in map(int, ids):  # SentencePiece does not accept NumPy integers
-        if index == EOS:
-            break
-        if index not in skipped:
-            kept.append(index)
-    return kept
-
-
 def _printable(piece: str) -> str:
     r"""Replaces spaces by "▁", as SentencePiece does, and unprintable characters by Python escapes: "\t"."""
     return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in piece)
@@ -424,26 +407,3 @@ def _training_error(message: str, size: int) -> UserError:
     if "sentences_.empty()" in message:
         return UserError("there is no text to learn subwords from: check that the training text is not empty")
     return UserError(f"SentencePiece cannot learn {size} subwords from this text: {' '.join(message.split())}")
-
-
-def _write(folder: Path, name: str, suffix: str, content: bytes) -> None:
-    """Writes atomically, and removes a vocabulary of the other kind with the same name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{name}{suffix}.partial"
-    with naming(folder / f"{name}{suffix}"):
-        partial.write_bytes(content)
-    os.replace(partial, folder / f"{name}{suffix}")
-    for other in {".json", ".model"} - {suffix}:
-        (folder / f"{name}{other}").unlink(missing_ok=True)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"the vocabulary {path} cannot be read ({reason}): check that this is a run folder") from None
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"the vocabulary {path} is damaged: copy it again from the original run")
