@@ -1,9 +1,10 @@
 """Examples of text to text, and splits of texts by their hash."""
 
 import hashlib
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class Example(NamedTuple):

@@ -15,10 +15,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import gt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from s2sjax.config import require
 from s2sjax.data.batching.columns import AnyColumns, Batch, Buckets, Ragged, first_bucket
 from s2sjax.errors import UserError
 
@@ -165,10 +166,8 @@ def make_batch(columns: AnyColumns, plan: Plan, step: int, shards: Sequence[int]
     bucket, rows = plan.at(step)
     part = None if plan.part is None else plan.part[rows[rows >= 0][0]]
     if len(rows) % shard_count:
-        raise UserError(
-            f"a batch of {len(rows)} rows cannot be split evenly into {shard_count} shards: "
-            f"plan it with a multiple of {shard_count}"
-        )
+        what = f"a batch of {len(rows)} rows cannot be split evenly into {shard_count} shards"
+        raise UserError(f"{what}: plan it with a multiple of {shard_count}")
     rows = rows.reshape(shard_count, -1)[list(shards)].ravel()
     batch = columns.batch(rows, plan.buckets[bucket], plan.epoch(step))
     return batch if part is None else {**batch, "part": np.full(len(rows), part, np.int32)}
@@ -186,24 +185,20 @@ def stream(
     # requested while a thread compiles: importing Grain makes imports lazy in all threads, which breaks JAX.
     import grain
 
-    class Steps:
-        def __len__(self) -> int:
-            return max(0, stop - start)
+    steps = grain.MapDataset.range(start, max(start, stop))
+    batches = steps.map(lambda step: (step, make_batch(columns, plan, step, shards, shard_count)))
+    # Two threads: gathering rows holds the GIL most of the time, so that more threads would only wait.
+    options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
+    return _closing(batches.to_iter_dataset(options))
 
-        def __getitem__(self, index: int) -> tuple[int, Batch]:
-            step = start + int(index)
-            return step, make_batch(columns, plan, step, shards, shard_count)
 
-    def batches() -> Iterator[tuple[int, Batch]]:
-        # Two threads: gathering rows holds the GIL most of the time, so that more threads would only wait.
-        options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
-        found = iter(grain.MapDataset.source(Steps()).to_iter_dataset(options))
-        try:
-            yield from found
-        finally:
-            found.close()
-
-    return batches()
+def _closing(batches: Any) -> Iterator[Any]:
+    """Yields the batches. Stops Grain's threads when the generator is closed."""
+    found = iter(batches)
+    try:
+        yield from found
+    finally:
+        found.close()
 
 
 def round_length(length: int, max_length: int | None = None) -> int:
@@ -258,8 +253,7 @@ def evaluation_batches(
     smaller if there are fewer sources, and a multiple of `multiple`. Rows of <pad>, whose index is -1, fill the last
     batch of each S.
     """
-    if rows < 1:
-        raise UserError(f"evaluate.batch_size is {rows}: it must be at least 1")
+    require(rows >= 1, f"evaluate.batch_size is {rows}: it must be at least 1")
     ragged = Ragged.of_ids(sources)
     lengths = ragged.lengths if lengths is None else lengths
     limits = np.unique(np.asarray(buckets, np.int64))

@@ -37,22 +37,20 @@ class Ragged(NamedTuple):
     @classmethod
     def of_ids(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
         """[[7], [8, 9]] -> flat 7 <eos> 8 9 <eos>, offsets 0 2 5."""
-        offsets = np.zeros(len(sequences) + 1, np.int64)
-        np.cumsum([len(sequence) + 1 for sequence in sequences], out=offsets[1:])
+        offsets = _offsets([len(sequence) + 1 for sequence in sequences])
         tokens = chain.from_iterable(chain(sequence, (EOS,)) for sequence in sequences)
         return cls(np.fromiter(tokens, np.int32, count=offsets[-1]), offsets)
 
     @classmethod
     def of_labels(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
         """Ids from 1 without <eos>: [[7], [8, 9]] -> flat 7 8 9 <pad>, offsets 0 1 3. Sequences may be empty."""
-        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
+        offsets = _offsets([len(sequence) for sequence in sequences])
         return cls(np.fromiter(chain(*sequences, (PAD,)), np.int32, count=offsets[-1] + 1), offsets)
 
     @classmethod
     def of_frames(cls, sequences: Sequence[np.ndarray]) -> Ragged:
         """Frames [length, F], stored as float32: [[0.1], [0.2]] and [[0.3]] -> flat [3, 1], offsets 0 2 3."""
-        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
-        return cls(np.concatenate(sequences).astype(np.float32), offsets)
+        return cls(np.concatenate(sequences).astype(np.float32), _offsets([len(sequence) for sequence in sequences]))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -63,6 +61,11 @@ class Ragged(NamedTuple):
         starts = self.offsets[rows]
         # Row -1 has the length offsets[0] - offsets[-1] <= 0, so that all of it is padding.
         return padded(self.flat, starts, self.offsets[rows + 1] - starts, width)
+
+
+def _offsets(lengths: Sequence[int]) -> np.ndarray:
+    """[2, 3] -> 0 2 5"""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def padded(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
@@ -92,8 +95,7 @@ class Drawn(NamedTuple):
 
     def first_lengths(self) -> np.ndarray:
         """The lengths [N] of epoch 0, or the plain ones where they are longer."""
-        drawn = [len(self.sequence(row, 0)) for row in range(len(self.texts))]
-        return np.maximum(drawn, self.plain.lengths)
+        return np.maximum([len(self.sequence(row, 0)) for row in range(len(self.texts))], self.plain.lengths)
 
     def padded(self, rows: np.ndarray, width: int, epoch: int) -> np.ndarray:
         """See `Ragged.padded`."""

@@ -58,35 +58,29 @@ class MixturePlan(Plan):
         self.sizes = [sum(map(len, row)) for row in self._members]  # n_i
         self.shares = shares(self.sizes, weights, temperature)  # c_i
         self._begins = [0]  # the first step of each epoch, computed on demand
-        self.steps_per_epoch = sum(self._batches_per_bucket(0))
+        self.steps_per_epoch = self._steps(0)
 
     def _pairs_taken(self, epochs: int, i: int, b: int) -> int:
         """The number of pairs of corpus i and bucket b in the first `epochs` epochs."""
         count = len(self._members[i][b])
         return epochs * self.shares[i] * count // self.sizes[i] if count else 0
 
-    def _batches_per_bucket(self, epoch: int) -> list[int]:
-        """The number of batches of each bucket in an epoch."""
-        found = []
-        for b, width in enumerate(self._full):
-            pairs = sum(
-                self._pairs_taken(epoch + 1, i, b) - self._pairs_taken(epoch, i, b) for i in range(len(self.sizes))
-            )
-            found.append(-(-pairs // width))
-        return found
+    def _steps(self, epoch: int) -> int:
+        """The number of batches of an epoch."""
+        taken = lambda epochs, b: sum(self._pairs_taken(epochs, i, b) for i in range(len(self.sizes)))
+        return sum(-(-(taken(epoch + 1, b) - taken(epoch, b)) // width) for b, width in enumerate(self._full))
 
     def _find(self, step: int) -> tuple[int, int]:
         with self._lock:
             while self._begins[-1] <= step:
-                self._begins.append(self._begins[-1] + sum(self._batches_per_bucket(len(self._begins) - 1)))
+                self._begins.append(self._begins[-1] + self._steps(len(self._begins) - 1))
             number = bisect_right(self._begins, step) - 1
             return number, step - self._begins[number]
 
     def _draw(self, number: int, philox: np.random.Philox) -> list[np.ndarray]:
         found = []
         for b in range(len(self.buckets)):
-            parts = [self._pairs_of_epoch(number, i, b) for i in range(len(self.sizes))]
-            pairs = np.concatenate(parts)
+            pairs = np.concatenate([self._pairs_of_epoch(number, i, b) for i in range(len(self.sizes))])
             found.append(pairs[np.argsort(philox.random_raw(len(pairs)), kind="stable")])
         return found
 

@@ -54,18 +54,12 @@ class Packed:
         counts = np.where(rows < 0, 0, last - first)  # [B]
         row = np.repeat(np.arange(len(rows)), counts)  # of each pair, like the arrays below
         slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)  # index of the pair in its row
-        found = self.pairs.batch(self._order[np.repeat(first, counts) + slot], bucket, epoch)
-        example = np.full((len(rows), self.max_pairs), -1, np.int32)
-        example[row, slot] = found["example"]
-        source, source_segments = _lay_out(found["source"], row, slot, len(rows))
-        target, target_segments = _lay_out(found["target"], row, slot, len(rows))
-        return {
-            "source": source,
-            "target": target,
-            "source_segments": source_segments,
-            "target_segments": target_segments,
-            "example": example,
-        }
+        pairs = self.pairs.batch(self._order[np.repeat(first, counts) + slot], bucket, epoch)
+        found = {"example": np.full((len(rows), self.max_pairs), -1, np.int32)}
+        found["example"][row, slot] = pairs["example"]
+        for side in ("source", "target"):
+            found[side], found[f"{side}_segments"] = _lay_out(pairs[side], row, slot, len(rows))
+        return found
 
 
 def pack(lengths: np.ndarray, row: tuple[int, int]) -> np.ndarray:

@@ -32,10 +32,8 @@ def split(targets: Ragged, planned: np.ndarray, size: int) -> Parts:
     for pair in np.flatnonzero(planned):
         words = specials.union(targets.flat[targets.offsets[pair] : targets.offsets[pair + 1]].tolist())
         if len(words) > size:
-            raise UserError(
-                f"train.softmax.subset is {size}, but a target has {len(words)} distinct words including the specials: "
-                f"set it to {len(words)} or more"
-            )
+            what = f"a target has {len(words)} distinct words including the specials"
+            raise UserError(f"train.softmax.subset is {size}, but {what}: set it to {len(words)} or more")
         if len(found[-1] | words) > size:
             found.append(set())
         found[-1] |= words

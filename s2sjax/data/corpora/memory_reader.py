@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.config.in_memory import Rows, encode
-from s2sjax.data.examples import Example, Split
+from s2sjax.data.examples import SPLITS, Example, Split
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 def examples(corpus: config.InMemory, split: Split) -> Iterator[Example]:
     rows: Any = getattr(corpus, split)
     if rows and rows.rows is None:
-        raise UserError(
-            f"the {split} examples of InMemory are not stored here, only their fingerprint: give the examples again"
-        )
+        what = f"the {split} examples of InMemory are not stored here, only their fingerprint"
+        raise UserError(f"{what}: give the examples again")
     for source, *targets in rows.rows or ():
         yield Example(source, tuple(targets))
 
@@ -65,6 +63,5 @@ def _read(path: Path, rows: Rows) -> Rows:
         found = Rows.of(str(path), [json.loads(line) for line in lines if line])
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): copy it again from where the run was made") from None
-    if found != rows:
-        raise UserError(f"{path} has other examples than this run: copy it again from where the run was made")
+    require(found == rows, f"{path} has other examples than this run: copy it again from where the run was made")
     return found

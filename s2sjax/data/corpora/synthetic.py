@@ -10,12 +10,12 @@ dates      "the 3rd of March 2021" -> "2021-03-03"
 import random
 from collections.abc import Callable
 from datetime import date
+from string import ascii_lowercase
 
 from s2sjax import config
 from s2sjax.data.examples import Example, Split, split_of
 from s2sjax.errors import UserError
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -73,18 +73,15 @@ def make(corpus: config.Synthetic, split: Split) -> list[Example]:
 
 def _draw_letters(rng: random.Random, corpus: config.Synthetic) -> tuple[str, str]:
     """Draws 1 to `length` of the first `alphabet` letters, all lengths equally likely."""
-    text = "".join(rng.choices(LETTERS[: corpus.alphabet], k=rng.randint(1, corpus.length)))
+    text = "".join(rng.choices(ascii_lowercase[: corpus.alphabet], k=rng.randint(1, corpus.length)))
     return text, text
 
 
 def _draw_sum(rng: random.Random, corpus: config.Synthetic) -> tuple[str, tuple[int, int]]:
     """Draws two numbers of 1 to `length` digits, all numbers of digits equally likely, without leading zeros."""
-    left, right = (_number(rng, rng.randint(1, corpus.length)) for _ in range(2))
+    lengths = (rng.randint(1, corpus.length) for _ in range(2))  # each is drawn just before its number
+    left, right = (rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits) for digits in lengths)
     return f"{left}+{right}", (left, right)
-
-
-def _number(rng: random.Random, digits: int) -> int:
-    return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
 
 
 # ---------------------------------------------------------------------------------------- dates

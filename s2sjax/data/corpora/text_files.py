@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from s2sjax.config import relative_path
+from s2sjax.config import relative_path, require
 from s2sjax.errors import UserError
 
 
@@ -53,37 +53,29 @@ def read_tsv(
 def read_column(path: str | Path, column: str, setting: str, origin: str = "") -> list[float]:
     """Reads the numbers of one column of a CSV file, whose first line names the columns."""
     require_file(path, f"CSV, column {column}", setting, origin)
-    rows = _csv_rows(path, setting)
-    _, names = next(rows)
-    if column not in names:
-        raise UserError(f"{path} has no column {column!r}: its first line names {', '.join(names)}")
-    place, found = names.index(column), []
-    for number, fields in rows:
-        try:
-            value = float(fields[place]) if len(fields) == len(names) else math.nan
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            shown = ",".join(fields)
-            raise UserError(f"{path}, line {number} has no number in column {column!r} ({shown!r:.60}): correct it")
-        found.append(value)
-    return found
-
-
-def _csv_rows(path: str | Path, setting: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of a CSV file, each with the number of its last line."""
     rows = csv.reader(lines(path, setting))
+    found: list[float] = []
     try:
+        names = next(rows)
+        require(column in names, f"{path} has no column {column!r}: its first line names {', '.join(names)}")
         for fields in rows:
-            yield rows.line_num, fields
+            try:
+                value = float(fields[names.index(column)]) if len(fields) == len(names) else math.nan
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                found_instead = f"no number in column {column!r} ({','.join(fields)!r:.60})"
+                raise UserError(f"{path}, line {rows.line_num} has {found_instead}: correct it")
+            found.append(value)
     except csv.Error as error:
         raise UserError(f"{path}, line {rows.line_num} is not CSV ({error}): correct it") from None
+    return found
 
 
 def require_file(path: str | Path, form: str, setting: str, origin: str) -> None:
     """Raises a UserError, which names the `form` and the `origin` of a file, if it is missing and has an origin."""
-    if origin and not Path(path).expanduser().exists():
-        raise UserError(f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
+    exists = not origin or Path(path).expanduser().exists()
+    require(exists, f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
 
 
 def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -93,11 +85,11 @@ def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tu
         counts = [count + (line is not None) for count, line in zip(counts, pair)]
         if counts[0] == counts[1]:
             yield pair
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{paths[0]} has {counts[0]:,} lines but {paths[1]} has {counts[1]:,}: line n of one must translate line n "
-            "of the other"
-        )
+    require(
+        counts[0] == counts[1],
+        f"{paths[0]} has {counts[0]:,} lines but {paths[1]} has {counts[1]:,}: line n of one must translate line n of "
+        "the other",
+    )
 
 
 def lines(path: str | Path, setting: str) -> Iterator[str]:
@@ -108,8 +100,7 @@ def lines(path: str | Path, setting: str) -> Iterator[str]:
             yield line.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise UserError(f"{path}, line {number}: not UTF-8: convert the file to UTF-8") from None
-    if number == 0:
-        raise UserError(f"{path} is empty: put examples in it, or change {setting}")
+    require(number > 0, f"{path} is empty: put examples in it, or change {setting}")
 
 
 def _byte_lines(path: str | Path, setting: str) -> Iterator[bytes]:

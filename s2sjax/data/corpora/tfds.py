@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from s2sjax import config
+from s2sjax.config import require
 from s2sjax.data.examples import Example, Split
 from s2sjax.errors import UserError
 
@@ -27,9 +28,7 @@ BLOCK = 1024
 
 def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
     """Yields the examples of a split in the order of the records, without those that lack a source or a target."""
-    name = getattr(corpus, split)
-    if not name:
-        raise UserError(f"data.corpus.{split} is empty: set it to a split of {corpus.name}")
+    require(bool(getattr(corpus, split)), f"data.corpus.{split} is empty: set it to a split of {corpus.name}")
     records = _source(corpus, split)
     for first in range(0, len(records), BLOCK):
         for record in records.__getitems__(list(range(first, min(first + BLOCK, len(records))))):
@@ -41,10 +40,9 @@ def stream(corpus: config.Tfds, split: Split) -> Iterator[Example]:
 
 def download(corpus: config.Tfds) -> None:
     """Downloads a dataset and stores it as array records, unless it is already there."""
-    tfds = _package()
     builder = _builder(corpus)
     if not builder.is_prepared():
-        settings = tfds.download.DownloadConfig(try_download_gcs=False)
+        settings = _package().download.DownloadConfig(try_download_gcs=False)
         builder.download_and_prepare(file_format="array_record", download_config=settings)
 
 

@@ -95,9 +95,8 @@ def read(
     try:
         import soundfile
     except ImportError:
-        raise UserError(
-            "reading recordings needs soundfile, which is not installed: pip install 's2sjax[audio]'"
-        ) from None
+        what = "reading recordings needs soundfile, which is not installed"
+        raise UserError(f"{what}: pip install 's2sjax[audio]'") from None
     except OSError as error:
         raise UserError(f"soundfile cannot find its library ({error}): install libsndfile") from None
 
@@ -161,9 +160,8 @@ def random_filter(samples: np.ndarray, rate: int, strength: float, rng: random.R
     This is the gain of the power.
     """
     spectrum = np.fft.rfft(samples)
-    place = mel_features.mel(np.linspace(0, rate / 2, len(spectrum))) / mel_features.mel(
-        rate / 2
-    )  # [bins], from 0 to 1
+    mels = mel_features.mel(np.linspace(0, rate / 2, len(spectrum)))  # [bins]
+    place = mels / mel_features.mel(rate / 2)  # from 0 to 1
     gain = sum(strength * rng.gauss(0, 1) / k * np.cos(np.pi * k * place) for k in range(1, WAVES + 1))
     return np.fft.irfft(spectrum * np.exp(gain / 2), len(samples))
 
@@ -212,11 +210,5 @@ def _scaled(samples: np.ndarray, loudness: float) -> np.ndarray:
 
 @cache
 def _compiled(settings: LogMel):
-    return jax.jit(
-        partial(
-            mel_features.log_mel,
-            window=settings.window_samples,
-            hop=settings.hop_samples,
-            triangles=settings.triangles,
-        )
-    )
+    sizes = {"window": settings.window_samples, "hop": settings.hop_samples}
+    return jax.jit(partial(mel_features.log_mel, **sizes, triangles=settings.triangles))

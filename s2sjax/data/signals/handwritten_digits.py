@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sjax.config import FilePath, at_least, require, settings
-from s2sjax.data import signals
 from s2sjax.data.corpora.text_files import read_tsv
 from s2sjax.data.signals.signal_examples import (
     DIGITS,
@@ -19,6 +18,7 @@ from s2sjax.data.signals.signal_examples import (
     Strings,
     check_labels,
     digest,
+    join_with_gaps,
     numbers_of,
     split_by_line,
 )
@@ -42,15 +42,12 @@ class Written(Signals):
     test_percent: float
     gap: float
 
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        return DIGITS
+    alphabet = DIGITS
 
     def __post_init__(self):
-        at_least(0, self, "data.corpus", "dev_percent", "test_percent")
+        at_least(0, self, "data.corpus", "dev_percent", "test_percent", "gap")
         total = self.dev_percent + self.test_percent
         require(total < 100, f"data.corpus: dev_percent + test_percent is {total}: keep it below 100")
-        at_least(0, self, "data.corpus", "gap")
 
     def has(self, split: str) -> bool:
         return getattr(self.strings, split) > 0 and (split == "train" or getattr(self, f"{split}_percent") > 0)
@@ -96,10 +93,7 @@ class PenDigits(Written):
     """whether frames mark where the pen was set down, which is where a digit begins"""
     gap: float = 40.0
     """maximum space between two digits, which are up to 100 wide"""
-
-    @property
-    def features(self) -> int:
-        return 4
+    features = 4
 
     @cached_property
     def pieces(self) -> list[Piece]:  # type: ignore[override]
@@ -150,26 +144,22 @@ class SklearnDigits(Written):
     """percentage of the digits used for test strings"""
     gap: int = 2
     """maximum number of empty columns between two digits"""
-
-    @property
-    def features(self) -> int:
-        return 8
+    features = 8
 
     @cached_property
     def pieces(self) -> list[Piece]:  # type: ignore[override]
         try:
             from sklearn.datasets import load_digits
         except ImportError:
-            raise UserError(
-                "the digits are part of scikit-learn, which is not installed: pip install 's2sjax[sklearn]'"
-            ) from None
+            what = "the digits are part of scikit-learn, which is not installed"
+            raise UserError(f"{what}: pip install 's2sjax[sklearn]'") from None
         found = load_digits()
         columns = found.images[:, ::-1].swapaxes(1, 2).astype(np.float32)  # [N, x, y], y upwards
         return [Piece(str(digit), values) for digit, values in zip(found.target, columns)]
 
     def join(self, pieces: list[Piece], rng: random.Random) -> np.ndarray:
         gap = lambda: np.zeros((rng.randint(0, self.gap), 8), np.float32)
-        return signals.join_with_gaps([piece.values for piece in pieces], gap)
+        return join_with_gaps([piece.values for piece in pieces], gap)
 
     def example_of(self, line: str, where: str) -> Signal:
         """Parses a line with 8 numbers for each column, from its bottom to its top."""

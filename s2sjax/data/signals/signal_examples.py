@@ -15,10 +15,10 @@ import numpy as np
 
 from s2sjax.config import at_least, require, settings
 from s2sjax.data.assets import sha256
+from s2sjax.data.examples import SPLITS
 from s2sjax.errors import UserError
 
 DIGITS = tuple("0123456789")
-SPLITS = ("train", "dev", "test")
 
 
 class Signal(NamedTuple):

@@ -35,6 +35,7 @@ class Recorded(Signals):
     """Base class of corpora of recordings, which reads recordings by path and computes their features."""
 
     audio: LogMel
+    file_kinds = "WAV, FLAC or OGG"
 
     @property
     def features(self) -> int:
@@ -50,10 +51,6 @@ class Recorded(Signals):
         require(bool(path), f"{where} is empty: write the path of a recording")
         samples = audio.read(path, self.audio, where)
         return Signal(audio.log_mels([samples], self.audio)[0], (), path)
-
-    @property
-    def file_kinds(self) -> str:
-        return "WAV, FLAC or OGG"
 
     def example_from(self, content: bytes, where: str, most: int) -> Signal:
         samples = audio.read(where, self.audio, content=content, most=self._samples(most))
@@ -107,6 +104,7 @@ class SpokenDigits(Recorded):
     and rooms; see `audio.random_filter`"""
     audio: LogMel = LogMel()
     """settings of the features"""
+    alphabet = DIGITS
 
     def __post_init__(self):
         at_least(0, self, "data.corpus", "dev_takes", "silence", "voices", "noise", "channel")
@@ -114,15 +112,9 @@ class SpokenDigits(Recorded):
         both = sorted({*self.test_speakers} & {*self.dev_speakers})
         require(not both, f"data.corpus: {', '.join(both)} is in test_speakers and in dev_speakers: remove one")
 
-    @property
-    def alphabet(self) -> tuple[str, ...]:
-        return DIGITS
-
     def has(self, split: str) -> bool:
-        held_out = {"train": True, "test": bool(self.test_speakers)}.get(
-            split, bool(self.dev_speakers or self.dev_takes)
-        )
-        return getattr(self.strings, split) > 0 and held_out
+        speakers = {"train": True, "dev": self.dev_speakers or self.dev_takes, "test": self.test_speakers}
+        return getattr(self.strings, split) > 0 and bool(speakers[split])
 
     @cached_property
     def takes(self) -> tuple[Take, ...]:
@@ -139,10 +131,8 @@ class SpokenDigits(Recorded):
         known = sorted({take.speaker for take in found})
         for name in ("test_speakers", "dev_speakers"):
             for speaker in getattr(self, name):
-                require(
-                    speaker in known,
-                    f"data.corpus.{name}: there is no {speaker!r} in {file}: it has {', '.join(known)}",
-                )
+                missing = f"there is no {speaker!r} in {file}: it has {', '.join(known)}"
+                require(speaker in known, f"data.corpus.{name}: {missing}")
         return tuple(found)
 
     def split_of(self, take: Take) -> str:
@@ -155,18 +145,15 @@ class SpokenDigits(Recorded):
 
     @cached_property
     def _highest(self) -> dict[tuple[str, str], int]:
-        found: dict[tuple[str, str], int] = {}
-        for take in self.takes:
-            key = (take.speaker, take.digit)
-            found[key] = max(take.take, found.get(key, 0))
-        return found
+        """The highest take of each speaker and digit."""
+        in_order = sorted(self.takes, key=lambda take: take.take)
+        return {(take.speaker, take.digit): take.take for take in in_order}
 
     def examples(self, split: str) -> list[Signal]:
         takes = [take for take in self.takes if self.split_of(take) == split]
         speakers = sorted({take.speaker for take in takes})
-        require(
-            bool(takes), f"data.corpus has no recordings for {split}: change test_speakers, dev_speakers, dev_takes"
-        )
+        remedy = "change test_speakers, dev_speakers, dev_takes"
+        require(bool(takes), f"data.corpus has no recordings for {split}: {remedy}")
         groups = [[n for n, take in enumerate(takes) if take.speaker == speaker] for speaker in speakers]
         wanted = self.strings.draw(split, groups)
         with audio.open_zip(Path(self.folder) / "wavs.zip", f"the recordings of {FSDD}") as archive:
