@@ -18,6 +18,7 @@ from s2sjax.align import bitext, ibm_models
 from s2sjax.align.bitext import Bitext, Direction, Sentence
 from s2sjax.align.ibm_models import Positions, Posteriors, Table
 from s2sjax.align.symmetrize import METHODS, Link
+from s2sjax.config import require
 from s2sjax.errors import UserError
 
 MODELS: dict[str, Callable[[Direction], Positions]] = {
@@ -102,12 +103,9 @@ def given(forward: Sequence[set[Link]] | None, reverse: Sequence[set[Link]] | No
 
 
 def fit(
-    pairs: Iterable[tuple[Sentence, Sentence]],
-    model: str = "hmm",
-    iterations: int = 5,
-    agree: bool = True,
+    pairs: Iterable[tuple[Sentence, Sentence]], model: str = "hmm", iterations: int = 5, agree: bool = True,
     report: Callable[[str], None] = lambda line: None,
-) -> Aligned:
+) -> Aligned:  # fmt: skip
     """Aligns the words of (source, target) pairs. Calls `report` with a line for each iteration.
 
     agree: whether the directions learn from each other (ibm_models.agree), which improves both; else each is plain EM.
@@ -115,24 +113,11 @@ def fit(
     A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. All sentences
     to align must be among the pairs, because unseen word pairs have probability 0.
     """
-    if model not in MODELS:
-        raise UserError(f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
-    if iterations < 1:
-        raise UserError(f"iterations is {iterations}: it must be at least 1")
+    require(model in MODELS, f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
+    require(iterations >= 1, f"iterations is {iterations}: it must be at least 1")
     text = bitext.build(pairs)
-    report(
-        f"{text.size:,} sentence pairs, {len(text.sources.ids):,} and {len(text.targets.ids):,} words, "
-        f"{len(text.pairs[0]):,} distinct word pairs"
-    )
-    if not len(text.cells):
-        raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
-    long = np.maximum(text.sources.lengths, text.targets.lengths) > ibm_models.LONGEST
-    if model == "hmm" and long.any():
-        which = "pair has" if long.sum() == 1 else "pairs have"
-        report(
-            f"{long.sum():,} {which} more than {ibm_models.LONGEST} words on a side, too many for the HMM: Model 1 "
-            "aligns them; split them into sentences for better links"
-        )
+    _describe(text, model, report)
+    require(len(text.cells) > 0, "no sentence pair has words on both sides: there is nothing to learn from")
     directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
     tables: Sequence[Table] = [ibm_models.uniform_table(d) for d in directions]
     for stage in dict.fromkeys(("ibm1", model)):
@@ -146,6 +131,19 @@ def fit(
     choices = map(ibm_models.viterbi, directions, tables, positions)
     one, other = map(OneWay, (text, text), tables, positions, choices, (False, True), map(list, zip(*history)))
     return Aligned(one, other, text.size)
+
+
+def _describe(text: Bitext, model: str, report: Callable[[str], None]) -> None:
+    """Reports the size of the text, and the pairs that are too long for the HMM."""
+    words = f"{len(text.sources.ids):,} and {len(text.targets.ids):,} words"
+    report(f"{text.size:,} sentence pairs, {words}, {len(text.pairs[0]):,} distinct word pairs")
+    longest = np.maximum(text.sources.lengths, text.targets.lengths)
+    long = np.count_nonzero(longest > ibm_models.LONGEST)
+    if model == "hmm" and long:
+        report(
+            f"{long:,} {'pair has' if long == 1 else 'pairs have'} more than {ibm_models.LONGEST} words on a side, too "
+            "many for the HMM: Model 1 aligns them; split them into sentences for better links"
+        )
 
 
 def _step(

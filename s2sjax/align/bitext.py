@@ -128,9 +128,8 @@ def direction(bitext: Bitext, reverse: bool = False) -> Direction:
         outer = np.broadcast_to(step_out, bitext.size)[sentence] * position
         places.append(((bitext.starts[sentence] + outer)[:, None] + inner).ravel())
         words = slice(words_end, words_end := words_end + len(position))
-        groups.append(
-            Group(size, lengths, alive, words, slice(cells_end, cells_end := cells_end + len(position) * size))
-        )
+        cells = slice(cells_end, cells_end := cells_end + len(position) * size)
+        groups.append(Group(size, lengths, alive, words, cells))
     joined = lambda parts: np.concatenate(parts) if parts else np.zeros(0, np.int64)
     in_text, flat = joined(order), joined(places)
     generators = bitext.pairs[1 if reverse else 0]
