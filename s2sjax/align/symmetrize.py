@@ -6,6 +6,7 @@ Links are (i, j): source word i, target word j, counted from 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 Link = tuple[int, int]
 Links = Collection[Link]
@@ -45,22 +46,14 @@ def grow_diag(forward: Links, reverse: Links) -> set[Link]:
     return links
 
 
-def grow_diag_final(forward: Links, reverse: Links) -> set[Link]:
-    """Adds to `grow_diag` the links of either direction if at least one of their words has no link yet."""
-    return _final(grow_diag(forward, reverse), forward, reverse, both=False)
-
-
-def grow_diag_final_and(forward: Links, reverse: Links) -> set[Link]:
-    """Adds to `grow_diag` the links of either direction if none of their words has a link yet."""
-    return _final(grow_diag(forward, reverse), forward, reverse, both=True)
-
-
-def _final(links: set[Link], forward: Links, reverse: Links, both: bool) -> set[Link]:
+def grow_diag_final(forward: Links, reverse: Links, both: bool = False) -> set[Link]:
+    """Adds to `grow_diag` the links of either direction if one of their words, or `both`, have no link yet."""
+    links = grow_diag(forward, reverse)
     rows, columns = {i for i, _ in links}, {j for _, j in links}
     for side in (forward, reverse):
         for i, j in sorted(side):
             free = (i not in rows) + (j not in columns)
-            if free == 2 or (free == 1 and not both):
+            if free >= (2 if both else 1):
                 links.add((i, j))
                 rows.add(i)
                 columns.add(j)
@@ -72,5 +65,5 @@ METHODS: dict[str, Callable[[Links, Links], set[Link]]] = {
     "union": union,
     "grow-diag": grow_diag,
     "grow-diag-final": grow_diag_final,
-    "grow-diag-final-and": grow_diag_final_and,
+    "grow-diag-final-and": partial(grow_diag_final, both=True),
 }

@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -97,13 +96,9 @@ class Records:
                 "folder again",
             )
         wanted = data.corpus.corpus if isinstance(data.corpus, config.Prepared) else data.corpus
-        if wanted is not None and _described(wanted) != _described(made.corpus):
+        described = lambda corpus: config.to_json(config.without_folders(corpus))  # its class may be another import
+        if wanted is not None and described(wanted) != described(made.corpus):
             raise UserError(f"{self.folder} was prepared from another corpus than data.corpus.corpus: prepare it again")
-
-
-def _described(corpus: config.Corpus) -> Any:
-    """The corpus as JSON, because its class may have been re-imported since."""
-    return config.to_json(config.without_folders(corpus))
 
 
 def without_spelling(data: config.Data) -> config.Data:

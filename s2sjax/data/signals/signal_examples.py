@@ -37,6 +37,9 @@ class Signal(NamedTuple):
 class Signals:
     """Base class of corpora of signals. Your own corpus defines these members."""
 
+    file_kinds = ""
+    """kinds of files that `example_of` reads, such as "WAV, FLAC or OGG"; empty if lines are not paths"""
+
     @property
     def alphabet(self) -> tuple[str, ...]:
         """All labels."""
@@ -65,11 +68,6 @@ class Signals:
 
     def compile_features(self, most: int) -> None:
         """Compiles the programs that `example_from` needs for up to `most` frames."""
-
-    @property
-    def file_kinds(self) -> str:
-        """The kinds of files that `example_of` reads, such as "WAV, FLAC or OGG"; empty if lines are not paths."""
-        return ""
 
     def example_from(self, content: bytes, where: str, most: int) -> Signal:
         """Reads the example from the content of a file. Rejects more than `most` frames before decoding."""
