@@ -18,7 +18,6 @@ from s2sjax.align import bitext, ibm_models
 from s2sjax.align.bitext import Bitext, Direction, Sentence
 from s2sjax.align.ibm_models import Positions, Posteriors, Table
 from s2sjax.align.symmetrize import METHODS, Link
-from s2sjax.config import require
 from s2sjax.errors import UserError
 
 MODELS: dict[str, Callable[[Direction], Positions]] = {
@@ -113,11 +112,14 @@ def fit(
     A sentence is a string, split at blanks, or a list of words. A pair with an empty side has no links. All sentences
     to align must be among the pairs, because unseen word pairs have probability 0.
     """
-    require(model in MODELS, f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
-    require(iterations >= 1, f"iterations is {iterations}: it must be at least 1")
+    if model not in MODELS:
+        raise UserError(f"there is no model {model!r}: choose one of {', '.join(MODELS)}")
+    if iterations < 1:
+        raise UserError(f"iterations is {iterations}: it must be at least 1")
     text = bitext.build(pairs)
     _describe(text, model, report)
-    require(len(text.cells) > 0, "no sentence pair has words on both sides: there is nothing to learn from")
+    if not len(text.cells):
+        raise UserError("no sentence pair has words on both sides: there is nothing to learn from")
     directions = [bitext.direction(text, is_reverse) for is_reverse in (False, True)]
     tables: Sequence[Table] = [ibm_models.uniform_table(d) for d in directions]
     for stage in dict.fromkeys(("ibm1", model)):

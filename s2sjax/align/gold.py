@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from s2sjax.align.symmetrize import Link, Links
-from s2sjax.config import require
 from s2sjax.errors import UserError
 
 LINK = re.compile(r"(\d+)([-?])(\d+)", re.A)
@@ -46,8 +45,10 @@ def score(links: Sequence[Links], gold: Sequence[Gold]) -> Agreement:
     >>> score([{(0, 0), (1, 2)}], [Gold({(0, 0)}, {(0, 0), (1, 1)})])
     Agreement(aer=33.33333333333333, precision=50.0, recall=100.0, sentences=1)
     """
-    count, wanted = len(links), len(gold)
-    require(count == wanted, f"there are {count} alignments but {wanted} gold alignments: give one for each sentence")
+    if len(links) != len(gold):
+        raise UserError(
+            f"there are {len(links)} alignments but {len(gold)} gold alignments: give one for each sentence"
+        )
     found = right = sure = in_sure = 0
     for mine, (certain, possible) in zip(map(set, links), gold):
         found, sure = found + len(mine), sure + len(set(certain))
@@ -98,11 +99,11 @@ class GoldText(NamedTuple):
 
     def check(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Raises a UserError if a link is outside its sentence pair."""
-        require(
-            len(pairs) == len(self.gold),
-            f"{self.path} has {len(self.gold):,} lines, but there are {len(pairs):,} sentence pairs: give links "
-            "for each pair, or the sentences in the same file (source<tab>target<tab>links)",
-        )
+        if len(pairs) != len(self.gold):
+            raise UserError(
+                f"{self.path} has {len(self.gold):,} lines, but there are {len(pairs):,} sentence pairs: give links "
+                "for each pair, or the sentences in the same file (source<tab>target<tab>links)"
+            )
         for number, (gold, pair) in enumerate(zip(self.gold, pairs), start=1):
             sizes = [len(text.split()) for text in pair]
             for i, j in sorted(gold.possible):

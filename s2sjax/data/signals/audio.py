@@ -210,5 +210,5 @@ def _scaled(samples: np.ndarray, loudness: float) -> np.ndarray:
 
 @cache
 def _compiled(settings: LogMel):
-    sizes = {"window": settings.window_samples, "hop": settings.hop_samples}
-    return jax.jit(partial(mel_features.log_mel, **sizes, triangles=settings.triangles))
+    window, hop, triangles = settings.window_samples, settings.hop_samples, settings.triangles
+    return jax.jit(partial(mel_features.log_mel, window=window, hop=hop, triangles=triangles))

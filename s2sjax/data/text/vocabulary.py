@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import sentencepiece
@@ -222,16 +222,15 @@ class Subwords(AnyVocabulary):
         The same lines give the same model, byte for byte.
         """
         model, lines = io.BytesIO(), list(lines)
-        ids = {f"{name}_id": index for index, name in enumerate(SENTENCEPIECE_SPECIALS)}
-        pieces = {f"{name}_piece": piece for name, piece in zip(SENTENCEPIECE_SPECIALS, SPECIALS)}
+        specials: dict[str, Any] = {f"{name}_id": index for index, name in enumerate(SENTENCEPIECE_SPECIALS)}
+        specials |= {f"{name}_piece": piece for name, piece in zip(SENTENCEPIECE_SPECIALS, SPECIALS)}
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(normalized(line, normalize) for line in lines),
                 model_writer=model,
                 model_type=algorithm,
                 vocab_size=size,
-                **ids,
-                **pieces,
+                **specials,
                 unk_surface=SPECIALS[UNK],
                 control_symbols=list(tags),
                 character_coverage=1.0,
