@@ -5,7 +5,7 @@ Command   s2sjax train experiments/bert_ddtp.py
           echo 'This package contains the [MASK] for developers.' | s2sjax decode runs/bert_ddtp
           bert_sst2.py, bert_ud_pos.py and bert_en_de.py start from it; bert_shares.py compares with and without
 Data      data/ddtp/descriptions.en.txt.gz: 83,380 paragraphs, 2.1 million words; dev: 1,740 paragraphs. Lower case.
-Hardware  one H200, shared with two other trainings; 219 s, 5,348,418 weights
+Hardware  one H200, shared with two other training runs; 219 s, 5,348,418 weights
 Score     46.58% of the chosen words of dev, a tenth of which are not masked; perplexity 21.57
           (unit:subwords|vocabulary:8000|words:9625); next sentence 92.12%; seed 0
 """

@@ -5,9 +5,9 @@ Command   s2sjax train experiments/bert_en_de.py --init runs/bert_ddtp --init-as
           without --init and --init-assets: the same model from scratch
 Data      data/ddtp/en-de.train.tsv.gz, en-de.dev.tsv.gz: 18,843 and 383 pairs of paragraphs. Sources are read in lower
           case, as BERT reads them.
-Hardware  one H200, shared with other trainings; 390 s, 11,469,824 weights
+Hardware  one H200, shared with other training runs; 390 s, 11,469,824 weights
 Score     BLEU 27.56, chrF2 57.86 from BERT; 21.93 and 52.71 from scratch; beam 4, seed 0
-          (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0; dev also chose the checkpoints)
+          (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0; dev was also used to choose the checkpoints)
 """
 
 from pathlib import Path

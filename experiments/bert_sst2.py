@@ -5,10 +5,10 @@ Command   s2sjax train experiments/bert_sst2.py --init runs/bert_ddtp --init-ass
           without --init and --init-assets: the same model from scratch; --model.pooling first reads [CLS] alone;
           --data.corpus.train_percent 10 uses a tenth of the labels
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences
-Hardware  one H200, shared with other trainings
+Hardware  one H200, shared with other training runs
 Score     accuracy on dev with 1%, 10% and 100% of the labels, seed 0: 57.57%, 67.20% and 80.28% from BERT; 51.72%,
           62.73% and 77.06% from scratch. An earlier run from scratch had 51.61% and 61.01%
-          Dev is evaluated once, after the last step, and selects nothing.
+          Dev is evaluated once, after the last step, and is not used to choose anything.
 """
 
 from pathlib import Path

@@ -2,12 +2,11 @@
 
 Paper     Vaswani et al. 2017; cmusphinx/g2p-seq2seq, a Transformer of 3 x 256: 20.6% of the words wrong
 Command   s2sjax train experiments/cmudict.py
-Data      data/cmudict: train.tsv, of which 2% of the words choose the checkpoint, and test.tsv, 12,000 words
-Hardware  one H200, shared with up to eleven other trainings; 248 to 409 s, 22,129,195 weights
-Score     20.32%, 20.66% and 20.70% of the test words wrong (seeds 0, 1 and 2); the three as an ensemble 19.59%. The
-          settings were chosen by the 2%: 21.04, 20.62 and 20.72 there. 4 + 4 layers of width 256 with pre-LN, rotary
-          positions and dropout 0.1 had 20.72, 21.88 and 21.83 (on test 21.41 ± 0.41); that with sinusoidal positions
-          and tied embeddings 20.90 with seed 0 (on test 21.63 ± 0.25), and with more dropout 22 to 25
+Data      data/cmudict: train.tsv, of which 2% of the words are used to choose the checkpoint, and test.tsv, 12,000
+          words
+Hardware  one H200, shared with up to eleven other training runs; 248 to 409 s, 22,129,195 weights
+Score     20.32%, 20.66% and 20.70% of the test words wrong (seeds 0, 1 and 2); the three as an ensemble 19.59%;
+          docs/results.md says how the settings were chosen
 """
 
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer

@@ -3,7 +3,7 @@
 Paper     Bahdanau, Cho and Bengio 2014; Yao and Zweig 2015, a bidirectional LSTM: 23.55% of the words wrong; Toshniwal
           and Livescu 2016, an ensemble with attention: 20.24%
 Command   s2sjax train experiments/cmudict_rnnsearch.py
-Hardware  one H200, shared with nine to eleven other trainings; 385 to 866 s, 14,084,523 weights
+Hardware  one H200, shared with nine to eleven other training runs; 385 to 866 s, 14,084,523 weights
 Score     19.72%, 20.08% and 19.65% of the test words wrong (seeds 0, 1 and 2)
 """
 

@@ -8,7 +8,7 @@ Published BLEU-1 to 4 of 67, 44.8, 29.9 and 19.5 on the official test part, with
           was trained on ImageNet: a different, easier setting
 Metric    BLEU-n of sacreBLEU against 5 references, in lower case, without punctuation, words separated by blanks, no
           smoothing
-Hardware  one H200, shared with four other trainings; 487 s, 14,635,564 weights
+Hardware  one H200, shared with four other training runs; 487 s, 14,635,564 weights
 Score     BLEU-1 to 4: 45.12, 27.77, 17.01 and 10.88, beam 5, seed 0
           (nrefs:5|case:mixed|eff:no|tok:none|smooth:none|version:2.6.0)
 """

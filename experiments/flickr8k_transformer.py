@@ -3,7 +3,7 @@
 Paper     Vaswani et al. 2017, Attention Is All You Need, instead of the recurrent decoder of Xu et al. 2015
 Command   s2sjax train experiments/flickr8k_transformer.py      (pip install 's2sjax[pictures]')
 Data      see flickr8k.py
-Hardware  one H200, shared with four other trainings; 518 s, 11,681,392 weights
+Hardware  one H200, shared with four other training runs; 518 s, 11,681,392 weights
 Score     BLEU-1 to 4: 49.79, 31.41, 19.66 and 12.58, beam 5, seed 0
           (nrefs:5|case:mixed|eff:no|tok:none|smooth:none|version:2.6.0)
 """

@@ -5,10 +5,19 @@ Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly 
 Command   make run      (or: s2sjax train experiments/g2p.py)
 Hardware  2 x86 cores, no accelerator
 Time      6 min 12 s and, in a second run, 6 min 30 s after the installation, on a shared machine
-Tuning    eleven runs of 2,250 steps compared on dev; before them, learning rates on test, in runs of 1,500 steps.
-          Label smoothing: the best of eleven settings on dev in runs of 5,000 steps, six of them with two seeds; the
-          scores on test were seen with those on dev. 6,250 steps have PER 7.12%, 8,000 7.03%
-Score     PER 6.85%, WER 28.75% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks)
+Score     PER 6.85%, WER 28.75% on the 6,244 test words (closest of several pronunciations, beam 4, no stress marks);
+          docs/results.md says how the settings were chosen
+
+The path of one example through the model, in a batch of B words of the first bucket:
+
+    "seven"                                    the spelling
+    s e v e n <eos> <pad>       [B, 7]         ids of 33 letters and special tokens
+    embedded letters            [B, 7, 48]
+    encoder states              [B, 7, 256]    a GRU of width 128 in each direction
+    attention, for each phone   [B, 7]         weights of the encoder states; their mean is the context [B, 256]
+    decoder states              [B, 6, 128]    a GRU that reads the previous phone and the context
+    logits                      [B, 6, 43]     43 phones and special tokens; the loss compares them with the target
+    S EH V AH N <eos>           [B, 6]         the pronunciation: the target, or the output of beam search
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train

@@ -7,7 +7,7 @@ Commands  s2sjax train experiments/hansards.py
           s2sjax align data/hansards/dev.tsv --run runs/hansards --gold data/hansards/dev.tsv --out attention.links
           s2sjax align data/hansards/dev.tsv --add data/hansards/train.tsv.gz --add data/hansards/test.text.tsv
               --gold data/hansards/dev.tsv --out hmm.links           the aligners on the same sentences, on a CPU
-Hardware  one H200, shared with eight other trainings; 420 s, 13,236,032 weights
+Hardware  one H200, shared with eight other training runs; 420 s, 13,236,032 weights
 Score     BLEU 23.30 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0), seed 0. Alignment error rate of the
           attention 56.4% on the 37 dev sentences; those of the aligners are in docs/alignment.md
 

@@ -5,7 +5,7 @@ Data      data/japanese_vowels/train.tsv: 270 utterances; about 30% of them, by 
 Hardware  1 ARM core, no accelerator; about half a minute of CPU time
 Score     accuracy 98.67% (74 of 75), 97.33%, 97.33% for seeds 0, 1, 2 (the last two on an x86 core)
 
-Dev is evaluated once, after the last step, and selects nothing.
+Dev is evaluated once, after the last step, and is not used to choose anything.
 """
 
 from s2sjax.config import Luong, Train

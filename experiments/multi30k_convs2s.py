@@ -2,7 +2,7 @@
 
 Paper     Gehring et al. 2017
 Command   s2sjax train experiments/multi30k_convs2s.py
-Hardware  one H200, shared with nine other trainings; 274 to 418 s, 12,566,048 weights
+Hardware  one H200, shared with nine other training runs; 274 to 418 s, 12,566,048 weights
 Score     tokenised lower-case BLEU on test 2016 40.13, 40.04 and 40.48 (seeds 0, 1 and 2)
 """
 

@@ -2,9 +2,9 @@
 
 Paper     Luong, Pham and Manning 2015
 Command   s2sjax train experiments/multi30k_luong.py
-Hardware  one H200, shared with nine to eleven other trainings; 552 to 803 s, 18,384,656 weights
-Score     tokenised lower-case BLEU on test 2016 39.42, 38.88 and 38.70 (seeds 0, 1 and 2). Dropout and R-Drop were
-          chosen by val with seed 0: 41.16; with those of multi30k.py 36.93
+Hardware  one H200, shared with nine to eleven other training runs; 552 to 803 s, 18,384,656 weights
+Score     tokenised lower-case BLEU on test 2016 39.42, 38.88 and 38.70 (seeds 0, 1 and 2);
+          docs/results.md says how the settings were chosen
 """
 
 from pathlib import Path

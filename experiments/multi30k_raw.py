@@ -2,7 +2,7 @@
 
 Command   s2sjax train experiments/multi30k_raw.py
 Data      data/multi30k/raw
-Hardware  one H200, shared with up to eleven other trainings; 350 to 759 s, 26,150,912 weights
+Hardware  one H200, shared with up to eleven other training runs; 350 to 759 s, 26,150,912 weights
 Score     BLEU 41.26, 40.75 and 41.97, chrF2 65.28, 65.07 and 65.78 on test 2016 (seeds 0, 1 and 2)
 """
 

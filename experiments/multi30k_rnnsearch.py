@@ -2,7 +2,7 @@
 
 Paper     Bahdanau, Cho and Bengio 2014
 Command   s2sjax train experiments/multi30k_rnnsearch.py
-Hardware  one H200, shared with nine to eleven other trainings; 417 to 681 s, 14,774,032 weights
+Hardware  one H200, shared with nine to eleven other training runs; 417 to 681 s, 14,774,032 weights
 Score     tokenised lower-case BLEU on test 2016 39.18, 39.30 and 38.92 (seeds 0, 1 and 2)
 """
 

@@ -6,7 +6,7 @@ Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits
           to 5 digits side by side; the model reads heights and steps, but not where a digit begins, except with
           --data.corpus.pen_lifts True (each digit has 8 points, so a model could count). 15 % of the digits are only in
           test numbers, 5 % only in dev numbers; writers are not marked in the data, so they are in all splits
-Hardware  one H200, beside six other trainings; 207 s, 135,563 weights
+Hardware  one H200, shared with six other training runs; 207 s, 135,563 weights
 Score     label error rate 0.98%, sequences with an error 2.90%, 1,000 test numbers, greedy, seed 0
 """
 

@@ -5,7 +5,7 @@ Paper     Merity, Keskar and Socher 2018, An Analysis of Neural Language Modelin
 Command   s2sjax train experiments/ptb_characters.py
 Changes   Evaluations during training read 16 streams; to read the text from beginning to end in one:
           s2sjax evaluate runs/ptb_characters --evaluate.streams 1
-Hardware  one H200, shared with eight other trainings; 473 s, 22,100,277 weights
+Hardware  one H200, shared with eight other training runs; 473 s, 22,100,277 weights
 Score     1.3476 bits per character on valid, state carried in 16 streams, seed 0; the last checkpoint
 """
 

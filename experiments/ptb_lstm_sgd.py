@@ -6,7 +6,7 @@ Changes   75 epochs, a tenth of the paper's; the mean begins at a fixed step, no
           segments of 70 words, not of about 70; bfloat16; layers are 1,152 wide instead of 1,150; a learning rate of
           10: with the paper's 30 the perplexity is still 692 after 20,000 steps, with 10 it is 326 after 2,000.
           The reason is unknown
-Hardware  one H200, shared with eight other trainings; 956 s in two parts, 24,273,266 weights
+Hardware  one H200, shared with eight other training runs; 956 s in two parts, 24,273,266 weights
 Score     perplexity 70.84 on valid, state carried, seed 0; the last checkpoint, at which the perplexity still falls
 """
 

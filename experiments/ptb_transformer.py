@@ -2,9 +2,9 @@
 
 Paper     Vaswani et al. 2017; Radford et al. 2018, who train the decoder alone
 Command   s2sjax train experiments/ptb_transformer.py
-Hardware  one H200, shared with four other trainings; 208 s, 17,748,754 weights
-Score     perplexity 83.55 on valid, windows of 128 with a context of 96, seed 0; the checkpoint of step 4,500, which
-          valid chose
+Hardware  one H200, shared with four other training runs; 208 s, 17,748,754 weights
+Score     perplexity 83.55 on valid, windows of 128 with a context of 96, seed 0; the checkpoint of step 4,500, chosen
+          on valid
 """
 
 from s2sjax.config import PlainText, Train

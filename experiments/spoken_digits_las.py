@@ -4,12 +4,11 @@ Paper     Chan et al. 2016, Listen, Attend and Spell
 Command   s2sjax train experiments/spoken_digits_las.py         (pip install 's2sjax[audio]')
 Data      the strings of spoken_digits.py, which reads them by CTC: dev and test are the same. Training strings have
           less noise and no filters, which dev prefers: 0.17% against 0.75%
-Hardware  one H200, shared with eight other trainings; 438 s, 1,387,694 weights
+Hardware  one H200, shared with eight other training runs; 438 s, 1,387,694 weights
 Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test strings of speakers that are not in
           train, beam 4, seed 0. Dev, other takes of the training speakers: 0.17%. With the noise and the filters
-          of spoken_digits.py: 16.47%, 33.30% and 0.75%; both test scores were known when the settings were chosen.
-          The settings that both share were changed with the test score of small runs of CTC in view, so it is not a
-          clean test
+          of spoken_digits.py: 16.47%, 33.30% and 0.75%. It is not a clean test: docs/systems.md says how the settings
+          were chosen
 """
 
 from s2sjax.config import RNNsearch, Search, Train

@@ -7,8 +7,8 @@ Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for othe
 Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
 Hardware  one x86 core, no accelerator; 32 s, 974,402 weights
-Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% in the mean
-          Dev is evaluated once, after the last step, and selects nothing.
+Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% on average
+          Dev is evaluated once, after the last step, and is not used to choose anything.
 """
 
 from s2sjax.config import Text, Train

@@ -1,9 +1,9 @@
 """English to French sentences of Tatoeba: experiments/tatoeba_en_de.py with another language.
 
 Command   s2sjax train experiments/tatoeba_en_fr.py
-Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources choose the checkpoint; fra.dev.tsv,
-          3,063 pairs, is scored at the end as `test`, each with its one translation
-Hardware  one H200, shared with up to ten other trainings; 851 s, 19,637,760 weights
+Data      data/tatoeba/fra.train.tsv, 160,467 pairs, of which 2% of the sources are used to choose the checkpoint;
+          fra.dev.tsv, 3,063 pairs, is scored at the end as `test`, each with its one translation
+Hardware  one H200, shared with up to ten other training runs; 851 s, 19,637,760 weights
 Score     BLEU 49.31, chrF2 66.46 (seed 0)
 """
 

@@ -5,7 +5,7 @@ Command   s2sjax train experiments/tatoeba_multilingual.py
           echo 'Where is the train station?' | s2sjax decode runs/tatoeba_multilingual --tag '<2de>'
 Data      those of tatoeba_en_de.py and tatoeba_en_fr.py; no English sentence is in the training part of one and the
           scored part of the other
-Hardware  one H200, shared with up to ten other trainings; 997 s, 19,637,760 weights
+Hardware  one H200, shared with up to ten other training runs; 997 s, 19,637,760 weights
 Score     to German BLEU 45.41, chrF2 63.90; to French BLEU 49.03, chrF2 66.30 (seed 0). Nothing was tuned
 """
 

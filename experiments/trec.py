@@ -7,8 +7,8 @@ Command   s2sjax train experiments/trec.py          (--seed 1, --seed 2 for othe
 Data      data/trec/train.tsv: 5,452 questions, about a tenth of them, by a hash of the question, held out as dev.
           Settings were chosen on another tenth: --data.corpus.split_seed 0
 Hardware  one x86 core, no accelerator; 46 s, 274,566 weights
-Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84.6% in the mean. Dev is evaluated once,
-          after the last step, and selects nothing
+Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84.6% on average. Dev is evaluated once,
+          after the last step, and is not used to choose anything
 """
 
 from s2sjax.config import RNNsearch, Text, Train

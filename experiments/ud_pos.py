@@ -3,9 +3,9 @@
 Papers    Ling et al. 2015, "Finding function in form"; Plank, Søgaard and Goldberg 2016; data: UD English EWT
           (Silveira et al. 2014), 17 universal tags
 Command   s2sjax train experiments/ud_pos.py
-Data      data/ud_ewt: train.tsv, of which 4% choose the checkpoint, and dev.tsv, the official dev part, which is scored
-          at the end as `test`
-Hardware  one H200, beside six other trainings; 277 s, 2,786,789 weights
+Data      data/ud_ewt: train.tsv, of which 4% are used to choose the checkpoint, and dev.tsv, the official dev part,
+          which is scored at the end as `test`
+Hardware  one H200, shared with six other training runs; 277 s, 2,786,789 weights
 Score     accuracy 95.22% on the official dev part (25,147 words), seed 0; if padding counted as right: 99.20%
 """
 

@@ -2,7 +2,7 @@
 
 Paper     Collobert et al. 2011, "Natural language processing (almost) from scratch": the window approach
 Command   s2sjax train experiments/ud_pos_dense.py
-Hardware  one H200, beside six other trainings; 192 s, 1,987,541 weights
+Hardware  one H200, shared with six other training runs; 192 s, 1,987,541 weights
 Score     accuracy 94.82% on the official dev part, seed 0; if padding counted as right: 99.13%
 """
 

@@ -4,9 +4,9 @@ Paper     Merity, Keskar and Socher 2017: 68.6 on valid
 Command   s2sjax train experiments/wikitext2_lstm.py
 Changes   those of ptb_lstm.py, and less dropout of the word vectors. Evaluations during training read eight streams;
           to read the text from beginning to end in one: s2sjax evaluate runs/wikitext2_lstm --evaluate.streams 1
-Hardware  one H200, shared with eight other trainings; 502 s, 33,607,744 weights
+Hardware  one H200, shared with eight other training runs; 502 s, 33,607,744 weights
 Score     perplexity 71.86 on valid, state carried in 8 streams with a context of 512, seed 0; the checkpoint of step
-          27,000, which valid chose
+          27,000, chosen on valid
 """
 
 from s2sjax.config import PlainText, Train

@@ -1,16 +1,16 @@
-"""Does attention find which word translates which, and how far is it from models made for that?
+"""Does attention align words with their translations, and how does it compare with alignment models?
 
-Claim     Attention learns alignments: compared by alignment error rate with the IBM models.
+Claim     Attention learns alignments: its alignment error compared with the IBM models.
 Papers    Bahdanau, Cho and Bengio 2014, section 5.2.1; Brown et al. 1993; Vogel et al. 1996; Och and Ney 2003
 Command   python experiments/claims/alignment.py
 
-Each target word is linked with the source word that gets most of the attention of RNNsearch, which is forced to write
-the target; the aligners link each target word with its most likely source word, or with none, and learn from the same
-sentences by plain EM.
+RNNsearch decodes the given target, and each target word is linked with the source word that gets the most attention.
+The aligners learn from the same sentences by plain EM, and link each target word with its most likely source word, or
+with none.
 
-small: an artificial pair of languages whose links are known (language.py), with two word orders of the target: always
-the same; and free, with the object first in 30% of the sentences. Attention is computed before the target word is
-known, so a free order is harder for it. full: the Hansards, English to French, with gold links of Och and Ney 2000.
+small: an artificial pair of languages whose links are known (language.py), with two word orders of the target: fixed,
+and free, where the object comes first in 30% of the sentences. Attention is computed before the target word is known,
+so a free order is harder for it. full: the Hansards, English to French, with the gold links of Och and Ney 2000.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from s2sjax.tasks import Translation
 CLAIM = common.Claim(
     "alignment",
     "Alignment",
-    "Attention learns alignments: alignment error against the IBM models",
+    "Attention learns alignments: its alignment error compared with the IBM models",
     "Bahdanau, Cho and Bengio 2014, section 5.2.1; Och and Ney 2003",
     "alignment error rate of attention minus that of IBM Model 1, in points (small: with a free word order)",
 )
@@ -48,9 +48,9 @@ class Size(NamedTuple):
     stems: int = 0
     sentences: int = 0
     gold: int = 0
-    """sentences whose links are compared"""
+    """number of sentences whose links are compared"""
     orders: tuple[float, ...] = (0.0,)
-    """for each corpus, the share of the artificial sentences whose object comes first; the last one is judged"""
+    """fraction of sentences whose object comes first, for each artificial corpus; the last corpus is judged"""
 
 
 SIZES = {
@@ -63,7 +63,7 @@ SIZES = {
 class Corpus(NamedTuple):
     train: list[Text2]
     pairs: list[Text2]
-    """with gold links; no part of `train`, but the aligners read them too, without their links"""
+    """pairs with gold links, not in `train`; the aligners read them too, without their links"""
     gold: list[align.Gold]
 
 
@@ -113,7 +113,7 @@ def of_attention(size: Size, free: float, e: Translation, folder: Path) -> dict[
 
 
 def of_aligner(size: Size, free: float, model: str) -> dict[str, float]:
-    """Each target word has one source word, or none."""
+    """Scores of an aligner that links each target word with one source word or none."""
     pairs = corpus(size, free).pairs
     fitted = align.fit([*pairs, *corpus(size, free).train], model, agree=False, report=print)
     links = [fitted.links_of(number, "forward") for number in range(len(pairs))]
@@ -144,7 +144,7 @@ TITLES = ALIGNERS | {"attention": "attention"}
 
 
 def titles(data: dict[str, Any]) -> list[str]:
-    """Of the word orders; one alone has none."""
+    """The titles of the word orders; empty if there is only one."""
     orders = data["orders"]
     name = lambda free: "free word order" if free else "fixed word order"
     return [name(order["free"]) for order in orders] if len(orders) > 1 else [""]
@@ -164,13 +164,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
     last = data["orders"][-1]
     attention = np.array([seed["aer"] for seed in last["attention"]])
     better = found[-1]
-    verdict: common.Verdict = (
-        "held"
-        if all(len(each) == len(ALIGNERS) for each in found)
-        else "held in part"
-        if any(found) or attention.mean() < 50
-        else "did not hold"
-    )
+    held = all(len(each) == len(ALIGNERS) for each in found)
+    verdict = common.verdict(held, any(found) or attention.mean() < 50)
     told = [
         f"{f'with a {title}, its' if title else 'its'} alignment error rate is "
         f"{cell([seed['aer'] for seed in order['attention']])}%, {lower(each)}"
@@ -180,10 +175,12 @@ def judge(data: dict[str, Any]) -> common.Finding:
     paragraph = (
         f"Attention is measured on {data['sentences']:,} sentences with gold links. "
         + " ".join(f"{text[0].upper()}{text[1:]}." for text in told)
-        + " Attention always links a target word; the aligners can leave it alone."
+        + " Attention always links a target word; the aligners can leave it unlinked."
     )
     if len(found) > 1 and len(better) < len(found[0]):
-        paragraph += " It is computed before the target word is known, so what cannot be foreseen is linked wrongly."
+        paragraph += (
+            " It is computed before the target word is known, so words that cannot be predicted are linked wrongly."
+        )
     paragraph += later
     gap = attention - last["ibm1"][0]["aer"]
     return common.Finding(
@@ -192,7 +189,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 
 
 def cell(values: list[float]) -> str:
-    """An aligner has one value: nothing in it is random."""
+    """The text of a cell. An aligner has a single value, because nothing in it is random."""
     return common.spread(values, 1) if len(values) > 1 else f"{values[0]:.1f}"
 
 
@@ -205,7 +202,7 @@ def compared(order: dict[str, Any]) -> list[str]:
 def lower(better: list[str]) -> str:
     if not better:
         return "not lower than that of any aligner"
-    return f"in every seed lower than that of {', '.join(better)}"
+    return f"lower in every seed than that of {', '.join(better)}"
 
 
 def draw(path: Path, data: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""Does a wider beam find better outputs, and what does length normalisation change?
+"""Does a wider beam find better outputs, and what does length normalization change?
 
-Claim     Beam search beats greedy, with diminishing and then falling returns as K grows; length normalisation matters.
+Claim     Beam search beats greedy search; its returns diminish and then fall as K grows; length normalization matters.
 Papers    Sutskever, Vinyals and Le 2014; Koehn and Knowles 2017, section 3.6; Wu et al. 2016, section 7
 Command   python experiments/claims/beam.py
 
-One trained model a seed (models.py: RNNsearch at small size, a Transformer at full size), decoded with beams of K,
-ranked by the sum of log-probabilities or by their mean.
+One model per seed (models.py: RNNsearch at small size, a Transformer at full size) decodes with beams of several sizes
+K. Hypotheses are ranked by the sum of their log-probabilities, or by the mean.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from s2sjax.runs import run
 CLAIM = common.Claim(
     "beam",
     "Beam search",
-    "Beam search beats greedy, with diminishing and then falling returns as K grows; length normalisation matters",
+    "Beam search beats greedy search; its returns diminish and then fall as K grows; length normalization matters",
     "Sutskever, Vinyals and Le 2014; Koehn and Knowles 2017, section 3.6; Wu et al. 2016, section 7",
-    "gain of the best beam over greedy search, with length normalisation, in points",
+    "gain of the best beam over greedy search, with length normalization, in points",
 )
-PENALTIES = {"none": "sum of log-probabilities", "mean": "mean (length normalisation)"}
+PENALTIES = {"none": "sum of log-probabilities", "mean": "mean (length normalization)"}
 
 
 class Size(NamedTuple):
     model: str
     beams: tuple[int, ...]
     lines: int
-    """of test that are decoded"""
+    """number of test lines to decode"""
 
 
 SIZES = {
@@ -47,7 +47,7 @@ SIZES = {
 
 
 def decode(trained: models.Trained, beam: int, penalty: str, lines: int) -> list[float]:
-    """(score, length of all outputs over that of the references) of the first test lines."""
+    """Decodes the first test lines: [score, length of all outputs divided by that of the references]."""
     examples = trained.outputs[:lines]
     outputs = run.load(trained.folder).decode(
         [each["source"] for each in examples], beam_size=beam, length_penalty=penalty
@@ -60,11 +60,11 @@ def decode(trained: models.Trained, beam: int, penalty: str, lines: int) -> list
 
 def measure(study: common.Study, size: Size) -> dict[str, Any]:
     found: dict[str, Any] = {"beams": size.beams, "scores": {}, "ratios": {}}
-    runs = [models.trained(study, size.model, seed) for seed in range(models.SEEDS[study.size])]
+    runs = models.all_seeds(study, size.model)
     for penalty in PENALTIES:
         values = [
             [
-                # Greedy search keeps one output: there is nothing to rank.
+                # Greedy search has one hypothesis: there is nothing to rank.
                 study.once(
                     f"{size.model}-{seed}-beam{beam}-{penalty if beam > 1 else 'none'}",
                     [size, trained.score],
@@ -87,30 +87,30 @@ def judge(data: dict[str, Any]) -> common.Finding:
     best = {penalty: int(scores.argmax()) for penalty, scores in means.items()}
     gain = quality["mean"][:, best["mean"]] - quality["mean"][:, 0]
     fall = {penalty: means[penalty][best[penalty]] - means[penalty][-1] for penalty in means}
-    error = lambda values: 2 * values.std(ddof=1) / len(values) ** 0.5
     matter = quality["mean"][:, -1] - quality["none"][:, -1]
-    beats = gain.mean() > error(gain)
-    falls = {p: fall[p] > error(quality[p][:, best[p]] - quality[p][:, -1]) and fall[p] > 0 for p in fall}
-    matters = abs(matter.mean()) > error(matter)
+    beats = common.is_clear(gain)
+    falls = {p: fall[p] > 0 and common.is_clear(quality[p][:, best[p]] - quality[p][:, -1]) for p in fall}
+    matters = common.is_clear(matter) or common.is_clear(-matter)
     column = lambda what, p, i, digits: common.spread([seed[i] for seed in data[what][p]], digits)
     rows = [
         [str(beam), *(column(what, p, i, digits) for what, digits in (("scores", 2), ("ratios", 3)) for p in PENALTIES)]
         for i, beam in enumerate(beams)
     ]
     held = [beats, falls["none"], matters and matter.mean() > 0]
-    verdict: common.Verdict = "held" if all(held) else "held in part" if any(held) else "did not hold"
-    label = data["label"].removesuffix(", %")
+    verdict = common.verdict(all(held), any(held))
+    label = models.metric(data)
     told = lambda p: (
         f"the best beam is {beams[best[p]]}, and K = {beams[-1]} is "
-        + (f"{fall[p]:.2f} points of {label} worse" if falls[p] else "not worse beyond the spread over seeds")
+        + (f"{fall[p]:.2f} points of {label} worse" if falls[p] else "not worse by more than the spread over seeds")
     )
     paragraph = (
-        f"{data['model']}: with length normalisation {told('mean')}; without it {told('none')}. "
-        f"The best normalised beam gains {gain.mean():.2f} points over greedy search"
+        f"{data['model']}: with length normalization, {told('mean')}; without it, {told('none')}. "
+        f"With normalization, the best beam gains {gain.mean():.2f} points over greedy search"
         + (". " if beats else ", within the spread over seeds. ")
-        + f"At K = {beams[-1]} length normalisation changes {label} by {matter.mean():+.2f} points (positive: better), "
+        + f"At K = {beams[-1]}, length normalization changes {label} by {matter.mean():+.2f} points (positive: "
+        "better), "
         f"and the length of the outputs from {np.mean(data['ratios']['none'], 0)[-1]:.3f} to "
-        f"{np.mean(data['ratios']['mean'], 0)[-1]:.3f} of that of the references: "
+        f"{np.mean(data['ratios']['mean'], 0)[-1]:.3f} of the length of the references: "
         + ("it matters here." if matters else "it hardly matters here.")
     )
     columns = ("K", f"{data['label']}, sum", f"{data['label']}, mean", "length, sum", "length, mean")

@@ -1,12 +1,12 @@
-"""What the ten claims share: sizes, units of work that are not repeated, the number with its spread, and the figure.
+"""Shared code of the ten claims: the command, stored work, verdicts, and results with their spread over seeds.
 
 A claim is a file of this folder, run as
 
     python experiments/claims/NAME.py [--size small|full] [--out runs/claims]
 
-`small` is for a CPU: a few minutes, nothing to download. `full` is for one H200 and reads the folder data/. The
-command writes OUT/NAME/result.json and OUT/NAME/figure.png. Work that is done is kept in OUT/NAME/SIZE and, for models
-that several claims use, in OUT/models: run the same command again to continue.
+`small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads the folder data/. The
+command writes OUT/NAME/result.json and OUT/NAME/figure.png. Finished work is stored in OUT/NAME/SIZE, and models that
+several claims use in OUT/models: run the same command again to continue.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from s2sjax.cli import start_jax
 from s2sjax.errors import UserError
 
@@ -32,30 +34,41 @@ Verdict = Literal["held", "held in part", "did not hold"]
 
 
 class Claim(NamedTuple):
-    """What is claimed, and by which number it is judged."""
+    """A claim, and the number that tests it."""
 
     name: str
-    """of its file and its folder"""
+    """name of its file and its folder"""
     title: str
     statement: str
     paper: str
     number: str
-    """what the number is, with its unit"""
+    """description of the number, with its unit"""
 
 
 class Finding(NamedTuple):
+    """The result of a claim."""
+
     values: Sequence[float]
-    """the number, for each seed"""
+    """the number for each seed"""
     verdict: Verdict
     paragraph: str
-    """whether the claim held, and how far"""
+    """explanation of the verdict"""
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    """a table of what was measured"""
+    """table of the measurements"""
     digits: int = 2
-    """decimals of the number, as shown"""
+    """number of decimals shown"""
     repeats: str = "seeds"
-    """what the values are taken over"""
+    """name of the repetitions: seeds, or repeats of a timing"""
+
+
+def verdict(held: bool, in_part: bool = False) -> Verdict:
+    return "held" if held else "held in part" if in_part else "did not hold"
+
+
+def is_clear(values: Sequence[float] | np.ndarray) -> bool:
+    """Whether the mean is more than two standard errors above 0."""
+    return bool(np.mean(values) > 2 * np.std(values, ddof=1) / len(values) ** 0.5)
 
 
 class Study:
@@ -68,13 +81,13 @@ class Study:
 
     @property
     def seconds(self) -> float:
-        """Of all work, also of that which was done by an earlier command."""
+        """Seconds of all work, including that of earlier commands."""
         return sum(self._seconds.values())
 
     def once(self, name: str, settings: Any, work: Callable[[], Any], shared: bool = False) -> Any:
-        """The result of `work`, which JSON can hold. It is kept: the next call with the same settings reads it.
+        """The result of `work`, a JSON value. It is stored: the next call with the same settings reads it.
 
-        shared: among all claims. What `work` prints goes to a file beside the result.
+        shared: store it for all claims. The output of `work` goes to a log file next to the result.
         """
         folder = self.out / "models" / self.size if shared else self.folder
         path = folder / f"{name}.json"
@@ -106,7 +119,7 @@ def main(
     draw: Callable[[Path, Any], None],
     arguments: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Measures a claim at a size, judges it, draws it; prints the table and the verdict; writes result.json."""
+    """Measures a claim, judges it and draws its figure; prints the table and the verdict; writes result.json."""
     try:
         return _main(claim, sizes, measure, judge, draw, arguments)
     except UserError as error:
@@ -138,7 +151,7 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
 
 
 def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
-    """The trained run. init: a run to start from, with its vocabularies. A SIGTERM ends the claim, as a Ctrl-C does."""
+    """Trains a run. init: run to start from, with its vocabularies. SIGTERM ends the claim, as Ctrl-C does."""
     from s2sjax.runs import run  # imports JAX
 
     trained, result = run.train(experiment, folder, init=init, init_assets=init is not None)
@@ -148,7 +161,7 @@ def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
 
 
 def describe(study: Study, found: Finding) -> dict[str, Any]:
-    """What result.json has, apart from the data of the figure."""
+    """The contents of result.json, without the data of the figure."""
     from s2sjax.bench import result_files
 
     values = [float(value) for value in found.values]
@@ -173,14 +186,14 @@ def describe(study: Study, found: Finding) -> dict[str, Any]:
 
 
 def shown(result: Mapping[str, Any]) -> str:
-    """3.14 ± 0.05 (3 seeds): the mean and the standard deviation."""
+    """The mean and the standard deviation of a result as text: 3.14 ± 0.05 (3 seeds)."""
     digits = result["digits"]
     mean, spread = (f"{result[name]:.{digits}f}" for name in ("mean", "spread"))
     return f"{mean} ± {spread} ({len(result['values'])} {result['repeats']})"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """ "12.30 ± 0.41": the mean and the standard deviation of a cell of a table."""
+    """The mean and the standard deviation as text: 12.30 ± 0.41."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}"
 
@@ -191,7 +204,7 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Completely or not at all."""
+    """Writes the whole file or nothing."""
     if any(not math.isfinite(x) for x in value.get("values", ())):
         raise UserError(f"{path}: a number is not finite: {value['values']}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +214,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def require_data(*names: str) -> list[Path]:
-    """Files of the folder data/, refused before any work if one is missing."""
+    """Paths of files in data/. Raises a UserError, before any work, if one is missing."""
     paths = [DATA / name for name in names]
     for path in paths:
         if not path.exists():

@@ -4,10 +4,11 @@ Claim     The Transformer reaches the quality of recurrent and convolutional mod
 Paper     Vaswani et al. 2017, table 2
 Command   python experiments/claims/cost.py
 
-The same data, batches and updates (models.py), models of about the same size. Equal quality is the dev score that every
-model reaches in every seed: the worst of all best scores. The updates are those until the dev score is first that good,
-straight lines between evaluations; the time is their number times that of an update, without compiling and evaluating.
-An update takes as long as in the fastest stretch between two evaluations: other jobs may use the same machine.
+All models have the same data, batches and updates (models.py), and about the same size. Equal quality is the dev score
+that every model reaches with every seed: the worst of all best scores. The number of updates to that score is
+interpolated linearly between evaluations. The training time is that number times the time per update, without
+compilation and evaluation. The time per update is that of the fastest interval between two evaluations, because other
+jobs may use the same machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CLAIM = common.Claim(
     "Cost of training",
     "The Transformer reaches the quality of recurrent and convolutional models at a fraction of the training cost",
     "Vaswani et al. 2017, table 2",
-    "training time to equal quality, RNNsearch over Transformer",
+    "training time to equal quality, RNNsearch divided by Transformer",
 )
 SYSTEMS = ("transformer", "rnnsearch", "convs2s")
 
@@ -34,7 +35,7 @@ SYSTEMS = ("transformer", "rnnsearch", "convs2s")
 def measure(study: common.Study, size: str) -> dict[str, Any]:
     found: dict[str, Any] = {"curves": {}, "weights": {}, "test": {}}
     for name in SYSTEMS:
-        runs = [models.trained(study, name, seed) for seed in range(models.SEEDS[size])]
+        runs = models.all_seeds(study, name)
         found["curves"][name] = [run.curve for run in runs]
         found["weights"][name] = runs[0].weights
         found["test"][name] = [run.score for run in runs]
@@ -43,7 +44,7 @@ def measure(study: common.Study, size: str) -> dict[str, Any]:
 
 
 def reached(curve: list[dict[str, float]], target: float, sign: int) -> float:
-    """The updates until the score is first as good as the target."""
+    """The number of updates until the score first reaches the target."""
     before = None
     for point in curve:
         if sign * point["score"] >= sign * target:
@@ -56,7 +57,7 @@ def reached(curve: list[dict[str, float]], target: float, sign: int) -> float:
 
 
 def pace(curves: list[list[dict[str, float]]]) -> float:
-    """Seconds of an update."""
+    """Seconds per update."""
     pairs = [pair for curve in curves for pair in itertools.pairwise(curve)]
     return min((b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in pairs)
 
@@ -81,20 +82,18 @@ def judge(data: dict[str, Any]) -> common.Finding:
         rows.append([models.TITLES[name], f"{data['weights'][name]:,}", *cells])
     faster = {name: (ratio[name] > 1).all() for name in SYSTEMS[1:]}
     slower = {name: (ratio[name] < 1).all() for name in SYSTEMS[1:]}
-    verdict: common.Verdict = (
-        "held" if all(faster.values()) else "held in part" if any(faster.values()) and not all(slower.values())
-        else "did not hold"
-    )  # fmt: skip
-    label = data["label"].removesuffix(", %")
+    verdict = common.verdict(all(faster.values()), any(faster.values()) and not all(slower.values()))
+    label = models.metric(data)
     told = ", ".join(f"{models.TITLES[name]} {common.spread(seconds[name].tolist(), 1)} s" for name in SYSTEMS)
     better = min(SYSTEMS, key=lambda name: -sign * np.mean(data["test"][name]))
     paragraph = (
-        f"To a dev {label} of {target:.2f}, which every model reaches, the training takes: {told}. On one device the "
-        f"cost is in proportion to this time. RNNsearch takes {ratio['rnnsearch'].mean():.2f} times and ConvS2S "
-        f"{ratio['convs2s'].mean():.2f} times as long as the Transformer. After all updates {models.TITLES[better]} "
-        f"has the best score of the test split, {np.mean(data['test'][better]):.2f}."
+        f"The training times to a dev {label} of {target:.2f}, which every model reaches, are: {told}. On one device, "
+        f"the cost is proportional to this time. RNNsearch takes {ratio['rnnsearch'].mean():.2f} times and ConvS2S "
+        f"{ratio['convs2s'].mean():.2f} times as long as the Transformer. After all updates, {models.TITLES[better]} "
+        f"has the best test score, {np.mean(data['test'][better]):.2f}."
     )
-    columns = ("model", "weights", "seconds to equal quality", "updates to it", "ms an update", f"test {data['label']}")
+    times = ("seconds to equal quality", "updates to it", "ms per update")
+    columns = ("model", "weights", *times, f"test {data['label']}")
     return common.Finding(ratio["rnnsearch"].tolist(), verdict, paragraph, columns, rows)
 
 

@@ -1,23 +1,23 @@
 """Do gradients survive many steps? Plain RNNs, LSTM and GRU, and attention over the states of a plain RNN.
 
-Claim     Plain RNN gradients vanish or explode; LSTM and GRU keep them; attention gives the shortest path.
+Claim     Gradients of plain RNNs vanish or explode; LSTMs and GRUs preserve them; attention gives the shortest path.
 Papers    Bengio, Simard and Frasconi 1994; Hochreiter and Schmidhuber 1997; Cho et al. 2014; Bahdanau et al. 2014
 Command   python experiments/claims/gradients.py
 
-Measured is the norm of the Jacobian d o / d s_t: o what is read out at the last step T, s_t the whole carry of the cell
-(h, for the LSTM h and c) t steps before it, the largest singular value, by reverse-mode differentiation of all steps at
-once. First with initial weights: a plain RNN of several spectral radii, the other cells as the library starts them.
-Then after training on a task that needs all steps: name the first symbol of a sequence of random symbols.
+The measured norm is the largest singular value of the Jacobian d o / d s_t, where o is the output at the last step T,
+and s_t the carry of the cell (h, and for the LSTM also c) t steps before it. Reverse-mode differentiation gives all
+steps at once. It is measured with initial weights (a plain RNN with several spectral radii, and every cell as the
+library initializes it), and after training on a task that needs all steps: name the first of a sequence of symbols.
 
-The settings of the small size are the third that were tried, each with three seeds; accuracy after training:
+Three settings of the small size were tried, each with three seeds, and the last was kept. Accuracy after training:
 
     steps  updates  rate    plain RNN   LSTM   GRU   plain RNN, attention
     50     1,200    2e-3    13%         66%    12%   100%
     40     2,000    5e-3    67%         100%   13%   100%
     40     1,600    5e-3    83%         100%   13%   100%
 
-"GRU, open" was added because the GRU did not learn. The norm after training varies too much between the seeds of the
-plain RNN (9.8 ± 9.0 powers of ten below the LSTM) to be the number of this claim, so that it is the norm before. The
+"GRU, open" was added because the GRU did not learn. The number of this claim is the norm before training, because the
+norm after training varies too much between the seeds of the plain RNN (9.8 ± 9.0 powers of ten below the LSTM). The
 full size was measured once, with the first settings.
 """
 
@@ -43,15 +43,15 @@ from s2sjax.core.recurrence import cells
 CLAIM = common.Claim(
     "gradients",
     "Gradients",
-    "Plain RNN gradients vanish or explode; LSTM and GRU keep them; attention gives the shortest path",
+    "Gradients of plain RNNs vanish or explode; LSTMs and GRUs preserve them; attention gives the shortest path",
     "Bengio, Simard and Frasconi 1994; Hochreiter and Schmidhuber 1997; Cho et al. 2014; Bahdanau et al. 2014",
-    "log10 of the Jacobian's norm over all steps before training, LSTM minus plain RNN",
+    "log10 of the norm of the Jacobian over all steps before training, LSTM minus plain RNN",
 )
 
 
 class Size(NamedTuple):
     steps: int
-    """T, time steps of a sequence"""
+    """number of time steps T of a sequence"""
     width: int
     seeds: int
     updates: int
@@ -69,16 +69,16 @@ RADII = (0.5, 1.0, 1.5, 3.0)
 """spectral radii of the plain RNN"""
 CELLS = {"plain RNN": "rnn", "LSTM": "lstm", "GRU": "gru", "GRU, open": "gru", "plain RNN, attention": "rnn"}
 OPEN = 2.0
-"""bias of the update gates of "GRU, open": they begin at sigmoid(2) = 0.88 instead of 0.5"""
+"""initial bias of the update gates of "GRU, open", which opens them to sigmoid(2) = 0.88 instead of 0.5"""
 SEQUENCES = 2
-"""whose Jacobians are averaged"""
+"""number of sequences whose Jacobians are averaged"""
 LEAST = 1e-38
-"""that float32 can hold, nearly; a smaller norm counts as this"""
+"""about the smallest number of float32; a smaller norm counts as this"""
 Params = dict[str, Any]
 
 
 def init(name: str, size: Size, key: Array) -> Params:
-    """Initial weights as the library draws them: orthogonal from state to state, forget gates open by 1."""
+    """Draws initial weights as the library does: orthogonal state matrices, forget gates with a bias of 1."""
     keys = jax.random.split(key, 3)
     width = size.width
     module = layers.cell_weights(CELLS[name], size.symbols, size.width, jnp.float32)
@@ -93,9 +93,9 @@ def init(name: str, size: Size, key: Array) -> Params:
 
 
 def read(name: str, params: Params, xs: Array, shifts: tuple[Array, ...]) -> Array:
-    """What is read out at the last step: h_T, or the mean of all h weighted by attention. xs [T, D] -> [H].
+    """The output at the last step: h_T, or the mean of all h weighted by attention. xs [T, D] -> [H].
 
-    shifts: a zero [T, H] for each array of the carry, added after each step, so that their gradients are those of s_t.
+    shifts: zeros [T, H] for each array of the carry, added after each step, so that their gradients are those of s_t.
     """
     cell = cells.CELLS[CELLS[name]]
     weights = params["cell"]
@@ -127,7 +127,7 @@ def jacobians(name: str, size: Size, params: Params, xs: Array) -> Array:
 
 
 def norms(name: str, size: Size, params: Params, sequences: Array) -> list[float]:
-    """||d o / d s_t||, the mean over some sequences: [T]. NumPy's singular values: XLA compiles its own for long."""
+    """Mean of ||d o / d s_t|| over some sequences: [T]. NumPy computes it because XLA would take long to compile it."""
     each = [np.linalg.norm(np.asarray(jacobians(name, size, params, xs)), 2, (1, 2)) for xs in sequences]
     return np.mean(each, 0).tolist()
 
@@ -139,7 +139,7 @@ def draw_batch(size: Size, key: Array) -> tuple[Array, Array]:
 
 
 def train(name: str, size: Size, key: Array) -> tuple[Params, Params, Array]:
-    """One seed: the weights before and after training, and the accuracy (%) on new sequences."""
+    """Trains one seed. Returns the weights before and after training, and the accuracy (%) on new sequences."""
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(size.learning_rate))
 
     def logits(params, xs):
@@ -161,7 +161,7 @@ def train(name: str, size: Size, key: Array) -> tuple[Params, Params, Array]:
 
 
 def all_seeds(name: str, size: Size, keys: list[Array]) -> dict[str, list]:
-    """Trains all seeds at once."""
+    """Trains all seeds at once, and measures norms and accuracy."""
     first, last, right = jax.jit(jax.vmap(partial(train, name, size)))(jnp.stack(keys))
     xs, _ = draw_batch(size._replace(batch=SEQUENCES), jax.random.key(len(keys)))
     of_seed = lambda params, seed: jax.tree.map(lambda leaf: leaf[seed], params)
@@ -170,7 +170,7 @@ def all_seeds(name: str, size: Size, keys: list[Array]) -> dict[str, list]:
 
 
 def of_radius(radius: float, size: Size, key: Array) -> list[float]:
-    """Norms of a plain RNN with a normal state matrix of that spectral radius, initial weights: [T]."""
+    """Norms of an untrained plain RNN whose random state matrix has this spectral radius: [T]."""
     params = init("plain RNN", size, key)
     matrix = np.asarray(jax.random.normal(key, (size.width, size.width)))
     matrix = matrix * (radius / np.abs(np.linalg.eigvals(matrix)).max())
@@ -191,7 +191,7 @@ def measure(study: common.Study, size: Size) -> dict[str, Any]:
 
 
 def powers(curves: list[list[float]]) -> list[float]:
-    """log10 of the norm over all steps, for each seed."""
+    """log10 of the norm over all steps for each seed."""
     return [float(np.log10(max(curve[-1], LEAST))) for curve in curves]
 
 
@@ -202,7 +202,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
     rows = [[f"plain RNN, radius {r}", common.spread(values, 1), "", ""] for r, values in radii.items()]
     for name in before:
         cells_ = [common.spread(each[name], 1) for each in (before, after, accuracy)]
-        rows.append([f"{name}, as the library starts it" if name == "plain RNN" else name, *cells_])
+        rows.append([f"{name}, initialized by the library" if name == "plain RNN" else name, *cells_])
     gap = np.subtract(before["LSTM"], before["plain RNN"])
     mean = {name: float(np.mean(values)) for name, values in after.items()}
     start = {name: float(np.mean(values)) for name, values in before.items()}
@@ -211,38 +211,36 @@ def judge(data: dict[str, Any]) -> common.Finding:
     learned = {name: value > 90 for name, value in right.items()}
     gated = learned["LSTM"] and learned["GRU"] and min(mean["LSTM"], mean["GRU"]) > mean["plain RNN"]
     path = learned["plain RNN, attention"] and start["plain RNN, attention"] > start["plain RNN"]
-    verdict: common.Verdict = (
-        "held" if vanish and explode and gated and path
-        else "held in part" if (vanish and explode) or gated or path else "did not hold"
-    )  # fmt: skip
+    parts = vanish and explode, gated, path
+    verdict = common.verdict(all(parts), any(parts))
     lost = [curve[-1] < LEAST for curve in data["after"]["plain RNN"]]
     of_lost = (
-        f"In {sum(lost)} of {len(lost)} seeds that of the plain RNN is then less than float32 can hold, and counts as "
-        f"10^{np.log10(LEAST):.0f}. "
+        f"In {sum(lost)} of {len(lost)} seeds, the gradient of the trained plain RNN is too small for float32 and "
+        f"counts as 10^{np.log10(LEAST):.0f}. "
         if any(lost)
         else ""
     )
     three = lambda each, form: ", ".join(f"{form.format(each[n])} ({n})" for n in ("plain RNN", "LSTM", "GRU"))
     paragraph = (
-        f"Over {data['steps']} steps the gradient of a plain RNN with spectral radius 0.5 comes to "
-        f"10^{np.mean(radii['0.5']):.1f}, with radius 3 to 10^{np.mean(radii['3']):.1f}. "
-        f"With the library's initial weights, orthogonal from state to state, it is {three(start, '10^{:.1f}')}; after "
-        f"training {three(mean, '10^{:.1f}')}. "
+        f"Over {data['steps']} steps, the gradient of a plain RNN with spectral radius 0.5 is "
+        f"10^{np.mean(radii['0.5']):.1f}, and with radius 3 it is 10^{np.mean(radii['3']):.1f}. "
+        f"With the library's initial weights (orthogonal state matrices), it is {three(start, '10^{:.1f}')}; after "
+        f"training, it is {three(mean, '10^{:.1f}')}. "
         + of_lost
-        + f"The first symbol is then named in {three(right, '{:.0f}%')} of new "
-        f"sequences (chance {100 / data['symbols']:.1f}%). "
-        "The update gates of the GRU start half open: with a bias that starts them at sigmoid(2) = 0.88, its gradient "
-        f"begins at 10^{start['GRU, open']:.1f} and it names {right['GRU, open']:.0f}%."
+        + f"The trained models name the first symbol of {three(right, '{:.0f}%')} of new "
+        f"sequences (chance: {100 / data['symbols']:.1f}%). "
+        "The update gates of a GRU are half open at first. With an initial bias that opens them to sigmoid(2) = 0.88 "
+        f"(GRU, open), its gradient starts at 10^{start['GRU, open']:.1f}, and it names {right['GRU, open']:.0f}%."
         + (
-            " What keeps a gradient is an open gate, not the gate as such"
-            + (". " if learned["GRU, open"] else "; here it is not enough to learn. ")
+            " Gates preserve the gradient only if they are open"
+            + (". " if learned["GRU, open"] else "; here that is not enough to learn the task. ")
             if start["GRU, open"] - start["GRU"] > 1
             else " "
         )
-        + f"Attention over the states of the plain RNN has 10^{start['plain RNN, attention']:.1f} before training, and "
-        f"names {right['plain RNN, attention']:.0f}%."
+        + "Attention over the states of the plain RNN has a gradient of "
+        f"10^{start['plain RNN, attention']:.1f} before training, and names {right['plain RNN, attention']:.0f}%."
     )
-    columns = ("model", "before training, log10", "after, log10", "accuracy, %")
+    columns = ("model", "before training, log10", "after training, log10", "accuracy, %")
     return common.Finding(gap.tolist(), verdict, paragraph, columns, rows, digits=1)
 
 

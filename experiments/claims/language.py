@@ -1,8 +1,8 @@
 """An artificial pair of languages with a known translation of every word, for claims at small size.
 
-A word is a stem and an ending. Stems are arbitrary on both sides, endings translate regularly, so that a form that was
-never seen can be translated from its parts. Adjectives follow their nouns in the target, the verb comes last, articles
-have no translation, and some stems translate into two words:
+A word is a stem and an ending. Stems are arbitrary on both sides, and endings translate regularly, so a form that is
+not in the training data can be translated from its parts. In the target, adjectives follow their nouns and the verb
+comes last; articles have no translation, and some stems translate into two words:
 
     ka dokiti salati soketati diruti     article, noun, verb, adjective, noun; three have the ending -ti
     bupoez vozoo bavoez zanapuez         noun, noun, adjective, verb; -ez for -ti
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from s2sjax.config import RNNsearch, Train
 
 MODEL = RNNsearch(width=48, embedding_size=32, dropout=0.1)
-"""what learns to translate it"""
+"""model that learns to translate it"""
 SOURCE_LETTERS, TARGET_LETTERS = ("ktsmrld", "aeiou"), ("bgpfnvz", "aeou")
 ENDINGS = (("", "ne", "ti", "sku"), ("o", "ab", "ez", "uv"))
-"""of the source, and those that translate them"""
+"""endings of the source, and their translations"""
 ARTICLES, PARTICLE = ("ka", "ko"), "ta"
 TWO_WORDS = 5
-"""every fifth verb is two words in the target"""
+"""every verb whose number is a multiple of this is two words in the target"""
 
 
 def training(steps: int) -> Train:
@@ -50,7 +50,7 @@ class Language(NamedTuple):
 
 
 def make(stems: int, seed: int = 0) -> Language:
-    """With that many nouns, and half as many adjectives and verbs."""
+    """Makes a language with this number of nouns, and half as many adjectives and verbs."""
     rng = random.Random(seed)
 
     def names(letters: tuple[str, str], count: int) -> list[str]:
@@ -66,12 +66,12 @@ def make(stems: int, seed: int = 0) -> Language:
 
 
 def sentence(language: Language, rng: random.Random, free: float = 0.0) -> Pair:
-    """A subject, a verb and an object. free: how often the object comes before the subject in the target."""
+    """Draws a subject, a verb and an object. free: how often the object comes before the subject in the target."""
     source: list[str] = []
     Translated = tuple[str, int]  # a target word, and the number of its source word
 
     def word(stems: list[tuple[str, str]]) -> tuple[Translated, int]:
-        """Adds a source word; its translation, and the number of its stem: frequent stems first."""
+        """Adds a source word. Returns its translation and the number of its stem; low numbers are frequent."""
         number = min(int(rng.paretovariate(0.8)) - 1, len(stems) - 1)
         (stem, translation), ending = stems[number], rng.choices(range(4), (8, 4, 2, 1))[0]
         source.append(stem + ENDINGS[0][ending])
@@ -93,7 +93,7 @@ def sentence(language: Language, rng: random.Random, free: float = 0.0) -> Pair:
 
 
 def corpus(language: Language, count: int, seed: int, free: float = 0.0) -> list[Pair]:
-    """Different sentences."""
+    """Draws different sentences."""
     rng, found = random.Random(seed), {}
     while len(found) < count:
         pair = sentence(language, rng, free)

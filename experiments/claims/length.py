@@ -1,11 +1,11 @@
 """Does quality fall with the length of the source, with and without attention?
 
-Claim     Without attention quality falls with sentence length; with attention it does not.
+Claim     Without attention, quality falls with sentence length; with attention, it does not.
 Paper     Bahdanau, Cho and Bengio 2014, figure 2
 Command   python experiments/claims/length.py
 
-An LSTM encoder-decoder that reads the source into one state (Sutskever et al. 2014) against RNNsearch: the same data
-and as many updates (models.py), the score of each bucket of source lengths.
+Compares an LSTM encoder-decoder, which encodes the source in one state (Sutskever et al. 2014), with RNNsearch, on the
+same data and with the same number of updates (models.py), by their scores in buckets of source lengths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import panels
 CLAIM = common.Claim(
     "length",
     "Attention and length",
-    "Without attention quality falls with sentence length; with attention it does not",
+    "Without attention, quality falls with sentence length; with attention, it does not",
     "Bahdanau, Cho and Bengio 2014, figure 2",
     "loss of quality from short to long sources, without attention minus with attention, in points",
 )
@@ -29,25 +29,12 @@ SYSTEMS = {"sutskever": "without attention (LSTM)", "rnnsearch": "with attention
 
 
 def measure(study: common.Study, size: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"scores": {}}
-    for name in SYSTEMS:
-        runs = [models.trained(study, name, seed) for seed in range(models.SEEDS[size])]
-        buckets = [run.by_length(size) for run in runs]
-        found["scores"][name] = [[result.value for _, _, result in each] for each in buckets]
-        found["buckets"] = [(low, high) for low, high, _ in buckets[0]]
-        found["examples"] = [result.examples for _, _, result in buckets[0]]
-        found["left_out"] = len(runs[0].outputs) - sum(found["examples"])
-        found |= {
-            "label": runs[0].label,
-            "higher": runs[0].higher_is_better,
-            "unit": "words" if size == "full" else "letters",
-        }
-    return found
+    return models.by_length({name: models.all_seeds(study, name) for name in SYSTEMS}, size)
 
 
 def drops(data: dict[str, Any], name: str) -> np.ndarray:
-    """[seeds]: by how many points the longest bucket is worse than the best of the shorter ones."""
-    scores = np.asarray(data["scores"][name]) * (1 if data["higher"] else -1)
+    """Points by which the longest bucket is worse than the best of the shorter ones: [seeds]."""
+    scores = np.asarray(data["by_length"][name]) * (1 if data["higher"] else -1)
     return scores[:, :-1].max(1) - scores[:, -1]
 
 
@@ -58,26 +45,26 @@ def judge(data: dict[str, Any]) -> common.Finding:
         [
             f"{low} to {high}",
             str(count),
-            *(common.spread([seed[i] for seed in data["scores"][name]], 1) for name in SYSTEMS),
+            *(common.spread([seed[i] for seed in data["by_length"][name]], 1) for name in SYSTEMS),
         ]
         for i, ((low, high), count) in enumerate(zip(data["buckets"], data["examples"]))
     ]
-    clear = gap.mean() > 2 * gap.std(ddof=1) / len(gap) ** 0.5
+    clear = common.is_clear(gap)
     flat = with_attention.mean() < without.mean() / 2
-    verdict: common.Verdict = "held" if clear and flat else "held in part" if clear else "did not hold"
+    verdict = common.verdict(clear and flat, clear)
     low, high = data["buckets"][-1]
     paragraph = (
-        f"From its best bucket to the longest sources ({low} to {high} {data['unit']}) the model without attention "
-        f"loses {common.spread(without.tolist(), 1)} points of {data['label'].removesuffix(', %')}, the model with "
+        f"From its best bucket to the longest sources ({low} to {high} {data['unit']}), the model without attention "
+        f"loses {common.spread(without.tolist(), 1)} points of {models.metric(data)}, and the model with "
         f"attention {common.spread(with_attention.tolist(), 1)}. "
-        + ("So quality falls without attention, and hardly with it. " if clear and flat else
-           "Both lose quality, the model with attention less. " if clear else
+        + ("Quality falls without attention, and hardly with it. " if clear and flat else
+           "Both models lose quality, but the one with attention loses less. " if clear else
            "The difference is within the spread over seeds. ")
         + "The model with attention is better at every length."
-        * all(a < b if data["higher"] else a > b for a, b in zip(*(np.mean(data["scores"][n], 0) for n in SYSTEMS)))
+        * all(a < b if data["higher"] else a > b for a, b in zip(*(np.mean(data["by_length"][n], 0) for n in SYSTEMS)))
     ).strip()  # fmt: skip
     if data["left_out"]:
-        paragraph += f" {data['left_out']} more sources, in buckets of fewer than {models.FEWEST}, are left out."
+        paragraph += f" {data['left_out']} other sources, in buckets of fewer than {models.FEWEST}, are left out."
     columns = (f"source, {data['unit']}", "examples", *(f"{title}, {data['label']}" for title in SYSTEMS.values()))
     return common.Finding(gap.tolist(), verdict, paragraph, columns, rows, digits=1)
 
@@ -85,7 +72,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
     panel = figure.add("quality by source length", f"source length, {data['unit']}", models.axis(data), width=4.5)
-    panels.by_length(panel, data["buckets"], {title: data["scores"][name] for name, title in SYSTEMS.items()})
+    panels.by_length(panel, data["buckets"], {title: data["by_length"][name] for name, title in SYSTEMS.items()})
     figure.save(path)
 
 

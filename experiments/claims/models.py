@@ -1,8 +1,8 @@
-"""The encoder-decoders that several claims compare: the same data and the same number of updates for each of them.
+"""Encoder-decoders that several claims compare, each with the same data and the same number of updates.
 
-small   spelling to pronunciation (the extra g2p), 120,000 words; judged by the phone error rate
-full    Multi30k English to German, lower-case tokens; the last 1,000 training pairs choose the checkpoint, the official
-        validation part is judged by BLEU. The official test part is not used.
+small   spelling to pronunciation (the extra g2p), 120,000 words; the score is the phone error rate
+full    Multi30k English to German, lower-case tokens; the checkpoint is chosen on the last 1,000 training pairs, the
+        score is BLEU on the official validation set. The official test set is not used.
 
 Models are trained in OUT/models/SIZE and shared by all claims.
 """
@@ -23,9 +23,9 @@ from s2sjax.evaluate.metrics import Result, score_by_length
 from s2sjax.tasks import Translation
 
 HELD_OUT = 1000
-"""training pairs of Multi30k that choose the checkpoint"""
+"""number of training pairs of Multi30k that the checkpoint is chosen on"""
 FEWEST = 30
-"""examples of a bucket of lengths that counts"""
+"""minimum number of examples of a bucket of lengths"""
 
 
 def small() -> Translation:
@@ -91,7 +91,7 @@ def multi30k() -> config.InMemory:
 
 SIZES: dict[str, Callable[[], Translation]] = {"small": small, "full": full, "toy": toy}
 BOUNDS = {"small": (4, 6, 8, 10, 12), "full": (8, 11, 14, 18, 23), "toy": (3,)}
-"""of source lengths: letters, or words"""
+"""upper bounds of the buckets of source lengths, in letters or words"""
 MODELS: dict[str, dict[str, Any]] = {
     "small": {
         "sutskever": Sutskever(width=72, embedding_size=32, layers=2, dropout=0.0),
@@ -141,20 +141,20 @@ class Trained(NamedTuple):
     metric: str
     higher_is_better: bool
     score: float
-    """of the test split, with the checkpoint that dev chose"""
+    """score on the test split of the checkpoint that is best on dev"""
     dev_loss: float
-    """nats a token, after the last update"""
+    """nats per token after the last update"""
     curve: list[dict[str, float]]
-    """step, seconds of training (without compiling and evaluating), score of dev"""
+    """step, seconds of training (without compilation and evaluation), dev score"""
     outputs: list[dict[str, Any]]
-    """source, hypothesis, references of each test example"""
+    """source, hypothesis and references of each test example"""
 
     @property
     def label(self) -> str:
         return "BLEU" if self.metric.startswith("bleu") else self.metric.upper() + ", %"
 
     def by_length(self, size: str) -> list[tuple[int, int, Result]]:
-        """The score of each bucket of source lengths that has enough examples, in words if a source has several."""
+        """The score of each bucket of source lengths, in words or letters, that has enough examples."""
         sources = [each["source"] for each in self.outputs]
         lengths = [len(source.split()) if size == "full" else len(source) for source in sources]
         hypotheses = [each["hypothesis"] for each in self.outputs]
@@ -163,13 +163,40 @@ class Trained(NamedTuple):
         return [each for each in found if size == "toy" or each[2].examples >= FEWEST]
 
 
+def by_length(models: Mapping[str, list[Trained]], size: str) -> dict[str, Any]:
+    """Scores by source length, [seeds][buckets] for each model, with the buckets and the label of the score."""
+    buckets = {name: [run.by_length(size) for run in seeds] for name, seeds in models.items()}
+    run, first = next(iter(models.values()))[0], next(iter(buckets.values()))[0]
+    examples = [result.examples for _, _, result in first]
+    return {
+        "by_length": {
+            name: [[result.value for _, _, result in each] for each in seeds] for name, seeds in buckets.items()
+        },
+        "buckets": [(low, high) for low, high, _ in first],
+        "examples": examples,
+        "left_out": len(run.outputs) - sum(examples),
+        "label": run.label,
+        "higher": run.higher_is_better,
+        "unit": "words" if size == "full" else "letters",
+    }
+
+
 def axis(data: Mapping[str, Any]) -> str:
-    """Of the score, in a figure."""
+    """The label of the axis of the score."""
     return data["label"] + ("" if data["higher"] else " (lower is better)")
 
 
+def metric(data: Mapping[str, Any]) -> str:
+    """The name of the metric, without its unit."""
+    return data["label"].removesuffix(", %")
+
+
+def all_seeds(study: common.Study, name: str) -> list[Trained]:
+    return [trained(study, name, seed) for seed in range(SEEDS[study.size])]
+
+
 def trained(study: common.Study, name: str, seed: int) -> Trained:
-    """A model of the table above, trained once for all claims."""
+    """A model of MODELS, trained once for all claims."""
     size = study.size
     e = replace(SIZES[size](), name=f"{name}-{seed}", model=MODELS[size][name], seed=seed)
     folder = study.out / "models" / size / e.name

@@ -2,8 +2,8 @@
 
     python experiments/claims/page.py [RUNS ...]
 
-Results in RUNS, folders that the claims have written (`--out`), are first copied to docs/claims: NAME-SIZE.json without
-the data of the figure, and the figure of the larger size as NAME.png. The page is made from these files alone.
+RUNS are folders that the claims have written (`--out`). Their results are first copied to docs/claims: NAME-SIZE.json,
+without the data of the figure, and NAME.png, the figure of the larger size. The page is made from these files alone.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ import common
 CLAIMS = (
     "length", "fibonacci", "gradients", "reversal", "beam", "units", "table1", "cost", "alignment", "pretraining",
 )  # fmt: skip
-"""in the order of the page"""
+"""claims in the order of the page"""
 SIZES = ("small", "full")
 FOLDER = common.ROOT / "docs" / "claims"
 NOT_YET = "not measured yet"
 
 HEAD = """# Ten claims, measured
 
-Each claim of the textbooks is one file in [experiments/claims](../experiments/claims), one command, one figure and one
-number with its spread over seeds. It is reported as it came out, also where it contradicts the textbook.
+Each claim is a statement that textbooks make. One file in [experiments/claims](../experiments/claims), run by one
+command, tests it and gives a figure and a number with its spread over seeds. Results that contradict the textbook are
+reported too.
 
 ```
-make claims                                              all of them at small size: a CPU, nothing to download
-python experiments/claims/NAME.py --size full            one of them on one H200, with the data of docs/data.md
-python experiments/claims/page.py runs/claims            this page from the results
+make claims                                              all claims at small size, on a CPU; downloads nothing
+python experiments/claims/NAME.py --size full            one claim on one H200, with the data of docs/data.md
+python experiments/claims/page.py runs/claims            this page, from the results
 ```
 
-A command that was interrupted continues where it stopped. *Small* uses artificial data and the pronouncing dictionary,
-and models of about a hundred thousand weights: it shows that the experiment works, and its verdict is about that size.
-Numbers are means with the standard deviation over seeds. The official test parts of the data are not used.
+To continue an interrupted command, run it again. The *small* size uses artificial data and the pronouncing dictionary,
+and models with about a hundred thousand weights. It shows that the experiment works; its verdict applies to this size
+only. Numbers are means and standard deviations over seeds. The official test sets are not used.
 
-The time "in all" is the sum over jobs that shared a machine with others, up to 16 of them on the H200; compiling and
-waiting are part of it. For Table 1 and for the time of an update (Cost of training) all other jobs on the H200 stood
-still.
+Total times are sums over jobs, and include compilation and waiting. The jobs shared their machine with others, up to 16
+at once on the H200. For Table 1, and for the time per update in Cost of training, no other job ran on the H200.
 """
 
 
 def collect(runs: Path) -> None:
-    """Copies what there is in the folder of `make claims`."""
+    """Copies the results in a folder that the claims have written."""
     if not any((runs / name / "result.json").exists() for name in CLAIMS):
         sys.exit(f"error: {runs} has no results of claims: name the folder that they were written to (--out)")
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def collect(runs: Path) -> None:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """The results by claim and size; claims without any are left out."""
+    """Reads the results by claim and size. Claims without results are left out."""
     found: dict[str, dict[str, Any]] = {}
     for name in CLAIMS:
         for size in SIZES:
@@ -109,7 +109,7 @@ def section(name: str, sizes: dict[str, Any]) -> str:
         command, versions = (result["environment"][name] for name in ("command", "versions"))
         lines += [
             f"**{size.capitalize()}** (`{command}`; {result['hardware']}, JAX {versions['jax']}, "
-            f"{duration(result['seconds'])} in all): {result['number']} **{common.shown(result)}**.",
+            f"{duration(result['seconds'])} in total). Measured {result['number']}: **{common.shown(result)}**.",
             "\n".join(common.markdown_table(result["columns"], result["rows"])),
             f"The claim {result['verdict']}. {result['paragraph']}",
         ]
@@ -117,7 +117,7 @@ def section(name: str, sizes: dict[str, Any]) -> str:
 
 
 def anchor(result: dict[str, Any]) -> str:
-    """As GitHub names the heading."""
+    """The anchor that GitHub gives to the heading."""
     return result["title"].lower().replace(" ", "-")
 
 

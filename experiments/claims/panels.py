@@ -1,4 +1,4 @@
-"""The figure of a claim: panels side by side, each with lines or bars, means with their spread over seeds."""
+"""The figure of a claim: panels of lines or bars, with means and their spread over seeds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from s2sjax.evaluate.figures.training_curves import SERIES
 
 WIDTH, HEIGHT, GAP = 3.5, 2.5, 0.85
 DPI, COLOURS = 110, 64
-"""the page is read on a screen, and its pictures stay small"""
+"""resolution and number of colours, which keep the files small"""
 
 
 class Panels:
-    """`add` makes the next panel, `save` writes the file."""
+    """A row of panels: `add` adds one, `save` writes the file."""
 
     def __init__(self) -> None:
         self.figure: Figure = style.new_figure()
@@ -39,7 +39,7 @@ class Panels:
         return panel
 
     def save(self, path: Path) -> None:
-        """With a palette of few colours: a third of the bytes."""
+        """Writes the figure with a palette of few colours, which takes a third of the bytes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         self.figure.savefig(buffer, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
@@ -58,7 +58,7 @@ def lines(
     first: int = 0,
     geometric: bool = False,
 ) -> None:
-    """curves[label][seed][place]: the mean over seeds as a line, from the lowest to the highest as a band."""
+    """Draws curves[label][seed][place]: the mean over seeds as a line, the lowest to the highest as a band."""
     for number, (label, seeds) in enumerate(curves.items(), start=first):
         values = np.asarray(seeds, float)
         mean = np.exp(np.log(values).mean(0)) if geometric else values.mean(0)
@@ -67,7 +67,7 @@ def lines(
 
 
 def by_length(panel: Axes, buckets: Sequence[Sequence[int]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """curves[label][seed][bucket], over buckets of lengths (lowest, highest)."""
+    """Draws curves[label][seed][bucket] over buckets of lengths (lowest, highest)."""
     places = range(len(buckets))
     lines(panel, places, curves)
     panel.set_xticks(places, [f"{low} to {high}" for low, high in buckets])
@@ -75,7 +75,7 @@ def by_length(panel: Axes, buckets: Sequence[Sequence[int]], curves: Mapping[str
 
 
 def bars(panel: Axes, values: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """A bar for the mean of each, and a dot for each seed."""
+    """Draws a bar for each mean, and a dot for each seed."""
     for number, (_, seeds) in enumerate(values.items()):
         panel.bar(number, np.mean(seeds), 0.6, color=colour(number + first), alpha=0.75)
         panel.scatter([number] * len(seeds), seeds, s=14, color=style.TEXT, zorder=3)

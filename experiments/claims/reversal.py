@@ -1,10 +1,10 @@
-"""Does it help an LSTM without attention to read the source from its end?
+"""Does it help an LSTM without attention to read the source in reverse?
 
-Claim     Reversing the source helps the attention-free LSTM.
+Claim     Reversing the source helps an LSTM without attention.
 Paper     Sutskever, Vinyals and Le 2014, section 3.3: perplexity 5.8 to 4.7, BLEU 25.9 to 30.6
 Command   python experiments/claims/reversal.py
 
-The same model, data and updates (models.py); only the order of the source differs.
+Both runs have the same model, data and updates (models.py); only the order of the source differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import panels
 CLAIM = common.Claim(
     "reversal",
     "A reversed source",
-    "Reversing the source helps the attention-free LSTM",
+    "Reversing the source helps an LSTM without attention",
     "Sutskever, Vinyals and Le 2014, section 3.3",
     "gain in quality by reversing the source, in points",
 )
@@ -28,16 +28,10 @@ SYSTEMS = {"sutskever_forward": "as it is", "sutskever": "reversed"}
 
 
 def measure(study: common.Study, size: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"scores": {}, "perplexity": {}, "by_length": {}}
-    for name in SYSTEMS:
-        runs = [models.trained(study, name, seed) for seed in range(models.SEEDS[size])]
-        buckets = [run.by_length(size) for run in runs]
-        found["scores"][name] = [run.score for run in runs]
-        found["perplexity"][name] = [float(np.exp(run.dev_loss)) for run in runs]
-        found["by_length"][name] = [[result.value for _, _, result in each] for each in buckets]
-        found |= {"buckets": [(low, high) for low, high, _ in buckets[0]], "label": runs[0].label}
-        found |= {"higher": runs[0].higher_is_better, "unit": "words" if size == "full" else "letters"}
-    return found
+    runs = {name: models.all_seeds(study, name) for name in SYSTEMS}
+    scores = {name: [run.score for run in seeds] for name, seeds in runs.items()}
+    perplexity = {name: [float(np.exp(run.dev_loss)) for run in seeds] for name, seeds in runs.items()}
+    return {"scores": scores, "perplexity": perplexity, **models.by_length(runs, size)}
 
 
 def judge(data: dict[str, Any]) -> common.Finding:
@@ -48,19 +42,19 @@ def judge(data: dict[str, Any]) -> common.Finding:
         [title, common.spread(data["scores"][name]), common.spread(data["perplexity"][name])]
         for name, title in SYSTEMS.items()
     ]
-    clear = abs(gain.mean()) > 2 * gain.std(ddof=1) / len(gain) ** 0.5
-    verdict: common.Verdict = "held" if clear and gain.mean() > 0 else "did not hold"
+    clear = common.is_clear(gain) or common.is_clear(-gain)
+    verdict = common.verdict(common.is_clear(gain))
     lower, upper = (np.exp(np.log(data["perplexity"][name]).mean()) for name in ("sutskever", "sutskever_forward"))
     longest = [sign * np.mean(data["by_length"][name], 0)[-1] for name in ("sutskever", "sutskever_forward")]
-    (low, high), label = data["buckets"][-1], data["label"].removesuffix(", %")
+    (low, high), label = data["buckets"][-1], models.metric(data)
     paragraph = (
         f"Reversing the source changes {label} from {forward.mean():.2f} to {reverse.mean():.2f}, "
-        f"and the perplexity of dev from {upper:.2f} to {lower:.2f}. "
-        + ("This is more than the spread over seeds. " if clear else "This is within the spread over seeds. ")
-        + f"In the longest sources ({low} to {high} {data['unit']}) the gain is {longest[0] - longest[1]:.1f} points "
+        f"and dev perplexity from {upper:.2f} to {lower:.2f}. "
+        f"The change is {'larger than' if clear else 'within'} the spread over seeds. "
+        f"For the longest sources ({low} to {high} {data['unit']}), the gain is {longest[0] - longest[1]:.1f} points "
         f"of {label}."
     )
-    columns = ("source", data["label"], "perplexity of dev")
+    columns = ("source", data["label"], "dev perplexity")
     return common.Finding(gain.tolist(), verdict, paragraph, columns, rows)
 
 

@@ -4,9 +4,9 @@ Claim     Time grows as n^2 d (self-attention), n d^2 (recurrent), k n d^2 (conv
 Paper     Vaswani et al. 2017, table 1
 Command   python experiments/claims/table1.py
 
-Each layer runs forward at several lengths n, widths d, kernels k and radii r, one of them changing at a time, the
-others at their base. An exponent is the slope of a straight line through the logarithms of the three largest sizes.
-The table of the paper counts no projections, and no time to start an operation; `s2sjax bench layers` measures more.
+Each layer runs forward at several lengths n, widths d, kernels k and radii r; one of them varies at a time, and the
+others keep a base value. An exponent is the slope of a line fitted to the logarithms of the three largest sizes. The
+table counts neither projections nor the time to launch an operation. `s2sjax bench layers` measures more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLAIM = common.Claim(
     "Table 1",
     "Time per layer grows as n^2 d (self-attention), n d^2 (recurrent), k n d^2 (convolutional), r n d (restricted)",
     "Vaswani et al. 2017, table 1",
-    "difference between a measured exponent and that of the table, mean of the absolute values",
+    "mean absolute difference between the measured exponents and those of the table",
 )
 LETTERS = {"length": "n", "width": "d", "kernel": "k", "radius": "r"}
 EXPECTED = {
@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
     @property
     def base(self) -> dict[str, int]:
-        """What the other sizes are while one changes: long for its width, so that n and d are not both small."""
+        """The values of the other sizes while one varies: a middle length and width."""
         middle = lambda sizes: sizes[len(sizes) // 2]
         return {
             "length": middle(self.lengths), "width": middle(self.widths), "kernel": self.kernels[0],
@@ -67,7 +67,7 @@ SIZES = {
 
 
 def points(size: Size) -> list[tuple[str, Point]]:
-    """(what changes, the layer): `length` of each layer at the base of the others, and so on."""
+    """Pairs (varying size, layer) of all measurements."""
     sweeps = {"length": size.lengths, "width": size.widths, "kernel": size.kernels, "radius": size.radii}
     found = []
     for layer, exponents in EXPECTED.items():
@@ -100,7 +100,7 @@ def measure(study: common.Study, size: Size) -> dict[str, Any]:
 
 
 def fits(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each layer and each of its letters: exponents of the time, one a repeat, and of the FLOPs."""
+    """Exponents of each layer and size: of the time, one per repeat, and of the FLOPs."""
     found = []
     for (layer, what), group in scaling.grouped(data["rows"], "layer", "what"):
         sizes = [row["size"] for row in group]
@@ -122,9 +122,7 @@ def judge(data: dict[str, Any]) -> common.Finding:
     away = np.abs([np.subtract(fit["time"], fit["table"]) for fit in found])  # [exponents, repeats]
     means = {(fit["layer"], fit["what"]): float(np.mean(fit["time"])) for fit in found}
     near = {place: abs(mean - EXPECTED[place[0]][place[1]]) <= 0.25 for place, mean in means.items()}
-    verdict: common.Verdict = (
-        "held" if all(near.values()) else "held in part" if sum(near.values()) >= len(near) / 2 else "did not hold"
-    )
+    verdict = common.verdict(all(near.values()), sum(near.values()) >= len(near) / 2)
     far = sorted(
         (place for place in near if not near[place]),
         key=lambda place: -abs(means[place] - EXPECTED[place[0]][place[1]]),
@@ -132,9 +130,9 @@ def judge(data: dict[str, Any]) -> common.Finding:
     told = ", ".join(f"{layer} in {LETTERS[what]} ({means[layer, what]:.2f})" for layer, what in far)
     paragraph = (
         f"{sum(near.values())} of {len(near)} exponents are within 0.25 of the table. "
-        + (f"Further away: {told}. " if far else "")
-        + "The table counts neither the projections of attention, which grow as n d^2, nor the time to start an "
-        "operation. The n steps of the recurrent layer follow each other; it takes "
+        + (f"The others: {told}. " if far else "")
+        + "The table counts neither the projections of attention, which grow as n d^2, nor the time to launch an "
+        "operation. The n steps of the recurrent layer are sequential; it takes "
         f"{_ratio(data):.1f} times as long as self-attention at n = {base['length']:,}, d = {base['width']:,}."
     )
     columns = ("layer (table 1)", "table", "time ~", "FLOPs ~", f"sequential operations, n = {base['length']:,}")

@@ -1,12 +1,12 @@
-"""Characters, words or subwords: what do they cost, and how well do they translate?
+"""How do characters, words and subwords compare in cost and in translation quality?
 
-Claim     Characters need the smallest vocabulary and the longest sequences, words the opposite, and words meet unknown
-          words; subwords lie between them and translate best.
+Claim     Characters have the smallest vocabulary and the longest sequences; words are the opposite, and some are
+          unknown; subwords are in between and translate best.
 Papers    Sennrich, Haddow and Birch 2016; Kudo and Richardson 2018; Lee, Cho and Hofmann 2017
 Command   python experiments/claims/units.py
 
-The same model, sentences and updates, three ways to cut the text. small: an artificial pair of languages (language.py);
-full: Multi30k English to German as in models.py.
+The model, the sentences and the number of updates are the same; only the tokenization differs. small: an
+artificial pair of languages (language.py); full: Multi30k English to German as in models.py.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from s2sjax.tasks import Translation
 CLAIM = common.Claim(
     "units",
     "Units of text",
-    "Characters need the smallest vocabulary and the longest sequences, words the opposite, and words meet unknown "
-    "words; subwords lie between them and translate best",
+    "Characters have the smallest vocabulary and the longest sequences; words are the opposite, and some are unknown; "
+    "subwords are in between and translate best",
     "Sennrich, Haddow and Birch 2016; Kudo and Richardson 2018; Lee, Cho and Hofmann 2017",
     "chrF of subwords minus chrF of words",
 )
@@ -42,9 +42,9 @@ Buckets = tuple[tuple[int, int], ...]
 class Size(NamedTuple):
     seeds: int
     buckets: dict[str, Buckets]
-    """of each unit"""
+    """buckets of each unit"""
     tokens: dict[str, int]
-    """of a batch: about as many sentences for each unit"""
+    """tokens of a batch, for about the same number of sentences with each unit"""
     subwords: int
     stems: int = 0
     sentences: int = 0
@@ -97,7 +97,7 @@ def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
 
 
 def score(e: Translation, folder: Path) -> dict[str, Any]:
-    """Trains a model; its vocabulary, sequence lengths, unknown units, and chrF."""
+    """Trains a model. Returns its vocabulary, sequence lengths, unknown units, and chrF."""
     trained = common.train(e, folder)
     evaluation = trained.evaluate("test")
     task = trained.task
@@ -150,7 +150,6 @@ def judge(data: dict[str, Any]) -> common.Finding:
         rows.append([unit, *sizes, *scores, *[""] * (3 - len(scores))])
     gain = np.subtract(column("subwords", "chrf"), column("words", "chrf"))
     over_characters = np.subtract(column("subwords", "chrf"), column("characters", "chrf"))
-    clear = lambda values: values.mean() > 2 * values.std(ddof=1) / len(values) ** 0.5
     size = {unit: sum(units[unit][0]["vocabulary"]) for unit in UNITS}
     length = {unit: units[unit][0]["length"] for unit in UNITS}
     ordered = (
@@ -158,23 +157,22 @@ def judge(data: dict[str, Any]) -> common.Finding:
         and length["characters"] > length["subwords"] >= length["words"]
     )
     best = max(UNITS, key=lambda unit: np.mean(column(unit, "chrf")))
-    verdict: common.Verdict = (
-        "held" if ordered and clear(gain) and clear(over_characters)
-        else "held in part" if ordered or clear(gain) else "did not hold"
-    )  # fmt: skip
+    clear = common.is_clear(gain)
+    verdict = common.verdict(ordered and clear and common.is_clear(over_characters), ordered or clear)
     paragraph = (
         f"A source has {length['characters']:.1f} characters, {length['subwords']:.1f} subwords or "
-        f"{length['words']:.1f} words; {units['words'][0]['unknown']:.2f}% of the words of the test split are unknown, "
+        f"{length['words']:.1f} words on average. In the test split, {units['words'][0]['unknown']:.2f}% of the words, "
         f"{units['subwords'][0]['unknown']:.2f}% of the subwords and {units['characters'][0]['unknown']:.2f}% of the "
-        f"characters. After as many updates on as many sentences, {best} have the best chrF. "
-        f"{units['words'][0]['unseen_sentences']:.0f}% of the sentences have a word that training has not seen: there "
+        f"characters are unknown. With equal numbers of updates and sentences, {best} have the best chrF. "
+        f"{units['words'][0]['unseen_sentences']:.0f}% of the sentences have a word that is not in the training data; "
+        "on these, chrF is "
         + ", ".join(
-            f"{unit} have {np.mean(column(unit, 'chrf_unseen')):.1f}" for unit in UNITS if column(unit, "chrf_unseen")
+            f"{np.mean(column(unit, 'chrf_unseen')):.1f} with {unit}" for unit in UNITS if column(unit, "chrf_unseen")
         )
         + "."
         + " Source and target share one vocabulary." * (len(units["words"][0]["vocabulary"]) == 1)
     )
-    columns = ("unit", "vocabulary", "length of a source", "unknown", "chrF", "without new words", "with new words")
+    columns = ("unit", "vocabulary", "source length", "unknown", "chrF", "without new words", "with new words")
     return common.Finding(gain.tolist(), verdict, paragraph, columns, rows, digits=1)
 
 

@@ -1,1 +1,12 @@
-"""Benchmarks against other libraries. Ratios measured in one run vary less than times on a shared machine."""
+"""Benchmarks against other libraries: `s2sjax bench NAME`.
+
+command.py           the command and its options
+train_speed.py       training steps; torch_peers.py has the same models in PyTorch
+decode_speed.py      search; decode_peers.py has the same model in transformers and CTranslate2
+data_speed.py        the input pipeline
+serve_speed.py       `s2sjax serve`; http_clients.py has its clients
+layers/              times of single layers; scaling.py fits their growth
+peers.py             alternating measurements of several libraries
+timing.py            times, compile times and the ceilings of a device
+result_files.py      tables, CSV and JSON
+"""

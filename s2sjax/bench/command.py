@@ -35,17 +35,15 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
 
         return layer_speed.bench(layer_speed.settings(options))
     if options.subject == "serve":
-        from s2sjax.bench import serve_speed as serving
+        from s2sjax.bench import serve_speed
 
         if not options.run:
             raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
-        return serving.bench(options.run, options.rounds)
-    from s2sjax.bench import data_speed as feeding
-    from s2sjax.bench import decode_speed as decoding
-    from s2sjax.bench import train_speed as training
+        return serve_speed.bench(options.run, options.rounds)
+    from s2sjax.bench import data_speed, decode_speed, train_speed
 
     if options.subject == "data":
-        return feeding.bench(options.rounds)
-    measured = {"train": training, "decode": decoding}[options.subject]
+        return data_speed.bench(options.rounds)
+    measured = {"train": train_speed, "decode": decode_speed}[options.subject]
     out = Path(options.out or f"runs/bench/{options.subject}")
     return measured.bench(options.size, options.rounds, options.only, out)

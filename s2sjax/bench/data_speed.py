@@ -54,7 +54,7 @@ def bench(rounds: int = 1, model: config.ModelConfig | None = None, pairs: int =
     step = train_speed.Trainer(base, WORDS, plain["source"], plain["target"], config.Train())
     print(f"the step was compiled in {step.compile_seconds:.1f} s", flush=True)
     tokens = sum(int((plain[side] != PAD).sum()) for side in ("source", "target"))
-    consumed = tokens / timing.measure(step.run, rounds).low
+    consumed = tokens / timing.measure(step, rounds).low
     size = f"Transformer {base.width}" if isinstance(base, config.Transformer) else type(base).__name__
     print(f"{f'step of {size}':24}{len(plain['source']) * consumed / tokens:12,.1f}{consumed:14,.1f}")
     ratio = min(rates) / consumed

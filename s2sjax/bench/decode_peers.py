@@ -3,18 +3,22 @@
 build(size, beam, source [B, S]) makes a peer, which decodes the batch once per call.
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from s2sjax.bench.peers import Once, torch_device
-from s2sjax.bench.sizes import Size
+
+if TYPE_CHECKING:
+    from s2sjax.bench.decode_speed import Size
 
 
 def _marian(s: Size) -> Any:
@@ -108,17 +112,11 @@ def ctranslate2(s: Size, beam: int, source: np.ndarray, int8: bool = False) -> O
     return once
 
 
-PEERS: dict[str, Callable[[Size, int, np.ndarray], Any]] = {
+PEERS: dict[str, Callable[[Size, int, np.ndarray], Once]] = {
     "transformers": Transformers,
     "transformers, compiled": partial(Transformers, mode="default"),
     "ctranslate2": ctranslate2,
     "ctranslate2 int8": partial(ctranslate2, int8=True),
 }
-ON_GPU: dict[str, Callable[[Size, int, np.ndarray], Any]] = {
-    "transformers, CUDA graphs": partial(Transformers, mode="reduce-overhead"),
-}
-
-
-def find() -> dict[str, Callable[[Size, int, np.ndarray], Any]]:
-    """The peers for the device that JAX uses."""
-    return PEERS | (ON_GPU if jax.default_backend() == "gpu" else {})
+ON_GPU = {"transformers, CUDA graphs": partial(Transformers, mode="reduce-overhead")}
+"""further peers on a GPU"""

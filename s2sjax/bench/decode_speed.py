@@ -9,28 +9,51 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from s2sjax import config, models
 from s2sjax.bench import decode_peers, peers, result_files, timing
-from s2sjax.bench.sizes import SIZES, Size
+from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.core.backend import quantization
 from s2sjax.evaluate.prediction.translator import search_batch
 from s2sjax.evaluate.prediction.word_constraints import WordConstraints
 
+
+class Size(NamedTuple):
+    """A model and the searches that it is measured with."""
+
+    model: config.Transformer
+    vocabulary: int
+    source: int  # tokens per source sentence
+    tokens: int  # tokens generated per sentence
+    runs: dict[str, tuple[int, int]]  # name -> (beam, batch)
+    dtype: str
+
+
+SIZES = {
+    "small": Size(
+        config.Transformer(width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0),
+        8000, 32, 32, {"beam 5, batch 16": (5, 16), "beam 5, batch 1": (5, 1)}, "float32",
+    ),
+    "base": Size(
+        config.Transformer(width=512, heads=8, feedforward=2048, dropout=0.0),
+        32000, 64, 64,
+        {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1), "greedy, batch 512": (1, 512)}, "bfloat16",
+    ),
+}  # fmt: skip
 OURS: dict[str, quantization.Precision] = {"s2sjax": "trained", "s2sjax int8": "int8"}
 COLUMNS = (
-    result_files.Column("library", "", 36, "  {}".format),
-    result_files.Column("tokens_per_second", "tokens/s", 10, result_files.si),
-    result_files.Column("seconds", "ms/batch", 10, result_files.milliseconds),
-    result_files.Column("spread", "spread", 8, result_files.percent),
-    result_files.Column("compile_seconds", "compile s", 11, "{:.1f}".format),
-    result_files.Column("ratio", "s2sjax is faster by", 21, result_files.ratio),
-    result_files.Column("ratio_int8", "s2sjax int8 by", 16, result_files.ratio),
+    Column("library", "", 36, "  {}".format),
+    Column("tokens_per_second", "tokens/s", 10, si),
+    Column("seconds", "ms/batch", 10, milliseconds),
+    Column("spread", "spread", 8, percent),
+    Column("compile_seconds", "compile s", 11, "{:.1f}".format),
+    Column("ratio", "s2sjax is faster by", 21, ratio),
+    Column("ratio_int8", "s2sjax int8 by", 16, ratio),
 )
 
 
@@ -64,24 +87,15 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
         print("wrote " + ", ".join(map(str, written)))
 
 
-Builder = Callable[[Size, int, np.ndarray], Any]
-"""function that makes a decoder, which decodes the batch once a call and has compile_seconds if it was compiled"""
-
-
 def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The row of each library, ours first, and the reasons why libraries were left out."""
     source = np.random.default_rng(0).integers(4, s.vocabulary, (batch, s.source)).astype(np.int32)
     ours = {name: Decoder(s, beam, source, kind) for name, kind in OURS.items()}
-    decoders: dict[str, Any] = dict(ours)
-
-    def build(name: str, builder: Builder) -> peers.Once:
-        decoders[name] = builder(s, beam, source)
-        return decoders[name]
-
     plain, int8 = OURS
+    others = decode_peers.PEERS | (decode_peers.ON_GPU if jax.default_backend() == "gpu" else {})
     builders: dict[str, Callable[[], peers.Once]] = {int8: lambda: ours[int8]}
-    builders |= {name: partial(build, name, one) for name, one in decode_peers.find().items()}
-    spans, reasons = peers.alternate(ours[plain], builders, rounds, peers.seconds)
+    builders |= {name: partial(build, s, beam, source) for name, build in others.items()}
+    spans, reasons, decoders = peers.alternate(ours[plain], builders, rounds, peers.seconds)
     rows = []
     for name, each in spans.items():
         timed = timing.Timing.of(each)

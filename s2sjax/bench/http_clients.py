@@ -1,8 +1,8 @@
 """Clients of a server, for `s2sjax bench serve`: a separate program, without JAX, that prints their times as JSON.
 
-Standard input: {"port", "clients", "lines", "size", "large"}. Each client has one connection and requests `size` lines
-at a time until all lines are done. With `large`, another client sends these lines in one request, and the others stop
-when it is answered. Times are seconds from the first byte sent to the last byte read.
+Standard input: {"port", "clients", "lines", "large"}. Each client has one connection and requests one line at a time
+until all lines are done. With `large`, another client sends these lines in one request, and the others stop when it is
+answered. Times are seconds from the first byte sent to the last byte read.
 """
 
 import asyncio
@@ -25,14 +25,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines:
 
 
 async def main(asked: dict) -> dict:
-    left, size, large = list(asked["lines"]), asked["size"], asked["large"]
+    left, large = list(asked["lines"]), asked["large"]
     times, ended = [], asyncio.Event()
 
     async def client() -> None:
         connection = await asyncio.open_connection("127.0.0.1", asked["port"])
         while left and not ended.is_set():
-            some = [left.pop() for _ in range(min(size, len(left)))]
-            times.append(await ask(*connection, some))
+            times.append(await ask(*connection, [left.pop()]))
         connection[1].close()
 
     async def send_large() -> float:

@@ -6,14 +6,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
 from s2sjax.errors import UserError
 
-Once = Callable[..., object]
-"""function that does the work once, and waits until it is done"""
+Once = Any
+"""once(calls=1) does the work and waits until it is done; it has compile_seconds if it was compiled"""
 Case = TypeVar("Case")
 
 
@@ -27,8 +27,8 @@ def select(cases: Mapping[str, Case], only: Sequence[str], what: str = "model") 
 
 def alternate(
     ours: Once, peers: Mapping[str, Callable[[], Once]], rounds: int, seconds: Callable[[Once], float]
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Measures the seconds of each library in each round, s2sjax first. Also returns why peers were left out.
+) -> tuple[dict[str, list[float]], dict[str, str], dict[str, Once]]:
+    """Measures the seconds of each library in each round, s2sjax first. Returns them, why peers were left out, and all.
 
     A peer is built and run once before the first round. Any error in it (it is not installed, CUDA's libraries are not
     found, memory runs out) ends only its own measurement.
@@ -56,7 +56,7 @@ def alternate(
                     raise
                 reasons[name] = reason(error)
                 del spans[name]
-    return spans, reasons
+    return spans, reasons, running
 
 
 def seconds(once: Once) -> float:

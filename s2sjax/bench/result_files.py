@@ -50,10 +50,7 @@ def show(columns: Sequence[Column], rows: Sequence[Row], reasons: Mapping[str, s
 
 
 def _aligned(columns: Sequence[Column], texts: Sequence[str]) -> str:
-    first, *others = (
-        f"{text:<{column.width}}" if place == 0 else f"{text:>{column.width}}"
-        for place, (column, text) in enumerate(zip(columns, texts))
-    )
+    first, *others = (f"{text:{'>' if place else '<'}{columns[place].width}}" for place, text in enumerate(texts))
     return "".join([first, *others]).rstrip()
 
 
@@ -70,12 +67,8 @@ def milliseconds(seconds: float) -> str:
     return _digits(1e3 * seconds)
 
 
-def percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f}%"
-
-
-def ratio(value: float) -> str:
-    return f"{value:.2f}x"
+percent = "{:.0%}".format
+ratio = "{:.2f}x".format
 
 
 def _digits(value: float) -> str:

@@ -71,15 +71,8 @@ def _round(service: Service, port: int, lines: Sequence[str]) -> str:
 
 def _clients(port: int, clients: int, lines: Sequence[str], large: Sequence[str] = ()) -> dict[str, Any]:
     """Runs http_clients.py and returns its measurements."""
-    asked = {
-        "port": port,
-        "clients": clients,
-        "lines": list(lines) * (5 if large else 1),
-        "size": 1,
-        "large": list(large),
-    }
+    repeated = list(lines) * (5 if large else 1)
+    asked = json.dumps({"port": port, "clients": clients, "lines": repeated, "large": list(large)})
     program = Path(__file__).with_name("http_clients.py")
-    found = subprocess.run(
-        [sys.executable, program], input=json.dumps(asked), text=True, check=True, capture_output=True
-    )
+    found = subprocess.run([sys.executable, program], input=asked, text=True, check=True, capture_output=True)
     return json.loads(found.stdout)

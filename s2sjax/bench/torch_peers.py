@@ -30,15 +30,24 @@ from s2sjax.core.special_tokens import PAD, SOS
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b|s2sjax\.bench\.torch_peers")
 
 
+class Dropout(nn.Dropout):
+    """Dropout that runs no kernel at a rate of 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.p else x
+
+
 class Peer(nn.Module):
     """Base class of the models."""
 
     compiled: tuple[str, ...] = ("loss",)
     """methods that torch.compile compiles; cuDNN's layers are not compiled"""
-    dropout: float
 
-    def drop(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.dropout) if self.dropout else x
+    def __init__(self, dropout: float, vocabulary: int, embedding_size: int):
+        super().__init__()
+        self.drop = Dropout(dropout)
+        self.source = nn.Embedding(vocabulary, embedding_size)
+        self.target = nn.Embedding(vocabulary, embedding_size)
 
     def loss(self, source: Tensor, inputs: Tensor, target: Tensor, smoothing: float) -> Tensor:
         return cross_entropy(self(source, inputs), target, smoothing)
@@ -77,11 +86,9 @@ class Luong(Peer):
     """LSTM encoder and decoder, general attention over all steps at once (no input feeding)."""
 
     def __init__(self, c: config.Luong, vocabulary: int):
-        super().__init__()
-        self.dropout, self.both_ways = c.dropout, c.bidirectional
+        super().__init__(c.dropout, vocabulary, c.embedding_size)
+        self.both_ways = c.bidirectional
         between: dict[str, Any] = {"batch_first": True, "dropout": c.dropout if c.layers > 1 else 0.0}
-        self.source = nn.Embedding(vocabulary, c.embedding_size)
-        self.target = nn.Embedding(vocabulary, c.embedding_size)
         width = c.width // 2 if c.bidirectional else c.width
         self.encoder = nn.LSTM(c.embedding_size, width, c.layers, bidirectional=c.bidirectional, **between)
         self.decoder = nn.LSTM(c.embedding_size, c.width, c.layers, **between)
@@ -110,10 +117,7 @@ class RNNsearch(Peer):
     compiled = ("step", "read_out")
 
     def __init__(self, c: config.RNNsearch, vocabulary: int):
-        super().__init__()
-        self.dropout = c.dropout
-        self.source = nn.Embedding(vocabulary, c.embedding_size)
-        self.target = nn.Embedding(vocabulary, c.embedding_size)
+        super().__init__(c.dropout, vocabulary, c.embedding_size)
         self.encoder = nn.GRU(c.embedding_size, c.width, batch_first=True, bidirectional=True)
         self.bridge = nn.Linear(c.width, c.width)
         self.memory = nn.Linear(2 * c.width, c.width, bias=False)
@@ -176,7 +180,7 @@ class Block(nn.Module):
 
     def __init__(self, c: config.Transformer, decoder: bool):
         super().__init__()
-        self.dropout, self.pre = c.dropout, c.norm == "pre"
+        self.drop, self.pre = Dropout(c.dropout), c.norm == "pre"
         self.attention = Attention(c, cross=False)
         self.cross = Attention(c, cross=True) if decoder else None
         self.inner = nn.Linear(c.width, c.feedforward)
@@ -185,26 +189,23 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
         """mask [B, 1, 1, S]: mask of source positions that are not padding. Decoder self-attention is causal."""
-        drop = lambda x: functional.dropout(x, self.dropout) if self.dropout else x
         cross = self.cross
         if cross is None:
             parts = [lambda h: self.attention(h, mask=mask)]
         else:
             parts = [lambda h: self.attention(h, causal=True), lambda h: cross(h, memory, mask)]
-        parts.append(lambda h: self.outer(drop(functional.relu(self.inner(h)))))
+        parts.append(lambda h: self.outer(self.drop(functional.relu(self.inner(h)))))
         for part, norm in zip(parts, self.norms, strict=True):
             # Autocast leaves norms in float32. The residual stream keeps the type of the products, as in s2sjax.
-            x = x + drop(part(norm(x))) if self.pre else norm(x + drop(part(x))).to(x.dtype)
+            x = x + self.drop(part(norm(x))) if self.pre else norm(x + self.drop(part(x))).to(x.dtype)
         return x
 
 
 class Transformer(Peer):
     def __init__(self, c: config.Transformer, vocabulary: int):
-        super().__init__()
-        self.dropout, self.scale = c.dropout, c.width**0.5
-        self.source = nn.Embedding(vocabulary, c.width)
-        self.target = nn.Embedding(vocabulary, c.width)  # also the output layer
-        for table in (self.source, self.target):
+        super().__init__(c.dropout, vocabulary, c.width)
+        self.scale = c.width**0.5
+        for table in (self.source, self.target):  # the target's is also the output layer
             nn.init.normal_(table.weight, std=c.width**-0.5)
         self.encoder = nn.ModuleList(Block(c, decoder=False) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(Block(c, decoder=True) for _ in range(c.decoder_layers))
@@ -229,11 +230,7 @@ class Transformer(Peer):
         return functional.linear(self.decoder_norm(x), self.target.weight)
 
 
-PEERS: dict[type, type[Peer]] = {
-    config.Luong: Luong,
-    config.RNNsearch: RNNsearch,
-    config.Transformer: Transformer,
-}
+PEERS: dict[type, type] = {config.Luong: Luong, config.RNNsearch: RNNsearch, config.Transformer: Transformer}
 
 
 # ------------------------------------------------------------------------------------ training
@@ -292,12 +289,12 @@ class Trainer:
                 for name in self.model.compiled:
                     setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
             begin = time.perf_counter()
-            self.run(1)
+            self()
             self.compile_seconds = time.perf_counter() - begin if mode.compiled else None
-            self.run(1)
+            self()
         self.memory, self.held = peak.get("bytes"), peak.get("held", 0)
 
-    def run(self, steps: int = 1) -> None:
+    def __call__(self, steps: int = 1) -> None:
         """Runs steps. Reads the loss, and so waits for the device, only after the last one."""
         with contextlib.nullcontext() if self.onednn else torch.backends.mkldnn.flags(enabled=False):
             for _ in range(steps):
@@ -332,10 +329,10 @@ class Graph:
             # Threads of JAX may use the GPU meanwhile: only this thread must be restricted to recordable calls.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.loss = trainer.step()
-            self.run(1)
+            self()
         self.memory = trainer.held + peak["bytes"]
 
-    def run(self, steps: int = 1) -> None:
+    def __call__(self, steps: int = 1) -> None:
         for _ in range(steps):
             self.graph.replay()
         _check(self.loss)

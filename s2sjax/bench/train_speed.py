@@ -19,6 +19,8 @@ import numpy as np
 
 from s2sjax import config, models
 from s2sjax.bench import peers, result_files, timing
+from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
+from s2sjax.config import Luong, RNNsearch, Transformer
 from s2sjax.core.backend.device import compiler_options, on_cpu
 from s2sjax.core.special_tokens import PAD
 from s2sjax.models import objectives
@@ -47,58 +49,44 @@ class Size(NamedTuple):
     cases: dict[str, Case]
 
 
-_TRANSFORMER = config.Transformer(dropout=0.1)
-SIZES = {
-    "small": Size(
-        config.Train(optimizer="adam"),
-        {
-            "g2p (RNNsearch 128), 64 x 10": Case(
-                config.RNNsearch(width=128, embedding_size=64, dropout=0.0), 43, 64, 10
-            ),
-            "Luong 256, 64 x 32": Case(
-                config.Luong(width=256, embedding_size=256, layers=1, bidirectional=True, input_feeding=False,
-                             dropout=0.0),
-                8000, 64, 32,
-            ),
-            "RNNsearch 256, 64 x 32": Case(config.RNNsearch(width=256, embedding_size=256, dropout=0.0), 8000, 64, 32),
-            "Transformer 256, 3+3, 64 x 32": Case(
-                config.Transformer(
-                    width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0
-                ),
-                8000, 64, 32,
-            ),
-        },
+_SMALL = {
+    "g2p (RNNsearch 128), 64 x 10": Case(RNNsearch(width=128, embedding_size=64, dropout=0.0), 43, 64, 10),
+    "Luong 256, 64 x 32": Case(
+        Luong(width=256, embedding_size=256, layers=1, bidirectional=True, input_feeding=False, dropout=0.0),
+        8000, 64, 32,
     ),
-    "base": Size(
-        config.Train(optimizer="adam", dtype="bfloat16", label_smoothing=0.1),
-        {
-            "Transformer-base, 384 x 64": Case(_TRANSFORMER, 32_000, 384, 64),
-            "Transformer-base, 96 x 256": Case(_TRANSFORMER, 32_000, 96, 256),
-            "Transformer-big, 128 x 128": Case(
-                config.Transformer(width=1024, heads=16, feedforward=4096, dropout=0.1), 32_000, 128, 128
-            ),
-            "Luong 4 x 1024, 256 x 64": Case(
-                config.Luong(width=1024, embedding_size=1024, layers=4, input_feeding=False, dropout=0.2),
-                32_000, 256, 64,
-            ),
-            "RNNsearch 1024, 256 x 64": Case(
-                config.RNNsearch(width=1024, embedding_size=512, dropout=0.1), 32_000, 256, 64
-            ),
-        },
+    "RNNsearch 256, 64 x 32": Case(RNNsearch(width=256, embedding_size=256, dropout=0.0), 8000, 64, 32),
+    "Transformer 256, 3+3, 64 x 32": Case(
+        Transformer(width=256, heads=4, feedforward=1024, encoder_layers=3, decoder_layers=3, dropout=0.0), 8000, 64, 32
     ),
 }  # fmt: skip
+_BASE = {
+    "Transformer-base, 384 x 64": Case(Transformer(dropout=0.1), 32_000, 384, 64),
+    "Transformer-base, 96 x 256": Case(Transformer(dropout=0.1), 32_000, 96, 256),
+    "Transformer-big, 128 x 128": Case(
+        Transformer(width=1024, heads=16, feedforward=4096, dropout=0.1), 32_000, 128, 128
+    ),
+    "Luong 4 x 1024, 256 x 64": Case(
+        Luong(width=1024, embedding_size=1024, layers=4, input_feeding=False, dropout=0.2), 32_000, 256, 64
+    ),
+    "RNNsearch 1024, 256 x 64": Case(RNNsearch(width=1024, embedding_size=512, dropout=0.1), 32_000, 256, 64),
+}
+SIZES = {
+    "small": Size(config.Train(optimizer="adam"), _SMALL),
+    "base": Size(config.Train(optimizer="adam", dtype="bfloat16", label_smoothing=0.1), _BASE),
+}
 
 ROUND = 0.3
 """duration of a round in seconds; the device is idle before and after it"""
 COLUMNS = (
-    result_files.Column("library", "", 32, "  {}".format),
-    result_files.Column("seconds", "ms/step", 10, result_files.milliseconds),
-    result_files.Column("spread", "spread", 8, result_files.percent),
-    result_files.Column("tokens_per_second", "tokens/s", 10, result_files.si),
-    result_files.Column("utilisation", "MFU", 7, result_files.percent),
-    result_files.Column("memory", "memory", 10, readable),
-    result_files.Column("compile_seconds", "compile s", 11, "{:.1f}".format),
-    result_files.Column("ratio", "s2sjax is faster by", 21, result_files.ratio),
+    Column("library", "", 32, "  {}".format),
+    Column("seconds", "ms/step", 10, milliseconds),
+    Column("spread", "spread", 8, percent),
+    Column("tokens_per_second", "tokens/s", 10, si),
+    Column("utilisation", "MFU", 7, percent),
+    Column("memory", "memory", 10, readable),
+    Column("compile_seconds", "compile s", 11, "{:.1f}".format),
+    Column("ratio", "s2sjax is faster by", 21, ratio),
 )
 
 
@@ -116,7 +104,7 @@ def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), ou
         print(remark)
     ceilings = timing.measure_ceilings(jnp.dtype(s.train.dtype))
     print(
-        f"a large matrix product reaches {result_files.si(ceilings.flops, 'FLOP/s')}: MFU is relative to that",
+        f"a large matrix product reaches {si(ceilings.flops, 'FLOP/s')}: MFU is relative to that",
         flush=True,
     )
     if why := _missing():
@@ -148,16 +136,14 @@ def default_size() -> str:
     return "small" if on_cpu() else "base"
 
 
-Builder = Callable[[Case, config.Train, np.ndarray, np.ndarray], Any]
-"""function that makes a trainer, with run(steps), compile_seconds or None, and memory in bytes or None"""
+Builder = Callable[[Case, config.Train, np.ndarray, np.ndarray], peers.Once]
+"""function that makes a trainer: trainer(steps) runs it; it has compile_seconds or None, and memory in bytes or None"""
 
 
 def _missing() -> str:
     """The reason why PyTorch cannot run here, in one line, or an empty string."""
     try:
-        from s2sjax.bench import torch_peers  # noqa: F401
-
-        peers.torch_device()
+        _pytorch()
     except Exception as error:
         return peers.reason(error)
     return ""
@@ -171,12 +157,12 @@ def _pytorch() -> dict[str, Builder]:
     built: dict[bool, Any] = {}
 
     def build(mode: Any, case: Case, train: config.Train, source: np.ndarray, target: np.ndarray) -> Any:
-        if mode.graph:  # of a trainer that is already compiled
-            if mode.compiled not in built:
-                raise RuntimeError("the same mode without a CUDA graph does not run")
-            return torch_peers.Graph(built[mode.compiled])
-        built[mode.compiled] = torch_peers.Trainer(case.model, case.vocabulary, source, target, train, device, mode)
-        return built[mode.compiled]
+        if not mode.graph:
+            built[mode.compiled] = torch_peers.Trainer(case.model, case.vocabulary, source, target, train, device, mode)
+            return built[mode.compiled]
+        if mode.compiled not in built:
+            raise RuntimeError("the same mode without a CUDA graph does not run")
+        return torch_peers.Graph(built[mode.compiled])
 
     return {name: partial(build, mode) for name, mode in torch_peers.MODES[device].items()}
 
@@ -187,23 +173,17 @@ def _measure(
     """The row of each library, ours first, and the reasons why libraries were left out."""
     source, target = make_batch(case)
     ours = Trainer(case.model, case.vocabulary, source, target, train)
-    trainers: dict[str, Any] = {"s2sjax": ours}
-
-    def build(name: str, builder: Builder) -> peers.Once:
-        trainers[name] = builder(case, train, source, target)
-        return trainers[name].run
-
-    steps = max(1, min(50, round(ROUND / timing.seconds(ours.run))))
-    builders = {name: partial(build, name, builder) for name, builder in others.items()}
-    spans, reasons = peers.alternate(ours.run, builders, rounds, lambda run: peers.seconds(partial(run, steps)) / steps)
+    steps = max(1, min(50, round(ROUND / timing.seconds(ours))))
+    builders = {name: partial(build, case, train, source, target) for name, build in others.items()}
+    timed = lambda once: peers.seconds(partial(once, steps)) / steps
+    spans, reasons, trainers = peers.alternate(ours, builders, rounds, timed)
     tokens, flops = int((source != PAD).sum() + (target != PAD).sum()), count_flops(case, train)
     rows = []
     for name, each in spans.items():
-        timed = timing.Timing.of(each)
+        time = timing.Timing.of(each)
         rows.append({
-            "library": name, "rows": case.rows, "length": case.length, "dtype": train.dtype,
-            **timed.fields(),
-            "tokens_per_second": tokens / timed.median, "flops": flops, "utilisation": flops / timed.median / ceiling,
+            "library": name, "rows": case.rows, "length": case.length, "dtype": train.dtype, **time.fields(),
+            "tokens_per_second": tokens / time.median, "flops": flops, "utilisation": flops / time.median / ceiling,
             "memory": trainers[name].memory, "compile_seconds": trainers[name].compile_seconds,
             "ratio": None if name == "s2sjax" else peers.ratio(each, spans["s2sjax"]),
         })  # fmt: skip
@@ -236,11 +216,11 @@ class Trainer:
         self._batch = meshes.global_batch({"source": source, "target": target}, mesh)
         self._log = _Silent(None, 1, 1)
         with timing.without_cache():
-            self.run(1)
+            self()
         self.compile_seconds = sum(self._programs.seconds.values())
         self.memory = max((memory.total for memory in self._programs.memory.values()), default=None)
 
-    def run(self, steps: int = 1) -> None:
+    def __call__(self, steps: int = 1) -> None:
         """Runs steps. Waits for the device only after the last one."""
         for _ in range(steps):
             self._state, _ = self._programs(self._state, self._batch, self._log)

@@ -84,8 +84,13 @@ class Mesh(NamedTuple):
     def size(self) -> int:
         return self.data * self.fsdp * self.tensor
 
-    def abstract(self) -> AbstractMesh:
-        return AbstractMesh(tuple(self), meshes.AXES)
+    @property
+    def flags(self) -> str:
+        """The options of `s2sjax train` that choose this mesh."""
+        return " ".join(f"--train.mesh.{axis} {size}" for axis, size in self._asdict().items())
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self))
 
 
 class Held(NamedTuple):
@@ -162,15 +167,13 @@ class Program:
         """The bytes held on a device. Raises UserError if the mesh does not divide a dimension that a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
-            state = meshes.with_shardings(self.state, mesh.abstract(), rules)
-
-            def missing(path, leaf) -> tuple[int, float]:
-                absent = shard_bytes(leaf) * (mesh.fsdp - 1) if "fsdp" in leaf.sharding.spec else 0
-                layers = leaf.shape[0] if "/blocks/stack/" in meshes.path_of(path) else 1
-                return absent, absent / layers
-
-            absent = jax.tree_util.tree_map_with_path(missing, state.params)
-            gathered, at_once = np.array(jax.tree.leaves(absent)).reshape(-1, 2).sum(0).tolist()
+            state = meshes.with_shardings(self.state, AbstractMesh(tuple(mesh), meshes.AXES), rules)
+            gathered = at_once = 0.0
+            for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+                if "fsdp" in leaf.sharding.spec:
+                    absent = shard_bytes(leaf) * (mesh.fsdp - 1)
+                    gathered += absent
+                    at_once += absent / (leaf.shape[0] if "/blocks/stack/" in meshes.path_of(path) else 1)
             self._held[mesh] = Held(shard_bytes(state), shard_bytes(state.params), gathered, at_once)
         return self._held[mesh]
 
@@ -181,8 +184,7 @@ class Program:
         step = jax.jit(self.step, donate_argnums=0)
         # The program is never run: skip the optimization of machine code, which takes most of the time.
         quick = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
-        options = compiler_options()
-        options = options and options | quick
+        options = (found := compiler_options()) and found | quick
 
         def temporary(rows: int) -> int:
             analysis = compile_with(step.lower(self.state, self.batch(rows)), options).memory_analysis()
@@ -217,14 +219,13 @@ class Program:
         )
 
     def _traced(self, rows: int) -> Work:
-        def owner(path, leaf) -> bool:
+        def is_split(path, leaf) -> bool:
             return any(re.search(pattern, meshes.path_of(path)) for pattern, _ in self.rules)
 
-        nothing = jax.tree.map(lambda leaf: None, (self.state, self.batch(rows)))
-        params = jax.tree_util.tree_map_with_path(owner, self.state.params)
-        owners = (nothing[0]._replace(params=params), nothing[1])
-        flat = jax.tree.leaves(owners, is_leaf=lambda leaf: leaf is None)
-        return count(jax.make_jaxpr(self.step)(self.state, self.batch(rows)), flat)
+        state, batch = jax.tree.map(lambda leaf: None, (self.state, self.batch(rows)))
+        state = state._replace(params=jax.tree_util.tree_map_with_path(is_split, self.state.params))
+        split = jax.tree.leaves((state, batch), is_leaf=lambda leaf: leaf is None)
+        return count(jax.make_jaxpr(self.step)(self.state, self.batch(rows)), split)
 
     def computing(self, mesh: Mesh, chip: Chip, rows: float) -> float:
         """Seconds of computation in a step with `rows` rows per device."""
@@ -232,14 +233,8 @@ class Program:
         products = work.kind != Kind.OTHER
         amount = lambda kind: (work.flops * work.times)[work.kind == kind].sum()
         split = amount(Kind.SPLIT) / max(1.0, amount(Kind.SPLIT) + amount(Kind.WHOLE))
-        shares = {
-            Kind.OTHER: ACTIVATIONS_SPLIT,
-            Kind.WHOLE: 0.0,
-            Kind.SPLIT: 1.0,
-            Kind.HEADS: 1.0,
-            Kind.GRADIENT: split,
-        }
-        share = np.array([shares[kind] for kind in Kind])[work.kind]
+        shares = {Kind.OTHER: ACTIVATIONS_SPLIT, Kind.SPLIT: 1.0, Kind.HEADS: 1.0, Kind.GRADIENT: split}
+        share = np.array([shares.get(kind, 0.0) for kind in Kind])[work.kind]
         share = 1 - share + share / mesh.tensor
 
         peak = np.where(work.float32, chip.float32, chip.bf16) * ATTAINABLE

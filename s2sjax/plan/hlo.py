@@ -103,11 +103,8 @@ class Module:
         if loop:
             yield loop[2], self.trips(loop[1])
             return
-        for name in _CALLED.findall(line):
-            yield name, 1
-        for names in _CALLED_LISTS.findall(line):
-            for name in names.split(","):
-                yield name.strip().removeprefix("%"), 1
+        listed = ",".join(_CALLED.findall(line) + _CALLED_LISTS.findall(line))
+        yield from ((name.strip().removeprefix("%"), 1) for name in listed.split(",") if name)
 
     def trips(self, condition: str) -> int:
         """The trip count of a loop from 0 with the condition `i < constant`; 1 for any other loop."""
@@ -150,17 +147,12 @@ class Module:
 
     def written(self) -> Iterator[Array]:
         """Yields the arrays that the program and its loops write to the chip's memory, not those inside fusions."""
-        loops = {name for body in self.computations.values() for line in body for name in _bodies(line)}
+        loops = {loop[2] for lines in self.computations.values() for loop in map(_WHILE.search, lines) if loop}
         for name in (self.entry, *loops):
             for line in self.computations.get(name, []):
                 made = re.match(r"\s+(?:ROOT )?%[\w.\-]+ = (\(.*?\)|\S+) ([\w\-]+)\(", line)
                 if made and made[2] not in ("get-tuple-element", "parameter", "tuple", "bitcast", "constant"):
                     yield from (each for each in arrays(made[1]) if "S(" not in each.tiles)
-
-
-def _bodies(line: str) -> list[str]:
-    loop = _WHILE.search(line)
-    return [loop[2]] if loop else []
 
 
 def _moved(given: list[Array], kind: str, start: bool) -> list[Array]:
@@ -179,8 +171,8 @@ def axes_of(line: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
     shape = tuple(mesh.values())
     if group is None or max(group) >= math.prod(shape):
         return ()
-    places = np.array(np.unravel_index(group, shape))  # [axes, devices]
-    return tuple(name for name, row in zip(mesh, places) if len(set(row.tolist())) > 1)
+    places = np.unravel_index(group, shape)  # for each axis, [devices]
+    return tuple(name for name, place in zip(mesh, places) if np.ptp(place))
 
 
 def _first_group(line: str) -> list[int] | None:
@@ -215,11 +207,12 @@ def _iota(sizes: str, order: str | None) -> np.ndarray:
 # ------------------------------------------------------------------------------------ content
 
 
+PROBLEMS = {
+    "float64": r"\bf64\[",
+    "a callback to the host": r'custom_call_target="[^"]*(callback|py_)[^"]*"| (infeed|outfeed|send|recv)\(',
+}
+
+
 def problems(text: str) -> list[str]:
-    """Finds what a program for TPUs must not contain: float64 and host callbacks."""
-    found = []
-    if re.search(r"\bf64\[", text):
-        found.append("float64")
-    if re.search(r'custom_call_target="[^"]*(callback|py_)[^"]*"| (infeed|outfeed|send|recv)\(', text):
-        found.append("a callback to the host")
-    return found
+    """Finds what a program for TPUs must not contain."""
+    return [name for name, pattern in PROBLEMS.items() if re.search(pattern, text)]

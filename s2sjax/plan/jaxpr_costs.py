@@ -64,12 +64,11 @@ def count(program: Any, split: Sequence[bool | None]) -> Work:
     """Counts a closed jaxpr. `split`, per input: True for a matrix that a rule splits, False for another, else None."""
     # Remove dead code, as XLA does.
     needed, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
-    kind, times, flops, size, narrow, float32 = map(np.array, zip(*_walk(needed, split, 1, [])))
-    return Work(kind, times, flops, size, narrow, float32)
+    return Work(*map(np.array, zip(*_walk(needed, split, 1, []))))
 
 
 def _walk(jaxpr: Any, split: Sequence[bool | None], times: int, out: list) -> Iterator[tuple]:
-    """Yields the operations, and appends to `out` one value for each output, with the meaning of `split`."""
+    """Yields the fields of `Work` for each operation. Appends to `out` a value for each output, as in `split`."""
     known = {var: owner for var, owner in zip(jaxpr.invars, split) if owner is not None}
     owner = lambda atom: None if hasattr(atom, "val") else known.get(atom)  # only literals have a value
     for equation in jaxpr.eqns:
@@ -130,4 +129,4 @@ def _is_index(atom: Any) -> bool:
 
 def _bytes(atom: Any) -> int:
     dtype = getattr(atom.aval, "dtype", None)
-    return math.prod(atom.aval.shape) * getattr(dtype, "itemsize", 0) if dtype is not None else 0
+    return 0 if dtype is None else math.prod(atom.aval.shape) * getattr(dtype, "itemsize", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from s2sjax import config
@@ -45,7 +45,7 @@ def plan(
     if not fits(best, found):
         least = min(ranked, key=lambda each: each.memory)
         raise UserError(
-            f"none of the {len(ranked)} meshes of {devices} {name} fits: the smallest, {_shape(least.mesh)}, needs "
+            f"none of the {len(ranked)} meshes of {devices} {name} fits: the smallest, {least.mesh}, needs "
             f"{least.memory / GIB:.1f} GiB of {USABLE * found.memory / GIB:.1f} usable on each device: use more "
             "devices and split further by fsdp, raise train.grad_accum_steps, or lower data.batch_tokens"
         )
@@ -115,43 +115,31 @@ def fits(prediction: Prediction, chip: chips.Chip) -> bool:
 # ------------------------------------------------------------------------------ the report
 
 
-def _shape(mesh: Mesh) -> str:
-    return f"{mesh.data} x {mesh.fsdp} x {mesh.tensor}"
+COLUMNS: dict[str, Callable[[Prediction], str]] = {
+    "data x fsdp x tensor": lambda each: str(each.mesh),
+    "rows": lambda each: f"{each.rows // each.mesh.data_parallel_size:,}",
+    "step ms": lambda each: f"{1e3 * each.seconds:.1f}",
+    "computing": lambda each: f"{1e3 * each.computing:.1f}",
+    "exchange": lambda each: f"{1e3 * each.exchanging:.1f}",
+    "tokens/s": lambda each: f"{each.tokens:,.0f}",
+    "MFU": lambda each: f"{each.mfu:.1%}",
+    "state GiB": lambda each: f"{each.held / GIB:.2f}",
+    "memory GiB": lambda each: f"{each.memory / GIB:.2f}",
+}
 
 
-COLUMNS = (
-    "data x fsdp x tensor",
-    "rows",
-    "step ms",
-    "computing",
-    "exchange",
-    "tokens/s",
-    "MFU",
-    "state GiB",
-    "memory GiB",
-)
-
-
-def _cells(each: Prediction) -> tuple[str, ...]:
-    times = (f"{1e3 * seconds:.1f}" for seconds in (each.seconds, each.computing, each.exchanging))
-    sizes = (f"{size / GIB:.2f}" for size in (each.held, each.memory))
-    return (
-        _shape(each.mesh),
-        f"{each.rows // each.mesh.data_parallel_size:,}",
-        *times,
-        f"{each.tokens:,.0f}",
-        f"{each.mfu:.1%}",
-        *sizes,
-    )
+def aligned(lines: Sequence[Sequence[str]], first: str = ">") -> list[str]:
+    """The lines of a table, with its columns aligned to the right; `first`: alignment of the first column."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    alignments = [first, *">" * (len(widths) - 1)]
+    return ["  ".join(f"{c:{a}{w}}" for c, a, w in zip(line, alignments, widths)) for line in lines]
 
 
 def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
-    lines = [COLUMNS, *(_cells(each) for each in ranked[:LINES])]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines]
-    for number, each in enumerate(ranked[:LINES], 1):
+    shown, left = ranked[:LINES], ranked[LINES:]
+    table = aligned([list(COLUMNS), *([show(each) for show in COLUMNS.values()] for each in shown)])
+    for number, each in enumerate(shown, 1):
         table[number] += "" if fits(each, chip) else "  does not fit"
-    left = ranked[LINES:]
     if left:
         table.append(f"and {len(left)} more, {sum(not fits(each, chip) for each in left)} of which do not fit")
     return table
@@ -160,7 +148,7 @@ def _table(ranked: Sequence[Prediction], chip: chips.Chip) -> list[str]:
 def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, name: str, command: str) -> Iterator[str]:
     best, pairs = ranked[0], program.pairs
     devices, usable = best.mesh.size, USABLE * chip.memory / GIB
-    yield f"recommended: {_shape(best.mesh)}: {_why(ranked, chip)}"
+    yield f"recommended: {best.mesh}: {_why(ranked, chip)}"
     if best.rows > 1.05 * pairs:
         parts = best.mesh.data_parallel_size * program.experiment.train.grad_accum_steps
         yield (
@@ -174,8 +162,7 @@ def _choice(ranked: Sequence[Prediction], program: Program, chip: chips.Chip, na
         f"{devices:,} times the {alone:,.0f} of one {name} with its share of the batch, {share:,.3g} rows"
     )
     yield f"a mesh fits if it needs at most {usable:.1f} GiB, {USABLE:.0%} of a device's memory{_caution(program)}"
-    flags = " ".join(f"--train.mesh.{axis} {getattr(best.mesh, axis)}" for axis in best.mesh._fields)
-    yield f"{command} {flags}"
+    yield f"{command} {best.mesh.flags}"
 
 
 def _caution(program: Program) -> str:

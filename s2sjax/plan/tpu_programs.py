@@ -109,8 +109,9 @@ class Target:
             state = meshes.abstract_state(init, self.mesh, self.rules, jax.random.key(0))
             programs = Programs(step, state, self.mesh)
             batch = lambda bucket: self.task.abstract_batch(bucket, self.rows[bucket])
+            name = lambda bucket: f"train step, {self.rows[bucket]:,} rows of {' + '.join(map(str, bucket))}"
             return self._compiled(
-                Lowered(self._name(bucket), bucket, self.rows[bucket], state, programs.lower(batch(bucket)))
+                Lowered(name(bucket), bucket, self.rows[bucket], state, programs.lower(batch(bucket)))
                 for bucket in buckets
             )
 
@@ -120,9 +121,6 @@ class Target:
             params = meshes.abstract_state(self.task.init, self.mesh, self.rules, jax.random.key(0))
             found = self.task.lower_predictor(self.mesh, params)
             return self._compiled(Lowered(name, (), 0, params, one) for name, one in found.items())
-
-    def _name(self, bucket: tuple[int, ...]) -> str:
-        return f"train step, {self.rows[bucket]:,} rows of {' + '.join(map(str, bucket))}"
 
     def _compiled(self, lowered: Iterable[Lowered]) -> list[Built]:
         """Traces the programs one by one, and compiles several at once."""
@@ -171,9 +169,8 @@ def _most_padded(module: hlo.Module, count: int = 3) -> list[tuple[str, float]]:
 
 # -------------------------------------------------------------------- programs that do not fit
 
-_USED = re.compile(
-    r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm|\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
-)
+# "Used 18.50G of 15.75G hbm", or "(18.50G) exceeds available HBM (15.75G)"
+_USED = re.compile(r"(?:Used |\()([\d.]+)([KMGT]?)\)? (?:of|exceeds available HBM) \(?([\d.]+)([KMGT]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -182,7 +179,7 @@ def _explained(name: str, error: Exception) -> Exception:
     found = _USED.search(str(error))
     if not found:
         return error
-    used, unit, limit, other = filter(lambda group: group is not None, found.groups())
+    used, unit, limit, other = found.groups()
     return DoesNotFit(name, float(used) * _UNITS[unit], float(limit) * _UNITS[other])
 
 
@@ -200,7 +197,8 @@ def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
     """
     e, mesh = target.experiment, target.mesh.shape
     activations, limit = failure.used - held, failure.limit
-    most = min(target.rows.values()) // meshes.data_parallel_size(target.mesh)
+    replicas = meshes.data_parallel_size(target.mesh)
+    most = min(target.rows.values()) // replicas
     changed = lambda **options: replace(e, train=replace(e.train, **options))
     parts = e.train.grad_accum_steps
     while 2 * parts <= most:
@@ -211,10 +209,9 @@ def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
     if e.train.remat != "layers" and held < limit:
         yield Change("--train.remat layers", changed(remat="layers"))
     fsdp = mesh["fsdp"]
-    while mesh["data"] * mesh["fsdp"] % (2 * fsdp) == 0:
+    while replicas % (2 * fsdp) == 0:
         fsdp *= 2
-        if held * mesh["fsdp"] / fsdp + activations < limit or 2 * fsdp > mesh["data"] * mesh["fsdp"]:
-            data = mesh["data"] * mesh["fsdp"] // fsdp
-            flags = f"--train.mesh.data {data} --train.mesh.fsdp {fsdp}"
-            yield Change(flags, changed(mesh=config.Mesh(data, fsdp, mesh["tensor"])))
+        if held * mesh["fsdp"] / fsdp + activations < limit or 2 * fsdp > replicas:
+            flags = f"--train.mesh.data {replicas // fsdp} --train.mesh.fsdp {fsdp}"
+            yield Change(flags, changed(mesh=config.Mesh(replicas // fsdp, fsdp, mesh["tensor"])))
             break

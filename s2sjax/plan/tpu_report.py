@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from s2sjax.config import replace
 from s2sjax.errors import UserError
 from s2sjax.plan import chips, recorded_errors, tpu_slices
 from s2sjax.plan.cost_model import Mesh, Program
-from s2sjax.plan.mesh_report import task_with_assets
+from s2sjax.plan.mesh_report import aligned, task_with_assets
 from s2sjax.plan.tpu_programs import GIB, Built, DoesNotFit, Note, Target, changes
-from s2sjax.tasks.task import Task
 from s2sjax.training import mesh as meshes
 from s2sjax.training.device_memory import readable
 
@@ -71,7 +70,7 @@ def plan(
         f"compiler; its products take {_flops(most.products)} per chip, with every iteration of a loop counted"
     )
     yield f"the compiled programs are in {cache}: docs/pod.md says when a pod can use them"
-    yield f"{command} {_flags(shape)}"
+    yield f"{command} {shape.flags}"
 
 
 def parse_mesh(text: str) -> config.Mesh:
@@ -136,61 +135,49 @@ def _advice(target: Target) -> Iterator[str]:
             f"a chip computes {', '.join(map(str, sorted(odd)))} rows at a time and pads them to a multiple of "
             f"{SUBLANES}: change data.batch_tokens or train.grad_accum_steps"
         )
-    widths = sorted(_odd_widths(target.task))
-    if widths:
-        shown = ", ".join(f"{width} ({path})" for width, path in widths[:3])
-        yield f"widths that are not a multiple of {LANES} are padded to one: {shown}"
-
-
-def _odd_widths(task: Task) -> set[tuple[int, str]]:
-    found: dict[int, str] = {}
-    params = jax.eval_shape(task.init, jax.random.key(0))
+    widths: dict[int, str] = {}
+    params = jax.eval_shape(target.task.init, jax.random.key(0))
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.ndim > 1 and leaf.shape[-1] % LANES:
-            found.setdefault(leaf.shape[-1], meshes.path_of(path))
-    return {(width, path) for width, path in found.items()}
+            widths.setdefault(leaf.shape[-1], meshes.path_of(path))
+    if widths:
+        shown = ", ".join(f"{width} ({path})" for width, path in sorted(widths.items())[:3])
+        yield f"widths that are not a multiple of {LANES} are padded to one: {shown}"
 
 
 def _table(built: Sequence[Built], chip: chips.Chip) -> list[str]:
     lines = [("program", "compiled in", "arguments", "a step adds", "of the chip", "FLOPs")]
-    lines += [
-        (
-            each.name, f"{each.seconds:.0f} s", readable(each.arguments), readable(each.temporary),
-            f"{each.memory / chip.memory:.0%}", _flops(each.flops),
-        )
-        for each in built
-    ]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    first, *rest = widths
-    return ["  ".join([one[0].ljust(first), *(c.rjust(w) for c, w in zip(one[1:], rest))]) for one in lines] + [
-        "FLOPs are per chip, as the compiler counts them: the body of a loop counts once"
-    ]
+    for each in built:
+        sizes = readable(each.arguments), readable(each.temporary), f"{each.memory / chip.memory:.0%}"
+        lines.append((each.name, f"{each.seconds:.0f} s", *sizes, _flops(each.flops)))
+    note = "FLOPs are per chip, as the compiler counts them: the body of a loop counts once"
+    return [*aligned(lines, first="<"), note]
 
 
 def _collectives(step: Built, mesh: Mesh) -> Iterator[str]:
     if mesh.size == 1:
         return
     yield f"communication of each chip in {step.name}"
-    groups: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    times, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for one in step.collectives:
-        group = groups[one.kind, " + ".join(one.axes) or "unknown"]
-        group[0] += one.times
-        group[1] += one.total
-    for (kind, axes), (times, size) in sorted(groups.items(), key=lambda item: -item[1][1]):
-        yield f"  {kind:20}{axes:16}{times:>6,} times{readable(size):>10}"
+        group = one.kind, " + ".join(one.axes) or "unknown"
+        times[group] += one.times
+        sizes[group] += one.total
+    for (kind, axes), size in sizes.most_common():
+        yield f"  {kind:20}{axes:16}{times[kind, axes]:>6,} times{readable(size):>10}"
 
 
 def _warnings(steps: Sequence[Built], others: Sequence[Built]) -> Iterator[str]:
     for each in (*steps, *others):
         if each.problems:
             yield f"warning: {each.name} contains {' and '.join(each.problems)}"
-    for step in steps[:1]:
-        if step.aliased < step.held:
-            size = readable(step.held - step.aliased)
-            yield f"warning: {size} of the new state of {step.name} do not use the memory of the old one"
-        if step.padded:
-            shown = ", ".join(f"{array} takes {times:.1f} times its size" for array, times in step.padded)
-            yield f"padding of {step.name}: {shown}"
+    largest = steps[0]
+    if largest.aliased < largest.held:
+        size = readable(largest.held - largest.aliased)
+        yield f"warning: {size} of the new state of {largest.name} do not use the memory of the old one"
+    if largest.padded:
+        shown = ", ".join(f"{array} takes {times:.1f} times its size" for array, times in largest.padded)
+        yield f"padding of {largest.name}: {shown}"
 
 
 def _remedy(target: Target, held: int, params: int, failure: DoesNotFit) -> Iterator[str]:
@@ -217,7 +204,3 @@ def _flops(count: float) -> str:
         if count >= size:
             return f"{count / size:,.1f} {unit}"
     return f"{count / 1e6:,.1f} MFLOP"
-
-
-def _flags(mesh: Mesh) -> str:
-    return " ".join(f"--train.mesh.{axis} {size}" for axis, size in mesh._asdict().items())

@@ -7,7 +7,7 @@ import pytest
 
 from s2sjax import config
 from s2sjax.bench import decode_peers, decode_speed, peers
-from s2sjax.bench.sizes import Size
+from s2sjax.bench.decode_speed import Size
 from s2sjax.core.backend.quantization import Quantised
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, dropout=0.0)

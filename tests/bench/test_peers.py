@@ -39,7 +39,7 @@ def test_whatever_goes_wrong_in_a_peer():
         "mute": lambda: failing("", AssertionError),
         "fine": lambda: lambda: None,
     }
-    spans, reasons = peers.alternate(lambda: None, others, 3, lambda once: once() or 1.0)
+    spans, reasons, _ = peers.alternate(lambda: None, others, 3, lambda once: once() or 1.0)
     assert spans == {"s2sjax": [1.0] * 3, "fine": [1.0] * 3}
     assert reasons == {
         "not installed": "No module named 'torch'",

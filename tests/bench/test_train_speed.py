@@ -78,7 +78,7 @@ def test_a_model_that_does_not_fit_is_left_out(tiny, monkeypatch, capsys):
 
 
 class Clock:
-    """Time passes only in `Fake.run`."""
+    """Time passes only in the calls of `Fake`."""
 
     now = 0.0
 
@@ -92,7 +92,7 @@ class Fake:
     def __init__(self, clock, *spans):
         self.clock, self.spans, self.steps = clock, list(spans), []
 
-    def run(self, steps=1):
+    def __call__(self, steps=1):
         self.steps.append(steps)
         self.clock.now += steps * (self.spans.pop(0) if len(self.spans) > 1 else self.spans[0])
 
@@ -157,7 +157,7 @@ def test_our_step_is_compiled_as_in_training(monkeypatch):
     case = CASES["Luong 8"]
     ours = train_speed.Trainer(case.model, case.vocabulary, *train_speed.make_batch(case), config.Train())
     assert given == [device.compiler_options()]
-    ours.run(2)
+    ours(2)
     assert int(ours._state.step) == 3 and len(given) == 1
 
 

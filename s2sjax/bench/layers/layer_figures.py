@@ -3,6 +3,7 @@
 Positions are in inches from the top left corner (s2sjax/evaluate/figures/attention_maps.py).
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from s2sjax.bench import result_files, scaling
+from s2sjax.bench import scaling
+from s2sjax.bench.result_files import Row, si
 from s2sjax.bench.timing import Ceilings
 from s2sjax.evaluate.figures.style import BACKGROUND, GREY, GRID, TEXT, new_figure, save, text_style
 from s2sjax.evaluate.figures.training_curves import SERIES
@@ -26,7 +28,7 @@ ACROSS, DOWN = WIDTH + 0.75, HEIGHT + 0.95
 TITLES = {"forward": "forward", "+backward": "forward and backward"}
 
 
-def draw(folder: Path, rows: Sequence[result_files.Row], ceilings: Ceilings, where: str) -> list[Path]:
+def draw(folder: Path, rows: Sequence[Row], ceilings: Ceilings, where: str) -> list[Path]:
     """Draws time.png and roofline.png from the rows of layer_speed.py. `where` describes the device."""
     paths = [folder / "time.png", folder / "roofline.png"]
     draw_times(paths[0], rows, where)
@@ -34,18 +36,21 @@ def draw(folder: Path, rows: Sequence[result_files.Row], ceilings: Ceilings, whe
     return paths
 
 
-def _colours(rows: Sequence[result_files.Row]) -> dict[str, str]:
-    names = dict.fromkeys(row["name"] for row in rows)
-    return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
+def _colours(rows: Sequence[Row]) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(row["name"] for row in rows), itertools.cycle(SERIES)))
+
+
+def _passes(rows: Sequence[Row]) -> list[str]:
+    """The passes that were measured, in order."""
+    return [way for way in TITLES if any(row["pass"] == way for row in rows)]
 
 
 # ------------------------------------------------------------------------------ time against n
 
 
-def draw_times(path: Path, rows: Sequence[result_files.Row], where: str) -> None:
+def draw_times(path: Path, rows: Sequence[Row], where: str) -> None:
     """Draws a row of panels for each batch and width, on log axes; rings mark where recurrence equals attention."""
-    figure, colours = new_figure(), _colours(rows)
-    passes = [way for way in TITLES if any(row["pass"] == way for row in rows)]
+    figure, colours, passes = new_figure(), _colours(rows), _passes(rows)
     times = [row[name] for row in rows for name in ("seconds", "peer_seconds") if row[name]]
     low, high = min(times) / 1.2, 1.2 * max(times)
     races = list(scaling.races(rows))
@@ -56,18 +61,17 @@ def draw_times(path: Path, rows: Sequence[result_files.Row], where: str) -> None
             _draw_lines(panel, [row for row in group if row["pass"] == way], colours)
             for race in races:
                 if (race.way, race.batch, race.width) == (way, batch, width):
-                    _mark(panel, race)
+                    _mark_even(panel, race.points)
             _finish(panel, f"{TITLES[way]}, width {width}, batch {batch}", "sequence length n", "" if column else "ms")
             panel.xaxis.set_major_locator(FixedLocator(sorted({row["length"] for row in rows})))
             panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
             panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
             if (place, column) == (0, len(passes) - 1):
                 _draw_key(panel, colours, _line_key(rows, any(race.points for race in races)))
-    _head(figure, "Time of a layer", where)
-    save(figure, path)
+    _save(figure, path, "Time of a layer", where)
 
 
-def _draw_lines(panel: Axes, rows: Sequence[result_files.Row], colours: Mapping[str, str]) -> None:
+def _draw_lines(panel: Axes, rows: Sequence[Row], colours: Mapping[str, str]) -> None:
     for (name,), group in scaling.grouped(rows, "name"):
         group = sorted(group, key=lambda row: row["length"])
         panel.plot(
@@ -79,8 +83,9 @@ def _draw_lines(panel: Axes, rows: Sequence[result_files.Row], colours: Mapping[
             panel.plot(*zip(*theirs), color=colours[name], linewidth=1.1, linestyle=(0, (3, 2)), zorder=2)
 
 
-def _mark(panel: Axes, race: scaling.Race) -> None:
-    for length, seconds in race.points:
+def _mark_even(panel: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Draws a ring at each length at which recurrence and attention take the same time."""
+    for length, seconds in points:
         panel.plot([length], [1e3 * seconds], marker="o", markersize=10, fillstyle="none", color=TEXT, zorder=4)
         panel.annotate(
             f"n = {length:,.0f}", (length, 1e3 * seconds), xytext=(0, 11), textcoords="offset points", ha="center",
@@ -88,7 +93,7 @@ def _mark(panel: Axes, race: scaling.Race) -> None:
         )  # fmt: skip
 
 
-def _line_key(rows: Sequence[result_files.Row], crossing: bool) -> list[tuple[dict[str, Any], str]]:
+def _line_key(rows: Sequence[Row], crossing: bool) -> list[tuple[dict[str, Any], str]]:
     found: list[tuple[dict[str, Any], str]] = []
     if any(row["peer_seconds"] for row in rows):
         found.append(({"color": GREY, "linewidth": 1.1, "linestyle": (0, (3, 2))}, "the same in PyTorch"))
@@ -101,7 +106,7 @@ def _line_key(rows: Sequence[result_files.Row], crossing: bool) -> list[tuple[di
 # ---------------------------------------------------------------------------------- the roofline
 
 
-def draw_roofline(path: Path, rows: Sequence[result_files.Row], ceilings: Ceilings, where: str) -> None:
+def draw_roofline(path: Path, rows: Sequence[Row], ceilings: Ceilings, where: str) -> None:
     """Draws FLOP/s against FLOPs per byte, at the largest width and batch, below the measured ceilings.
 
     Larger dots are longer sequences.
@@ -115,18 +120,18 @@ def draw_roofline(path: Path, rows: Sequence[result_files.Row], ceilings: Ceilin
     rates = [row["flops_per_second"] for row in drawn]
     y = min(*rates, ceilings.bytes * x[0]) / 2, max(*rates, ceilings.flops) * 2
     lengths = sorted({row["length"] for row in drawn})
-    for column, way in enumerate(way for way in TITLES if any(row["pass"] == way for row in drawn)):
+    for column, way in enumerate(_passes(drawn)):
         panel = figure.add_axes((column * ACROSS, -HEIGHT, WIDTH, HEIGHT))
         panel.set(xscale="log", yscale="log", xlim=x, ylim=y)
         roof = np.array([x[0], ridge, x[1]])
         panel.plot(roof, np.minimum(ceilings.bytes * roof, ceilings.flops), color=TEXT, linewidth=1.4, zorder=2)
         _name_ceilings(panel, x, ridge, ceilings)
-        for (name,), group in scaling.grouped([row for row in drawn if row["pass"] == way], "name"):
-            for row in group:
+        for row in drawn:
+            if row["pass"] == way:
                 size = 4 + 6 * (lengths.index(row["length"]) + 1) / len(lengths)
                 panel.plot(
                     [row["flops"] / row["bytes"]], [row["flops_per_second"]], marker="o", markersize=size, alpha=0.85,
-                    color=colours[name], markeredgecolor=BACKGROUND, markeredgewidth=0.8, linestyle="", zorder=3,
+                    color=colours[row["name"]], markeredgecolor=BACKGROUND, markeredgewidth=0.8, linestyle="", zorder=3,
                 )  # fmt: skip
         _finish(panel, f"{TITLES[way]}, width {width}, batch {batch}", "FLOPs per byte", "" if column else "FLOP/s")
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -134,18 +139,17 @@ def draw_roofline(path: Path, rows: Sequence[result_files.Row], ceilings: Ceilin
     dots = [({"color": GREY, "marker": "o", "linestyle": "", "markersize": size}, text)
             for size, text in ((5, f"n = {lengths[0]:,}"), (10, f"n = {lengths[-1]:,}"))]  # fmt: skip
     _draw_key(panel, colours, dots if len(lengths) > 1 else [], line=False)
-    _head(figure, "Roofline", where)
-    save(figure, path)
+    _save(figure, path, "Roofline", where)
 
 
 def _name_ceilings(panel: Axes, x: np.ndarray, ridge: float, ceilings: Ceilings) -> None:
     """Labels the two lines of the ceilings."""
     style = text_style(8.5) | {"color": GREY}
-    flat = f"matrix product: {result_files.si(ceilings.flops, 'FLOP/s')}"
+    flat = f"matrix product: {si(ceilings.flops, 'FLOP/s')}"
     panel.annotate(flat, (x[1], ceilings.flops), xytext=(-4, 4), textcoords="offset points", ha="right", **style)
     at = (x[0] * ridge) ** 0.5
     panel.annotate(
-        f"copy: {result_files.si(ceilings.bytes, 'B/s')}", (at, ceilings.bytes * at), xytext=(-3, 3), ha="center",
+        f"copy: {si(ceilings.bytes, 'B/s')}", (at, ceilings.bytes * at), xytext=(-3, 3), ha="center",
         va="bottom", textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True,
         **style,
     )  # fmt: skip
@@ -154,14 +158,15 @@ def _name_ceilings(panel: Axes, x: np.ndarray, ridge: float, ceilings: Ceilings)
 # -------------------------------------------------------------------------------------- the rest
 
 
-def _head(figure: Figure, title: str, where: str) -> None:
+def _save(figure: Figure, path: Path, title: str, where: str) -> None:
     figure.text(0, 0.62, title, fontweight="bold", **text_style(13))
     figure.text(0, 0.40, where, **text_style(9.5) | {"color": GREY})
+    save(figure, path)
 
 
 def _short(value: float) -> str:
     """Formats a number: 20_000_000_000 -> 20G."""
-    digits, prefix = re.fullmatch(r"([\d.,]+)(.*)", result_files.si(value)).groups()  # type: ignore[union-attr]
+    digits, prefix = re.fullmatch(r"([\d.,]+)(.*)", si(value)).groups()  # type: ignore[union-attr]
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}{prefix}"
 
 

@@ -9,7 +9,7 @@ import argparse
 import importlib.util
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,11 @@ import jax.numpy as jnp
 from s2sjax.bench import peers, result_files, scaling, timing
 from s2sjax.bench.layers import layer_types
 from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point
+from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.core.backend import device
 from s2sjax.core.backend.remat import POLICIES
 from s2sjax.errors import UserError
-from s2sjax.training import device_memory
+from s2sjax.training.device_memory import limit, readable
 
 OUT = Path("runs/bench/layers")
 PASSES = ("forward", "+backward")
@@ -111,7 +112,7 @@ def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterato
     said: set[str] = set()
     for batch, width in itertools.product(s.batch, s.widths):
         points = list(_points(s, batch, width))
-        columns = _widened(COLUMNS, [{"name": label(point)} for point, _ in points])
+        columns = _widened(COLUMNS, (label(point) for point, _ in points))
         heads = _heads(s, width)
         print(f"\nbatch {batch}, width {width}, {heads} head{'s' if heads > 1 else ''}, {s.dtype}")
         print(result_files.heading(columns), flush=True)
@@ -130,9 +131,7 @@ def _rows(s: Settings, ceilings: timing.Ceilings, builders: Builders) -> Iterato
 
 
 def _describe_ceilings(ceilings: timing.Ceilings) -> str:
-    return (
-        f"{result_files.si(ceilings.flops, 'FLOP/s')} (matrix product), {result_files.si(ceilings.bytes, 'B/s')} (copy)"
-    )
+    return f"{si(ceilings.flops, 'FLOP/s')} (matrix product), {si(ceilings.bytes, 'B/s')} (copy)"
 
 
 def _higher(first: timing.Ceilings, last: timing.Ceilings) -> timing.Ceilings:
@@ -153,26 +152,14 @@ def _heads(s: Settings, width: int) -> int:
 
 def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]:
     """Yields (point, backward) for all layers and lengths at one batch and width."""
+    variants: dict[str, list[dict[str, Any]]] = {
+        "recurrent": [{"unroll": unroll, "remat": remat} for unroll in s.unroll for remat in s.remat],
+        "convolution": [{"kernel": kernel} for kernel in s.kernel],
+        "restricted": [{"radius": radius} for radius in s.radius],
+    }
     for layer in s.layers:
-        common: dict[str, Any] = {
-            "layer": layer,
-            "batch": batch,
-            "width": width,
-            "heads": _heads(s, width),
-            "dtype": s.dtype,
-        }
-        variants: list[dict[str, Any]]
-        match layer:
-            case "recurrent":
-                variants = [{"unroll": unroll, "remat": remat} for unroll in s.unroll for remat in s.remat]
-            case "convolution":
-                variants = [{"kernel": kernel} for kernel in s.kernel]
-            case "restricted":
-                variants = [{"radius": radius} for radius in s.radius]
-            case _:
-                variants = [{}]
-        for variant, length, backward in itertools.product(variants, s.lengths, (False, True)):
-            point = Point(**common, **variant, length=length)
+        for variant, length, backward in itertools.product(variants.get(layer, [{}]), s.lengths, (False, True)):
+            point = Point(layer, batch, length, width, _heads(s, width), dtype=s.dtype, **variant)
             if backward or point.remat == "none":  # remat does not change the forward pass
                 yield point, backward
 
@@ -194,7 +181,7 @@ def _measure(
     """Measures a row. Also returns the reasons why peers were left out."""
     try:
         once, compiling, size = build(point, backward)
-        spans, reasons = peers.alternate(once, builders, rounds, timing.seconds)
+        spans, reasons, _ = peers.alternate(once, builders, rounds, timing.seconds)
     except (jax.errors.JaxRuntimeError, MemoryError) as error:  # usually out of memory
         raise _TooLarge(peers.reason(error)) from None
     finally:
@@ -257,16 +244,14 @@ def function(point: Point, backward: bool) -> Callable[..., Any]:
 
 def _check_memory(size: int | None, free: int | None) -> None:
     if size is not None and free is not None and size > free:
-        raise _TooLarge(
-            f"it needs {device_memory.readable(size)} of memory, and {device_memory.readable(free)} are free"
-        )
+        raise _TooLarge(f"it needs {readable(size)} of memory, and {readable(free)} are free")
 
 
 def _free_memory() -> int | None:
     """The free memory in bytes, or None if it is unknown."""
     first = jax.devices()[0]
-    if (limit := device_memory.limit(first)) is not None:
-        return limit - first.memory_stats()["bytes_in_use"]
+    if (total := limit(first)) is not None:
+        return total - first.memory_stats()["bytes_in_use"]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -276,9 +261,9 @@ def _free_memory() -> int | None:
 
 def _peers(s: Settings) -> tuple[Builders, str]:
     """PyTorch's builders, and the reason if there are none."""
-    if importlib.util.find_spec("torch") is None:
-        return lambda point, backward: {}, "it is not installed"
     try:
+        if importlib.util.find_spec("torch") is None:
+            raise ImportError("it is not installed")
         from s2sjax.bench.layers import torch_layers
     except Exception as error:  # a broken installation may raise anything
         return lambda point, backward: {}, peers.reason(error)
@@ -297,39 +282,39 @@ def _peers(s: Settings) -> tuple[Builders, str]:
 # -------------------------------------------------------------------------------------- results
 
 COLUMNS = [
-    result_files.Column("name", "layer", 16),
-    result_files.Column("length", "n", 6),
-    result_files.Column("pass", "pass", 10),
-    result_files.Column("seconds", "ms", 8, result_files.milliseconds),
-    result_files.Column("spread", "spread", 7, result_files.percent),
-    result_files.Column("tokens_per_second", "tokens/s", 9, result_files.si),
-    result_files.Column("flops_per_second", "FLOP/s", 8, result_files.si),
-    result_files.Column("of_product", "%", 5, result_files.percent),
-    result_files.Column("bytes_per_second", "bytes/s", 8, result_files.si),
-    result_files.Column("of_copy", "%", 5, result_files.percent),
-    result_files.Column("memory_bytes", "memory", 8, result_files.si),
-    result_files.Column("sequential", "seq.", 6),
-    result_files.Column("compile_seconds", "compile", 8, lambda seconds: f"{seconds:.1f}s"),
-    result_files.Column("peer_ratio", "PyTorch", 8, result_files.ratio),
+    Column("name", "layer", 16),
+    Column("length", "n", 6),
+    Column("pass", "pass", 10),
+    Column("seconds", "ms", 8, milliseconds),
+    Column("spread", "spread", 7, percent),
+    Column("tokens_per_second", "tokens/s", 9, si),
+    Column("flops_per_second", "FLOP/s", 8, si),
+    Column("of_product", "%", 5, percent),
+    Column("bytes_per_second", "bytes/s", 8, si),
+    Column("of_copy", "%", 5, percent),
+    Column("memory_bytes", "memory", 8, si),
+    Column("sequential", "seq.", 6),
+    Column("compile_seconds", "compile", 8, lambda seconds: f"{seconds:.1f}s"),
+    Column("peer_ratio", "PyTorch", 8, ratio),
 ]
 _power = lambda value: f"{value:.2f}"
 EXPONENTS = [
-    result_files.Column("name", "layer", 16),
-    result_files.Column("pass", "pass", 10),
-    result_files.Column("length_time", "time ~ n^", 12, _power),
-    result_files.Column("length_flops", "FLOPs ~ n^", 12, _power),
-    result_files.Column("length_table", "Table 1", 9),
-    result_files.Column("width_time", "time ~ d^", 12, _power),
-    result_files.Column("width_flops", "FLOPs ~ d^", 12, _power),
-    result_files.Column("width_table", "Table 1", 9),
-    result_files.Column("complexity", "", 11),
+    Column("name", "layer", 16),
+    Column("pass", "pass", 10),
+    Column("length_time", "time ~ n^", 12, _power),
+    Column("length_flops", "FLOPs ~ n^", 12, _power),
+    Column("length_table", "Table 1", 9),
+    Column("width_time", "time ~ d^", 12, _power),
+    Column("width_flops", "FLOPs ~ d^", 12, _power),
+    Column("width_table", "Table 1", 9),
+    Column("complexity", "", 11),
 ]
 
 
 def summary(rows: Sequence[result_files.Row]) -> Iterator[str]:
     """Yields the lines of the exponents, and of the lengths at which recurrence and attention are even."""
     fits = scaling.exponents(rows)
-    columns = _widened(EXPONENTS, rows)
+    columns = _widened(EXPONENTS, (row["name"] for row in rows))
     for (batch,), group in scaling.grouped(fits, "batch"):
         yield f"\nexponents at the {scaling.LARGEST} largest sizes, batch {batch} (Table 1 counts no projections)"
         yield result_files.heading(columns)
@@ -348,8 +333,7 @@ def _describe(race: scaling.Race) -> str:
     return f"{where} {race.faster} and {slower} are even at n = {', '.join(f'{n:,.0f}' for n, _ in race.points)}"
 
 
-def _widened(columns: Sequence[result_files.Column], rows: Sequence[result_files.Row]) -> list[result_files.Column]:
+def _widened(columns: Sequence[Column], names: Iterable[str]) -> list[Column]:
     """Widens the first column to fit all names."""
     first, *others = columns
-    longest = max(len(row["name"]) for row in rows)
-    return [first._replace(width=max(first.width, longest + 1)), *others]
+    return [first._replace(width=max(first.width, *(len(name) + 1 for name in names))), *others]

@@ -25,7 +25,6 @@ Where it is correct, both agree (tests/bench/layers/test_layer_types.py).
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -71,13 +70,16 @@ class Operation(NamedTuple):
     times: int = 1
 
 
+Operations = Callable[[Point], list[Operation]]
+
+
 class Type(NamedTuple):
     """A row of the table of layers."""
 
     shapes: Callable[[Point], Mapping[str, tuple[int, ...]]]
     apply: Callable[[Point, Mapping[str, Array], Array, Array], Array]
     """weights, xs [B, n, d], lengths [B] -> ys [B, n, d]"""
-    operations: Callable[[Point], list[Operation]]
+    operations: Operations
     sequential: Callable[[int], int]
     """number of sequential operations for n positions"""
     complexity: str
@@ -119,14 +121,15 @@ def draw_weights(point: Point) -> dict[str, np.ndarray]:
 # ----------------------------------------------------------------------------------- recurrence
 
 
-def _run(name: str, point: Point, weights: Mapping[str, Array], xs: Array, lengths: Array) -> Array:
+def _recurrent(name: str, operations: Operations, sequential: Callable[[int], int]) -> Type:
+    """A layer with this cell."""
     cell = cells.CELLS[name]
-    carry = cells.start(cell, point.width, (point.batch,), xs.dtype)
-    return recurrence.run(cell, weights, xs, _mask(point, lengths), carry, remat_policy=point.remat)[0]
 
+    def run(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Array) -> Array:
+        carry = cells.start(cell, point.width, (point.batch,), xs.dtype)
+        return recurrence.run(cell, weights, xs, _mask(point, lengths), carry, remat_policy=point.remat)[0]
 
-def _cell_shapes(name: str, point: Point) -> dict[str, tuple[int, ...]]:
-    return cells.CELLS[name].shapes(point.width, point.width)
+    return Type(lambda point: cell.shapes(point.width, point.width), run, operations, sequential, "n d^2", (1, 2))
 
 
 def _mask(point: Point, lengths: Array) -> Array:
@@ -206,14 +209,9 @@ def _attention_operations(point: Point) -> list[Operation]:
 
 
 TYPES = {
-    "recurrent": Type(
-        partial(_cell_shapes, "lstm"), partial(_run, "lstm"), _lstm_operations, lambda n: n, "n d^2", (1, 2)
-    ),
-    "parallel": Type(
-        partial(_cell_shapes, "mingru"), partial(_run, "mingru"), _mingru_operations,
-        lambda n: max(1, math.ceil(math.log2(n))), "n d^2", (1, 2),
-    ),
+    "recurrent": _recurrent("lstm", _lstm_operations, lambda n: n),
+    "parallel": _recurrent("mingru", _mingru_operations, lambda n: max(1, math.ceil(math.log2(n)))),
     "convolution": Type(_convolution_shapes, _convolve, _convolution_operations, lambda n: 1, "k n d^2", (1, 2)),
     "attention": Type(_attention_shapes, _attend, _attention_operations, lambda n: 1, "n^2 d", (2, 1)),
     "restricted": Type(_attention_shapes, _attend, _attention_operations, lambda n: 1, "r n d", (1, 1)),
-}  # fmt: skip
+}

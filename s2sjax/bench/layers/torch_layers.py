@@ -9,6 +9,7 @@ it is SDPA with a mask, because PyTorch has no alternative.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +37,13 @@ def convolution(point: Point) -> nn.Module:
 
 
 class Attention(nn.Module):
-    def __init__(self, point: Point):
+    """Self-attention with its projections. attend(queries, keys, values), each [B, N, n, D], is its kernel."""
+
+    def __init__(self, point: Point, attend: Callable[..., Tensor] = functional.scaled_dot_product_attention):
         super().__init__()
         d = point.width
         self.query, self.key_value, self.output = nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d)
-        self.heads = point.heads
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(queries, keys, values)
+        self.heads, self.attend = point.heads, attend
 
     def forward(self, x: Tensor) -> Tensor:
         heads = lambda part: part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, N, n, D]
@@ -52,41 +52,27 @@ class Attention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2))
 
 
-class Restricted(Attention):
+def restricted(point: Point) -> nn.Module:
     """SDPA with the mask of the window."""
-
-    def __init__(self, point: Point):
-        super().__init__(point)
-        place = torch.arange(point.length)
-        near = (place[:, None] - place).abs() <= (reach(point) or point.length)
-        self.register_buffer("near", near)  # [n, n]
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=self.near)
+    place = torch.arange(point.length, device=torch_device())
+    near = (place[:, None] - place).abs() <= (reach(point) or point.length)  # [n, n]
+    return Attention(point, partial(functional.scaled_dot_product_attention, attn_mask=near))
 
 
-class Flexible(Attention):
+def flexible(point: Point) -> nn.Module:
     """FlexAttention, which computes only the blocks that touch the window. It must be compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    def __init__(self, point: Point):
-        super().__init__(point)
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-        radius = reach(point) or point.length
-        near = lambda b, h, query, key: (query - key).abs() <= radius
-        self.window = create_block_mask(near, None, None, point.length, point.length, device=torch_device())
-        self.flex = flex_attention
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return self.flex(queries, keys, values, block_mask=self.window)
+    radius = reach(point) or point.length
+    near = lambda b, h, query, key: (query - key).abs() <= radius
+    window = create_block_mask(near, None, None, point.length, point.length, device=torch_device())
+    return Attention(point, partial(flex_attention, block_mask=window))
 
 
 EAGER: dict[str, Callable[[Point], nn.Module]] = {
-    "recurrent": Recurrent, "convolution": convolution, "attention": Attention, "restricted": Restricted,
+    "recurrent": Recurrent, "convolution": convolution, "attention": Attention, "restricted": restricted,
 }  # fmt: skip
-COMPILED: dict[str, Callable[[Point], nn.Module]] = {
-    "convolution": convolution, "attention": Attention, "restricted": Flexible,
-}  # fmt: skip
+COMPILED = {"convolution": convolution, "attention": Attention, "restricted": flexible}
 """layers that `torch.compile` can speed up; an LSTM is one call of cuDNN"""
 
 
