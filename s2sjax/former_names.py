@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 # new package: former package: modules, with their new names if these have changed
@@ -185,6 +185,18 @@ def setting(name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def star(public: Collection[str]) -> list[str]:
+    """Names for `from s2sjax.config import *`: the public ones, and former ones that the importing file mentions."""
+    mentioned = _mentioned(_user_frame().f_code)
+    return [*(name for name in public if not name.startswith("_")), *(name for name in KINDS if name in mentioned)]
+
+
+def _mentioned(code: CodeType) -> set[str]:
+    """The names in a module's code, and in the functions that it defines."""
+    inner = (_mentioned(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
+
+
 class _Finder(MetaPathFinder, Loader):
     """Imports a module by its former name. It comes last, after the modules that exist."""
 
@@ -201,10 +213,16 @@ class _Finder(MetaPathFinder, Loader):
 
 def _warn(message: str) -> None:
     """Warns at the line of the user's file that has the former name."""
+    frame = _user_frame()
+    warnings.warn_explicit(message, FutureWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _user_frame() -> FrameType:
+    """The innermost frame outside s2sjax."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((os.path.dirname(__file__) + os.sep, "<frozen")):
         frame = frame.f_back
-    warnings.warn_explicit(message, FutureWarning, frame.f_code.co_filename, frame.f_lineno)
+    return frame
 
 
 def install() -> None:

@@ -32,8 +32,10 @@ EXAMPLES = {
     "recordings.py",
 }
 """files that a reader is asked to write"""
-PROGRAMS = {"alignment.md", "contract.md", "extending.md", "getting-started.md", "python.md", "your-data.md"}
-"""pages whose Python a test runs: here, in test_python, test_extending, test_your_data and align/test_command"""
+PROGRAMS = {
+    "alignment.md", "contract.md", "extending.md", "getting-started.md", "parts.md", "python.md", "your-data.md",
+}  # fmt: skip
+"""pages whose Python a test runs: here, in test_python, test_extending, test_parts, test_your_data and align/"""
 
 
 def prose(page: Path) -> str:

@@ -98,6 +98,23 @@ def test_a_setting_is_found_by_its_former_name_with_a_warning():
         config.TagDate  # noqa: B018
 
 
+def test_an_experiment_file_that_imports_all_settings_opens(tmp_path):
+    """With a warning for each that it uses: TagData, but not LabelData."""
+    file = tmp_path / "old.py"
+    file.write_text(
+        "from s2sjax.config import *\n"
+        "from s2sjax.tasks import Tagging\n"
+        "def corpus():\n"
+        "    return TaggedFiles(train='train.tsv')\n"
+        "experiment = Tagging('old', data=TagData(corpus()), train=Train(steps=3))\n"
+    )
+    with pytest.warns(FutureWarning) as found:
+        experiment = load_experiment(file)
+    assert type(experiment.data) is tasks.tagging.TagData and experiment.train == config.Train(steps=3)
+    assert {str(one.message).partition(" ")[0] for one in found} == {"config.TagData", "config.TaggedFiles"}
+    assert {(one.filename, one.lineno) for one in found} == {(str(file), 1)}
+
+
 def test_a_field_is_set_and_read_by_its_former_name_with_a_warning():
     with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size") as found:
         search = config.Search(beam=7)

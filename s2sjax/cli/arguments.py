@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from s2sjax import __version__
 from s2sjax.cli import align_command, commands
-from s2sjax.cli.overrides import close
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, nearest
 
 # ------------------------------------------------------------------------------- the arguments
 
@@ -87,7 +86,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if not arguments:
         raise UserError(f"name a command ({', '.join(names)}): see s2sjax --help")
     if not arguments[0].startswith("-") and arguments[0] not in names:
-        near = close(arguments[0], names)
+        near = nearest(arguments[0], names, cutoff=0.6)
         remedy = f"did you mean {near!r}?" if near else f"the commands are {', '.join(names)}"
         raise UserError(f"there is no command {arguments[0]!r}: {remedy}")
     owners = defaultdict(list)

@@ -282,18 +282,17 @@ def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     from s2sjax.runs import experiment_file
 
     experiment = experiment_file.load_experiment(options.subject)
-    name = getattr(options, "model", None)
-    if name:
+    changed = {}
+    if name := getattr(options, "model", None):
         if not isinstance(getattr(experiment, "model", None), config.ModelSettings | config.Pair):
             kind = type(experiment).__name__
             raise UserError(f"--model names encoder-decoders, which {kind} does not use: leave it out")
         if name not in models.NAMED:
             names = list(models.NAMED)
             raise UserError(f"there is no model {name!r}: did you mean {nearest(name, names)!r}? ({', '.join(names)})")
-        # Without a check: `override` checks the experiment, after fields set on the command line have changed it.
-        object.__setattr__(experiment, "model", models.NAMED[name].config)
+        changed["model"] = models.NAMED[name].config
     with tables.within(experiment_file.space_of_file(options.subject)):  # names may refer to rows of the file
-        experiment = override(options, experiment, fields)
+        experiment = override(options, experiment, fields, changed)
     if getattr(options, "no_test", False):
         if not hasattr(experiment.evaluate, "test"):
             kind = type(experiment.evaluate).__name__

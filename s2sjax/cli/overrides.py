@@ -3,47 +3,45 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from s2sjax import former_names
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, nearest
 
 INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "launched", "owners")
 """attributes of parsed options that are not options"""
 
 
-def close(name: str, names: Sequence[str]) -> str | None:
-    """The name that was probably meant: one that ends with .name, or a similar one; None if there is none."""
-    ending = [each for each in names if each.endswith((f".{name}", f".{former_names.FIELDS.get(name, name)}"))]
-    return next(iter(ending or difflib.get_close_matches(name, names, n=1)), None)
-
-
 def check_command(known: argparse.Namespace, argument: str) -> None:
     """Raises UserError if an unknown argument, such as --no-test, is an option of other commands."""
-    option = argument.split("=")[0]
+    option = argument.split("=")[0].replace("_", "-")
     if option.startswith("-") and (owners := known.owners.get(option)):
         *first, last = (f"s2sjax {owner}" for owner in owners)
         listed = f"{', '.join(first)} and {last}" if first else last
         raise UserError(f"{option} is an option of {listed}, not of s2sjax {known.name}: leave it out")
 
 
-def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> Any:
-    """The settings with fields replaced by `--dotted.name value`. With --help, prints all fields and exits."""
+def override(known: argparse.Namespace, settings: Any, arguments: list[str], changed: Mapping[str, Any] = {}) -> Any:
+    """The settings with fields replaced by `--dotted.name value`. With --help, prints all fields and exits.
+
+    changed: fields that are replaced before these are.
+    """
     import tyro
 
+    kind = type(settings)
+    settings = _draft(settings, changed)
     names = list(_field_names(settings))
-    options = [name for name in vars(known) if name not in INTERNAL]
+    options = [name.replace("_", "-") for name in vars(known) if name not in INTERNAL]
     arguments = [_renamed(argument, names) for argument in arguments]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
             check_command(known, argument)
-            near = close(name, names + options)
+            near = nearest(former_names.FIELDS.get(name, name), names + options, cutoff=0.6)
             remedy = f"did you mean --{near}?" if near else f"see s2sjax {known.name} {known.subject} --help"
             raise UserError(f"there is no field --{name}: {remedy}")
     if arguments and not arguments[0].startswith("--"):
@@ -52,16 +50,29 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str]) -> 
     title = "Fields that can be set:"
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            return tyro.cli(
+            found = tyro.cli(
                 type(settings), default=settings, args=["--help"] if known.help else arguments, description=title,
                 config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), use_underscores=True,
             )  # fmt: skip
+            return kind(**_values(found))
     except SystemExit:
         if not known.help:
             raise UserError(_one_line(_written(printed))) from None
     known.parser.print_help()
     print("\n" + title + _written(printed).partition(title)[2].rstrip())
     sys.exit(0)
+
+
+def _draft(settings: Any, changed: Mapping[str, Any]) -> Any:
+    """The settings with other values, whose combination is not checked: it may be valid with the fields that follow."""
+    unchecked = {"__module__": type(settings).__module__, "__post_init__": lambda self: None}
+    name, bases = type(settings).__name__, (type(settings),)
+    draft = dataclasses.make_dataclass(name, (), bases=bases, namespace=unchecked, frozen=True)
+    return draft(**_values(settings) | dict(changed))
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.init}
 
 
 def _renamed(argument: str, names: Sequence[str]) -> str:

@@ -42,5 +42,5 @@ replace = dataclasses.replace
 
 
 def __getattr__(name: str) -> Any:
-    """Settings of tasks that were here in version 0.1."""
-    return former_names.setting(name)
+    """Settings of tasks that were here in version 0.1, also for `from s2sjax.config import *`."""
+    return former_names.star(globals()) if name == "__all__" else former_names.setting(name)

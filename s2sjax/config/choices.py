@@ -21,8 +21,12 @@ class OneOf(PrimitiveConstructorSpec):
             instance_from_str=lambda arguments: arguments[0],
             is_instance=lambda value: value in table,
             str_from_instance=lambda value: [value],
+            choices=table,  # type: ignore[arg-type]  # tyro sees its keys, by __getattribute__
         )
-        object.__setattr__(self, "table", table)
+
+    @property
+    def table(self) -> Mapping[str, Any]:
+        return super().__getattribute__("choices")
 
     def __getattribute__(self, name: str) -> Any:
         if name == "choices":

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar, Literal
 
 from s2sjax.config.paths import FilePath
-from s2sjax.config.settings import at_least, check_buckets, require, settings
+from s2sjax.config.settings import at_least, check_buckets, must_be, require, settings
 from s2sjax.errors import UserError
 
 
@@ -162,7 +162,7 @@ class Mixture(Corpus):
             all(weight > 0 for weight in self.weights),
             f"data.corpus.weights is {self.weights}: all weights must be above 0",
         )
-        require(self.temperature > 0, f"data.corpus.temperature is {self.temperature}: it must be above 0")
+        must_be("above 0", self, "data.corpus", "temperature")
         require(
             not self.weights or self.temperature == 1,
             "data.corpus has both weights and a temperature: set only one of them",
@@ -249,10 +249,10 @@ class Text:
             self.sampling == 0 or self.unit == "subwords",
             f"sampling of a text in {self.unit} is {self.sampling}: only subwords can be sampled: set it to 0",
         )
+        most = 1 if self.algorithm == "bpe" else 100
         require(
-            0 <= self.sampling <= (1 if self.algorithm == "bpe" else 100),
-            f"sampling of a text is {self.sampling}: "
-            + ("for bpe it must be from 0 to 1" if self.algorithm == "bpe" else "for unigram it must be from 0 to 100"),
+            0 <= self.sampling <= most,
+            f"sampling of a text is {self.sampling}: for {self.algorithm} it must be from 0 to {most}",
         )
         require(self.min_count >= 1, f"min_count of a vocabulary is {self.min_count}: it must be at least 1")
         require(self.sample >= 1, f"sample of a vocabulary is {self.sample}: it must be at least 1 line")

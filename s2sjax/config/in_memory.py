@@ -113,7 +113,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 class _Later:
-    """Defers the conversion to `InMemory`, because it depends on two other fields."""
+    """Leaves the conversion to `InMemory.convert_fields`."""
 
     convert = staticmethod(lambda name, value: value)
 
@@ -140,13 +140,15 @@ class InMemory(Corpus):
     target: Annotated[str | tuple[str, ...], tyro.conf.Fixed] = ""
     """column of the target, the label or the tags; several columns for more correct targets, or for tags and intent"""
 
-    def __post_init__(self):
-        for name, other in (("source", "target"), ("target", "source")):
-            value = getattr(self, other)
-            wrong = f"InMemory.{name} is empty and {other} is {value!r:.60}: name both columns, or none"
-            require(bool(getattr(self, name)) or not value, wrong)
-        targets = (self.target,) if isinstance(self.target, str) else self.target
-        columns = (self.source, *targets) if self.source else ()
-        for split in ("train", "dev", "test"):
-            rows = Rows.of(f"InMemory.{split}", getattr(self, split), columns)
-            object.__setattr__(self, split, rows)  # a frozen dataclass
+    @staticmethod
+    def convert_fields(values: dict[str, Any]) -> dict[str, Any]:
+        """Converts the examples of each split to `Rows`, by the columns that two other fields name."""
+        source, target = values["source"], values["target"]
+        for name, value, other in (("source", source, target), ("target", target, source)):
+            there = "target" if name == "source" else "source"
+            wrong = f"InMemory.{name} is empty and {there} is {other!r:.60}: name both columns, or none"
+            require(bool(value) or not other, wrong)
+        columns = (source, *((target,) if isinstance(target, str) else target)) if source else ()
+        return values | {
+            split: Rows.of(f"InMemory.{split}", values[split], columns) for split in ("train", "dev", "test")
+        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, must_be, require, settings
 
 
 @settings
@@ -28,9 +28,9 @@ class Sampling:
 
     def __post_init__(self):
         at_least(0, self, "search.sampling", "count", "top_k", "seed")
-        require(self.temperature > 0, f"search.sampling.temperature is {self.temperature}: it must be above 0")
-        require(0 < self.top_p <= 1, f"search.sampling.top_p is {self.top_p}: it must be above 0 and at most 1")
-        require(0 <= self.min_p <= 1, f"search.sampling.min_p is {self.min_p}: it must be from 0 to 1")
+        must_be("above 0", self, "search.sampling", "temperature")
+        must_be("above 0 and at most 1", self, "search.sampling", "top_p")
+        must_be("from 0 to 1", self, "search.sampling", "min_p")
         require(
             self.mbr == "none" or self.count > 1,
             f"search.sampling.mbr {self.mbr} compares samples: set search.sampling.count to 2 or more",
@@ -87,10 +87,8 @@ class Search:
 
     def __post_init__(self):
         at_least(1, self, "search", "beam_size", "groups")
-        at_least(
-            0, self, "search", "max_length", "min_length", "min_ratio", "coverage", "no_repeat_ngram_size", "diversity"
-        )
-        at_least(0, self, "search", "max_source")
+        at_least(0, self, "search", "max_length", "min_length", "min_ratio", "max_source")
+        at_least(0, self, "search", "coverage", "no_repeat_ngram_size", "diversity")
         require(self.max_source != 1, "search.max_source is 1, which leaves only <eos>: set it to 2 or more, or 0")
         draws = self.sampling.count
         most, name = (draws, "search.sampling.count") if draws else (self.beam_size, "search.beam_size")
@@ -99,8 +97,7 @@ class Search:
             f"search.nbest {self.nbest} is not from 1 to {name} {most}: "
             f"raise the {name.rpartition('.')[2]} or lower nbest",
         )
-        for name in ("max_ratio", "repetition_penalty"):
-            require(getattr(self, name) > 0, f"search.{name} is {getattr(self, name)}: it must be above 0")
+        must_be("above 0", self, "search", "max_ratio", "repetition_penalty")
         require(
             self.max_length == 0 or self.min_length <= self.max_length,
             f"search.min_length {self.min_length} is above search.max_length {self.max_length}: lower it",

@@ -13,11 +13,11 @@ Lists are converted to tuples, so that settings are hashable, and equal after a 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
+import inspect
 import math
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from s2sjax import former_names
 from s2sjax.config.choices import OneOf
 from s2sjax.core import tables
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, nearest
 
 T = TypeVar("T")
 
@@ -43,6 +43,21 @@ def at_least(low: int, config: Any, where: str, *names: str) -> None:
         require(value >= low, f"{where}.{name} is {value}: it must be at least {low}")
 
 
+RANGES: dict[str, Callable[[float], bool]] = {
+    "above 0": lambda value: value > 0,
+    "from 0 to 1": lambda value: 0 <= value <= 1,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "above 0 and at most 1": lambda value: 0 < value <= 1,
+}
+
+
+def must_be(range: str, config: Any, where: str, *names: str) -> None:
+    """Raises a UserError if any of these fields is outside a range of RANGES. None is not checked."""
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or RANGES[range](value), f"{where}.{name} is {value}: it must be {range}")
+
+
 def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
     """Raises a UserError unless the buckets are sorted and every length is at least `least`."""
     require(len(buckets) > 0, "data.buckets is empty: give at least one")
@@ -54,10 +69,14 @@ def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
 
 @typing.dataclass_transform(frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """Turns a class into a frozen dataclass that checks its fields: see the module docstring."""
+    """Turns a class into a frozen dataclass that checks its fields: see the module docstring.
+
+    A class whose fields must be converted together defines `convert_fields(values) -> values`, as `InMemory` does.
+    """
     build = dataclass(frozen=True)(cls).__init__
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    names, positional = [field.name for field in fields], [field.name for field in fields if not field.kw_only]
+    names, signature = [field.name for field in fields], inspect.signature(build)
+    convert = getattr(cls, "convert_fields", dict)
 
     @functools.wraps(build)
     def __init__(self, *values, **named):
@@ -66,16 +85,15 @@ def settings(cls: type[T]) -> type[T]:
                 former_names.warn_field(cls.__name__, name, now)
                 named[now] = named.pop(name)
                 continue
-            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-            raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest!r}?")
+            raise UserError(f"{cls.__name__} has no field {name!r}: did you mean {nearest(name, names)!r}?")
         types = typing.get_type_hints(cls, include_extras=True)
-        first = [_checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in zip(positional, values)]
-        rest = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in named.items()}
+        _, *given = signature.bind(self, *values, **named).arguments.items()
+        checked = {name: _checked(f"{cls.__name__}.{name}", value, types[name]) for name, value in given}
         with tables.within(tables.of_module(cls.__module__)):  # defaults may name table rows that this file added
             for field in fields:
-                if field.default is not dataclasses.MISSING and field.name not in positional[: len(first)]:
-                    rest.setdefault(field.name, _bound(field.default, types[field.name]))
-        build(self, *first, *values[len(positional) :], **rest)
+                if field.default is not dataclasses.MISSING:
+                    checked.setdefault(field.name, _bound(field.default, types[field.name]))
+        build(self, **convert(checked))
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     cls.__getattr__ = former_names.attribute  # type: ignore[attr-defined]

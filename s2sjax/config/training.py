@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, must_be, require, settings
 
 # Short names of import paths; any other function is given by its import path. See s2sjax/training/optimizers.py.
 OPTIMIZERS = {
@@ -53,7 +53,7 @@ class ScheduledSampling:
 
     def __post_init__(self):
         where = "train.scheduled_sampling"
-        require(0 <= self.floor <= 1, f"{where}.floor is {self.floor}: it must be from 0 to 1")
+        must_be("from 0 to 1", self, where, "floor")
         match self.schedule:
             case "constant":
                 require(0 <= self.k <= 1, f"{where}.k is {self.k}: for constant it must be from 0 to 1")
@@ -149,32 +149,17 @@ class Train:
     """number of consecutive non-finite steps after which training stops"""
 
     def __post_init__(self):
-        at_least(0, self, "train", "steps")
         at_least(1, self, "train", "grad_accum_steps", "log_every", "save_every", "max_to_keep", "max_skipped")
-        at_least(
-            0,
-            self,
-            "train",
-            "warmup_steps",
-            "schedule_steps",
-            "weight_decay",
-            "clip_norm",
-            "evaluate_every",
-            "patience",
-        )
-        at_least(0, self, "train", "average_from", "r_drop")
+        at_least(0, self, "train", "steps", "warmup_steps", "schedule_steps", "evaluate_every", "patience")
+        at_least(0, self, "train", "weight_decay", "clip_norm", "average_from", "r_drop")
+        must_be("above 0", self, "train", "learning_rate", "eps")
+        must_be("in [0, 1)", self, "train", "b1", "b2", "ema", "label_smoothing")
+        must_be("from 0 to 1", self, "train", "final_fraction")
         require(
             self.ema == 0 or self.average_from == 0,
             "train has both ema and average_from, which both average the parameters: set one of them to 0",
         )
-        for name in ("learning_rate", "eps"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"train.{name} is {value}: it must be above 0")
-        for name in ("b1", "b2", "ema", "label_smoothing"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value < 1, f"train.{name} is {value}: it must be in [0, 1)")
         self._check_functions()
-        require(0 <= self.final_fraction <= 1, f"train.final_fraction is {self.final_fraction}: it must be from 0 to 1")
         require(
             self.patience == 0 or self.evaluate_every > 0,
             "train.patience requires evaluations: set train.evaluate_every above 0",

@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from s2sjax.config.models.recurrent_settings import CellName
-from s2sjax.config.models.specs import (
-    Carries,
-    DecoderSpec,
-    EmbeddedModel,
-    EncoderSpec,
-    ModelSettings,
-    Tie,
-    check_dropout,
-)
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.models.specs import Carries, DecoderSpec, EmbeddedModel, EncoderSpec, ModelSettings, Tie
+from s2sjax.config.settings import at_least, must_be, require, settings
 
 Shapes = tuple[tuple[int, int], ...]
 
@@ -100,15 +92,11 @@ class ConvS2S(ModelSettings):
 
     def __post_init__(self):
         at_least(1, self, "model", "embedding_size", "max_length")
-        _check_shapes(self, "encoder_layers", "decoder_layers")
-        check_dropout(self)
-
-
-def _check_shapes(config, *names: str) -> None:
-    for name in names:
-        shapes = getattr(config, name)
-        require(len(shapes) > 0, f"model.{name} is empty: give at least one (width, kernel) pair")
-        require(
-            all(width >= 1 and kernel >= 1 for width, kernel in shapes),
-            f"model.{name} is {shapes}: every width and kernel must be at least 1",
-        )
+        must_be("in [0, 1)", self, "model", "dropout")
+        for name in ("encoder_layers", "decoder_layers"):
+            shapes = getattr(self, name)
+            require(len(shapes) > 0, f"model.{name} is empty: give at least one (width, kernel) pair")
+            require(
+                all(width >= 1 and kernel >= 1 for width, kernel in shapes),
+                f"model.{name} is {shapes}: every width and kernel must be at least 1",
+            )

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from s2sjax.config.models.recurrent_settings import CellName
-from s2sjax.config.models.specs import (
-    Carries,
-    DecoderSpec,
-    EmbeddedModel,
-    EncoderSpec,
-    RecurrentSpec,
-    Tie,
-    check_even,
-)
+from s2sjax.config.models.recurrent_settings import CellName, RecurrentModel
+from s2sjax.config.models.specs import DecoderSpec, EmbeddedModel, EncoderSpec, RecurrentSpec, Tie, check_even
 from s2sjax.config.settings import require, settings
 
 
 @settings
-class LSTMDense(EmbeddedModel):
+class LSTMDense(RecurrentModel):
     """A bidirectional LSTM encoder and a dense decoder, which predicts each token from the state at its position.
 
     Suits sources and targets of matched lengths. The tokens of the output do not depend on each other.
@@ -44,10 +36,6 @@ class LSTMDense(EmbeddedModel):
     @property
     def decoder_is_products(self) -> bool:
         return True
-
-    @property
-    def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
 
     @property
     def decoder_spec(self) -> DecoderSpec:

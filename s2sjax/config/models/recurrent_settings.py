@@ -25,8 +25,31 @@ CellName = Annotated[str, OneOf(cells.CELLS)]
 ScoreName = Annotated[str, OneOf(attention.SCORES)]
 
 
+class RecurrentModel(EmbeddedModel):
+    """Base class of families with recurrent layers. The decoder starts from the final states of the encoder."""
+
+    cell: str
+    layers: int = 1
+
+    @property
+    def recurrent_encoder(self) -> RecurrentSpec:
+        return RecurrentSpec(self.cell, self.width, self.layers)
+
+    @property
+    def carries(self) -> Carries:
+        return Carries(self.cell, (self.width,) * self.layers)
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        return EncoderSpec(self.width, self.carries)
+
+    @property
+    def decoder_spec(self) -> DecoderSpec:
+        return DecoderSpec(self.width, self.carries)
+
+
 @settings
-class Cho(EmbeddedModel):
+class Cho(RecurrentModel):
     """Cho et al. 2014: the source becomes one vector, which every decoder step reads."""
 
     width: int = 512
@@ -43,23 +66,15 @@ class Cho(EmbeddedModel):
     """dropout rate"""
 
     @property
-    def recurrent_encoder(self) -> RecurrentSpec:
-        return RecurrentSpec(self.cell, self.width, 1)
-
-    @property
-    def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.width, Carries(self.cell, (self.width,)))
-
-    @property
     def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(None, Carries(self.cell, (self.width,)))
+        return DecoderSpec(None, self.carries)
 
     def __post_init__(self):
         self.check(nonnegative=("readout_width",), output=_readout_width(self))
 
 
 @settings
-class Sutskever(EmbeddedModel):
+class Sutskever(RecurrentModel):
     """Sutskever, Vinyals and Le 2014: each decoder layer starts from the final state of its encoder layer."""
 
     layers: int = 2
@@ -76,16 +91,8 @@ class Sutskever(EmbeddedModel):
     """dropout rate"""
 
     @property
-    def recurrent_encoder(self) -> RecurrentSpec:
-        return RecurrentSpec(self.cell, self.width, self.layers)
-
-    @property
-    def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
-
-    @property
     def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(None, Carries(self.cell, (self.width,) * self.layers))
+        return DecoderSpec(None, self.carries)
 
     def __post_init__(self):
         self.check("layers", output=self.width)
@@ -96,7 +103,7 @@ class Sutskever(EmbeddedModel):
 
 
 @settings
-class RNNsearch(EmbeddedModel):
+class RNNsearch(RecurrentModel):
     """Bahdanau, Cho and Bengio 2014: the previous state is the query, and the cell reads the context."""
 
     width: int = 512
@@ -138,15 +145,14 @@ class RNNsearch(EmbeddedModel):
     @property
     def encoder_spec(self) -> EncoderSpec:
         # Each direction has the full width; the decoder starts from the final backward state of the top layer.
-        return EncoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
+        return EncoderSpec(2 * self.width, self.carries)
 
     @property
     def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(2 * self.width, Carries(self.cell, (self.width,)))
+        return DecoderSpec(2 * self.width, self.carries)
 
     def __post_init__(self):
         self.check("encoder_layers", nonnegative=("attention_size", "readout_width"), output=_readout_width(self))
-        _check_zoneout(self)
         require(
             not attention.SCORES[self.score].equal_widths,
             f"model.score {self.score!r} compares vectors of one width, but the state has width {self.width} and the "
@@ -159,7 +165,7 @@ class RNNsearch(EmbeddedModel):
 
 
 @settings
-class Luong(EmbeddedModel):
+class Luong(RecurrentModel):
     """Luong, Pham and Manning 2015: stacked cells; the current state is the query, and the output reads the context."""
 
     layers: int = 2
@@ -208,16 +214,11 @@ class Luong(EmbeddedModel):
         return AttentionWindow("radius", self.radius, True, "0, and model.window global")
 
     @property
-    def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
-
-    @property
-    def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(self.width, Carries(self.cell, self.widths or (self.width,) * self.layers))
+    def carries(self) -> Carries:
+        return Carries(self.cell, self.widths or (self.width,) * self.layers)
 
     def __post_init__(self):
         self.check("layers", output=self.width)
-        _check_zoneout(self)
         require(
             self.window != "global" or self.radius == 0,
             f"model.radius {self.radius} requires a local window: set model.window to monotonic or predictive",
@@ -250,7 +251,7 @@ class Luong(EmbeddedModel):
 
 
 @settings
-class GNMT(EmbeddedModel):
+class GNMT(RecurrentModel):
     """Wu et al. 2016: deep residual stacks; all decoder layers read the context that the lowest one attends to."""
 
     width: int = 512
@@ -268,21 +269,9 @@ class GNMT(EmbeddedModel):
     dropout: float = 0.1
     """dropout rate"""
 
-    @property
-    def encoder_spec(self) -> EncoderSpec:
-        return EncoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
-
-    @property
-    def decoder_spec(self) -> DecoderSpec:
-        return DecoderSpec(self.width, Carries(self.cell, (self.width,) * self.layers))
-
     def __post_init__(self):
         self.check(nonnegative=("attention_size",), output=self.width)
         at_least(2, self, "model", "layers")
-
-
-def _check_zoneout(config) -> None:
-    require(0 <= config.zoneout < 1, f"model.zoneout is {config.zoneout}: it must be in [0, 1)")
 
 
 def _readout_width(config) -> int:

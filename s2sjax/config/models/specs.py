@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.settings import at_least, must_be, require, settings
 from s2sjax.errors import UserError
 
 Initial = Literal["orthogonal", "glorot"]
@@ -160,12 +160,8 @@ class EmbeddedModel(ModelSettings):
         """Raises a UserError unless these fields, the dropout rate and the width `output` of tied vectors are valid."""
         at_least(1, self, "model", "width", *positive)
         at_least(0, self, "model", "embedding_size", *nonnegative)
-        check_dropout(self)
+        must_be("in [0, 1)", self, "model", "dropout", "zoneout")
         check_tie(self, output)
-
-
-def check_dropout(config) -> None:
-    require(0 <= config.dropout < 1, f"model.dropout is {config.dropout}: it must be in [0, 1)")
 
 
 def check_even(config, name: str, *widths: int) -> None:

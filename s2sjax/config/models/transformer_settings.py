@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from s2sjax.config.models.specs import (
-    AttentionWindow,
-    DecoderSpec,
-    EncoderSpec,
-    ModelSettings,
-    Tie,
-    check_dropout,
-)
-from s2sjax.config.settings import at_least, require, settings
+from s2sjax.config.models.specs import AttentionWindow, DecoderSpec, EncoderSpec, ModelSettings, Tie
+from s2sjax.config.settings import at_least, must_be, require, settings
 
 
 @settings
@@ -73,7 +66,7 @@ class Transformer(ModelSettings):
     def __post_init__(self):
         at_least(1, self, "model", "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "max_length")
         at_least(0, self, "model", "window")
-        check_dropout(self)
+        must_be("in [0, 1)", self, "model", "dropout")
         require(
             self.width % self.heads == 0,
             f"model.width {self.width} is not divisible by model.heads {self.heads}: "

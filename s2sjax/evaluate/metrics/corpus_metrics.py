@@ -14,12 +14,11 @@ and each score comes with its signature.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from s2sjax.data.text.vocabulary import normalized
-from s2sjax.errors import UserError
+from s2sjax.errors import UserError, nearest
 from s2sjax.evaluate.metrics.edit_distance import distance
 
 Line = Literal["sentence", "word"]
@@ -140,8 +139,8 @@ def higher_is_better(name: str) -> bool:
 
 def _check_name(name: str) -> None:
     if name not in METRICS:
-        nearest = difflib.get_close_matches(name.lower(), METRICS, n=1, cutoff=0.0)[0]
-        raise UserError(f"unknown metric {name!r}: did you mean {nearest!r}? The metrics are {', '.join(METRICS)}")
+        meant = nearest(name.lower(), METRICS)
+        raise UserError(f"unknown metric {name!r}: did you mean {meant!r}? The metrics are {', '.join(METRICS)}")
 
 
 def _check_lines(hypotheses: Sequence[str], references: References) -> None:
