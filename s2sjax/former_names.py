@@ -46,7 +46,7 @@ _MOVED = {
     },
     "data.signals": {"data": "audio spoken>spoken_digits written>handwritten_digits"},
     "training": {
-        "training": "state>train_state schedules>optimizers functions>named_functions programs>compiled_steps "
+        "training": "state>train_state schedules>optimizers functions>optimizers programs>compiled_steps "
         "progress>run_log hosts>multihost memory>device_memory settings>jax_settings"
     },
     "training.checkpoints": {"training": "damage>integrity fingerprints reading>fast_reader transfer"},

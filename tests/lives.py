@@ -100,7 +100,7 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
     def batches(step: int) -> Iterator[tuple[int, dict]]:
         nonlocal batch
         for batch in range(step, train.steps):
-            while batch in (150, 200) and checkpoints._store._manager.is_saving_in_progress():
+            while batch in (150, 200) and checkpoints._manager.is_saving_in_progress():
                 time.sleep(0.01)
             if batch == 150:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))

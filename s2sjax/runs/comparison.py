@@ -13,7 +13,7 @@ from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics.corpus_metrics import METRICS, Result
 from s2sjax.evaluate.metrics.significance import Difference, bootstrap, line_scores, sacrebleu_bootstrap
-from s2sjax.runs import evaluations
+from s2sjax.runs import evaluations, stored_code
 from s2sjax.runs.evaluations import Evaluation
 
 LEVEL = 0.05
@@ -56,8 +56,10 @@ class Comparison:
                 )
         self.differing = evaluations.differences([first, second])
         """settings that differ, so that the models are not the only difference"""
-        can_test = lambda name: all(has_example_scores(one, name) for one in (first, second))
-        tested = [name for name in self.metrics if can_test(name)] or self.metrics
+        self.code = stored_code.differing(first.page.get("code", {}), second.page.get("code", {}))
+        """files of the runs' own code that differ"""
+        tested = [name for name in self.metrics if all(has_example_scores(one, name) for one in (first, second))]
+        tested = tested or self.metrics
         self.untested = [name for name in self.metrics if name not in tested]
         """metrics that are not ratios of sums over examples, such as macro F1"""
         self.metrics = tested
@@ -107,24 +109,26 @@ class Comparison:
     # ----------------------------------------------------------------------------------- text
 
     def __str__(self) -> str:
-        page = self.first.page
         count = len(self.first.outputs)
+        examples = f"{count:,} {self.first.page['noun']}{'' if count == 1 else 's'}"
         lines = [
             f"A  {self.first.path}",
             f"B  {self.second.path}",
-            f"{page['split']}, {count:,} {page['noun']}{'' if count == 1 else 's'}, {self.resamples:,} resamples",
+            f"{self.first.split}, {examples}, {self.resamples:,} resamples",
             "",
             *evaluations.aligned([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
         if self.differing:
             lines.append(f"{DIFFERENT}: {self.differing}")
+        if self.code:
+            lines.append(f"the code of the two runs differs: {', '.join(self.code)}")
         if self.first.step != self.second.step:
             lines.append(f"A is the checkpoint of step {self.first.step}, B that of step {self.second.step}")
         for a, b in ((self.first[name], self.second[name]) for name in self.untested):
             lines.append(f"not tested, because it is not a sum over examples: {a} (A), {b} (B)")
         if count < FEW:
-            lines.append(f"p is not reliable on {count} {page['noun']}{'' if count == 1 else 's'}: evaluate more")
+            lines.append(f"p is not reliable on {examples}: evaluate more")
         gains = self.gains()[:, 0]
         label = self.first[self.metrics[0]].label
         lines += ["", f"by {label}, B is better on {np.sum(gains > 0):,}, worse on {np.sum(gains < 0):,}, "
@@ -229,16 +233,12 @@ def _check_same_examples(first: Evaluation, second: Evaluation) -> None:
     if len(a) != len(b):
         raise UserError(f"{where} have {len(a):,} and {len(b):,} examples: evaluate both on the same data")
     for number, (one, other) in enumerate(zip(a, b), start=1):
-        for field in ("source", "references"):
+        for field, verb in (("source", "is"), ("references", "are")):
             if one[field] != other[field]:
                 raise UserError(
-                    f"{where} have different examples: the {field} of example {number} {_verb(field)} "
+                    f"{where} have different examples: the {field} of example {number} {verb} "
                     f"{one[field]!r:.60} and {other[field]!r:.60}: evaluate both on the same data"
                 )
-
-
-def _verb(field: str) -> str:
-    return "are" if field.endswith("s") else "is"
 
 
 def _has_terms(name: str, *outputs: Sequence[dict[str, Any]]) -> bool:

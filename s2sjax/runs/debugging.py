@@ -10,17 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from s2sjax import config
 from s2sjax.core.backend import device
@@ -34,7 +30,6 @@ from s2sjax.training.optimizers import optimizer
 from s2sjax.training.train_state import make_train_step
 
 STEPS = 3
-LIBRARIES = (__file__, *(library.__path__[0] for library in (jax, flax, optax)))
 
 
 def debug(experiment: config.Experiment, report: Callable[[str], None]) -> None:
@@ -78,10 +73,7 @@ def _debugged(step: int, nans: bool) -> Iterator[None]:
             yield
     except FloatingPointError as error:
         # In the backward pass, JAX gives the frames of the forward operation as the cause.
-        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb((error.__cause__ or error).__traceback__)]
-        code, line = next(each for each in reversed(frames) if not each[0].co_filename.startswith(LIBRARIES))
-        place = f"{Path(code.co_filename).name} line {line}, in {code.co_name}"
-        found = str(error).splitlines()[0].rstrip(".")
+        found, place = jax_settings.reason(error), jax_settings.place_of(error.__cause__ or error, __file__)
         raise UserError(f"step {step}: {found} in {layers.describe()} ({place})") from error
     finally:
         os.environ.pop(device.ATTENTION)

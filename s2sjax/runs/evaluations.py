@@ -155,16 +155,15 @@ def evaluate(
     with working(f"evaluating {split}") as work, counting(work.count):
         outputs = predict([params, *(each for each, _ in further)] if others else params, examples)
     results, groups = score(task, examples, outputs)
-    fields = {name: getattr(run.experiment, name) for name in run.experiment.evaluate_fields}
     found = make(
         run.folder, split, step, results, average=average,
         ensemble=[(other.folder.resolve().name, at) for other, (_, at) in zip(others, further)],
         settings=task.settings_text(), changed=_changed(run), noun=task.noun, groups=groups,
-        **{name: config.to_json(value) for name, value in fields.items()},
+        **_settings(run.experiment),
     )  # fmt: skip
     for page, one in zip([found.page, *found.page["ensemble"]], [run, *others]):
         # the code that was executed, even if the folder has changed since
-        if used := stored_code.code_of(one.trained).files:
+        if used := stored_code.origin_of(one.trained).code().files:
             page["code"] = stored_code.hashes(used)
     report(found)
     if multihost.is_leader():
@@ -173,14 +172,13 @@ def evaluate(
     return found
 
 
+def _settings(experiment: Any) -> dict[str, Any]:
+    return {name: config.to_json(getattr(experiment, name)) for name in experiment.evaluate_fields}
+
+
 def _changed(run: Any) -> dict[str, Any]:
     """The settings that affect outputs or scores and differ from those of training, by dotted name."""
-
-    def settings(experiment: Any) -> dict[str, Any]:
-        fields = {name: config.to_json(getattr(experiment, name)) for name in experiment.evaluate_fields}
-        return folder.flat(fields)
-
-    old, new = settings(run.trained), settings(run.experiment)
+    old, new = (folder.flat(_settings(experiment)) for experiment in (run.trained, run.experiment))
     named = (*folder.FREE, *run.task.settings_fields)
     return {name: value for name, value in new.items() if old.get(name) != value and name not in named}
 
@@ -218,8 +216,7 @@ def make(
     }
     if groups:
         page["corpora"] = {label: _to_json(part) for label, part in groups.items()}
-    name = name_of(split, step, average=average, ensemble=ensemble, settings=settings, changed=changed)
-    return Evaluation(run / FOLDER / name, page | extra)
+    return Evaluation(run / FOLDER / _name(page, changed or {}), page | extra)
 
 
 def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results: Mapping[str, Result]) -> Evaluation:
@@ -235,8 +232,9 @@ def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results:
     outputs = "".join(line + "\n" for line in lines)
     for number in count(1):
         path = evaluation.path.with_name(f"{evaluation.name}-{number}" if number > 1 else evaluation.name)
-        former = _page(path)
-        if former is None or (_undated(former) == _undated(evaluation.page) and _text(path / OUTPUTS) == outputs):
+        former = _open(path)
+        same = former and _undated(former.page) == _undated(evaluation.page)
+        if former is None or (same and _text(path / OUTPUTS) == outputs):
             break
     page = {**evaluation.page, "date": datetime.now(UTC).isoformat(timespec="milliseconds")}
     replace_file(path / OUTPUTS, outputs)
@@ -246,10 +244,9 @@ def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results:
 
 def read(path: Path) -> Evaluation:
     """Reads the evaluation in a folder RUN/evaluations/NAME."""
-    page = _page(path)
-    if page is None:
-        raise UserError(f"{path} has no {RESULTS}: name a run, or one of the folders in RUN/{FOLDER}")
-    return Evaluation(path, page)
+    if found := _open(path):
+        return found
+    raise UserError(f"{path} has no {RESULTS}: name a run, or one of the folders in RUN/{FOLDER}")
 
 
 def read_all(run: str | Path) -> list[Evaluation]:
@@ -257,25 +254,16 @@ def read_all(run: str | Path) -> list[Evaluation]:
     run = config.local_path(run)
     if not (run / folder.CONFIG).is_file():
         raise UserError(f"{run} is not a run folder (it has no {folder.CONFIG}): name another folder")
-    pages = {path.parent: _page(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))}
-    found = [Evaluation(path, page) for path, page in pages.items() if page is not None]
+    found = filter(None, (_open(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))))
     return sorted(found, key=lambda evaluation: evaluation.page.get("date", ""))
 
 
-def name_of(
-    split: str,
-    step: int,
-    *,
-    average: int = 0,
-    ensemble: Sequence[tuple[str, int]] = (),
-    settings: str = "",
-    changed: Mapping[str, Any] | None = None,
-) -> str:
+def _name(page: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
     """Names an evaluation, such as "test-step30-beam4-alpha0.8" for "beam 4" and {"search.alpha": 0.8}."""
-    parts = [split, f"step{step}", f"average{average}" if average else ""]
-    parts += [f"with-{name}-step{at}" for name, at in ensemble]
-    parts += [settings.replace(" ", "")]
-    parts += [f"{field.rpartition('.')[2]}{_short(value)}" for field, value in sorted((changed or {}).items())]
+    parts = [page["split"], f"step{page['step']}", f"average{page['average']}" if page["average"] else ""]
+    parts += [f"with-{member['run']}-step{member['step']}" for member in page["ensemble"]]
+    parts += [page["settings"].replace(" ", "")]
+    parts += [f"{field.rpartition('.')[2]}{_short(value)}" for field, value in sorted(changed.items())]
     name = re.sub(r"[^A-Za-z0-9_.+=-]", "_", "-".join(filter(None, parts)))
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 9]}-{hashlib.sha256('-'.join(parts).encode()).hexdigest()[:8]}"
@@ -296,33 +284,23 @@ def _short(value: Any) -> str:
 
 def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
     """A dictionary for each evaluation of the runs: run, name, split, checkpoint, search, metrics, date."""
-    found = []
-    for run in runs:
-        for evaluation in read_all(run):
-            page = evaluation.page
-            found.append(
-                {"run": str(run), "name": evaluation.name, "split": page["split"], "step": page["step"],
-                 "average": page["average"], "ensemble": page["ensemble"], "search": page["settings"],
-                 "settings": evaluation.settings,
-                 "metrics": {name: finite(result.value) for name, result in evaluation.results.items()},
-                 "examples": next(iter(evaluation.results.values())).examples, "date": page.get("date", "")}
-            )  # fmt: skip
-    return found
+    return [
+        {"run": str(run), "name": one.name, "split": one.split, "step": one.step, "average": one.average,
+         "ensemble": one.page["ensemble"], "search": one.search, "settings": one.settings,
+         "metrics": {name: finite(result.value) for name, result in one.results.items()},
+         "examples": next(iter(one.results.values())).examples, "date": one.page.get("date", "")}
+        for run in runs for one in read_all(run)
+    ]  # fmt: skip
 
 
 def table(runs: Sequence[str | Path]) -> str:
     """A table with a line for each evaluation, oldest first."""
     lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")]
-    for run in runs:
-        for evaluation in read_all(run):
-            page = evaluation.page
-            step = f"step {page['step']}"
-            checkpoint = f"mean of {page['average']} to {step}" if page["average"] else step
-            search = [page["settings"], *(f"with {member['run']}" for member in page["ensemble"])]
-            lines.append(
-                (f"{evaluation.path}", page["split"], checkpoint, ", ".join(filter(None, search)),
-                 "  ".join(map(str, evaluation.results.values())), page.get("date", "")[:16].replace("T", " "))
-            )  # fmt: skip
+    for one in (evaluation for run in runs for evaluation in read_all(run)):
+        checkpoint = f"mean of {one.average} to step {one.step}" if one.average else f"step {one.step}"
+        search = [one.search, *(f"with {member['run']}" for member in one.page["ensemble"])]
+        metrics, date = "  ".join(map(str, one.results.values())), one.page.get("date", "")[:16].replace("T", " ")
+        lines.append((f"{one.path}", one.split, checkpoint, ", ".join(filter(None, search)), metrics, date))
     return "\n".join(aligned(lines))
 
 
@@ -360,23 +338,18 @@ def _row(line: str, number: int) -> dict[str, Any]:
 
 
 def _results(page: Mapping[str, Any]) -> dict[str, Result]:
-    numbers = {name: {field: one[field] for field in STORED} for name, one in page.items()}
-    return {
-        name: Result(name=name, **(one | {"value": math.nan if one["value"] is None else one["value"]}))
-        for name, one in numbers.items()
-    }
+    found = {name: Result(name=name, **{field: one[field] for field in STORED}) for name, one in page.items()}
+    return {name: one._replace(value=math.nan) if one.value is None else one for name, one in found.items()}
 
 
 def _to_json(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
     return {name: {field: getattr(result, field) for field in STORED} for name, result in results.items()}
 
 
-def _page(path: Path) -> dict[str, Any] | None:
+def _open(path: Path) -> Evaluation | None:
     """Reads results.json; None if there is none."""
     try:
-        page = json.loads((path / RESULTS).read_text(encoding="utf-8"))
-        Evaluation(path, page)
-        return page
+        return Evaluation(path, json.loads((path / RESULTS).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
-import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -34,7 +32,7 @@ _newest: dict[Path, Space] = {}
 """newest space of each loaded file"""
 
 
-class Space(tables.Space):
+class Space(tables.Space, importlib.abc.Loader):
     """The code of one experiment file: its modules, and the bytes of their files by name, as in RUN/code.
 
     copies: the files stored in a run, if the space is that of a run. Otherwise files are read from their folders.
@@ -80,7 +78,7 @@ class Space(tables.Space):
         spec: Any = importlib.util.spec_from_loader(name, None, origin=str(path))
         module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look up their module
         try:
-            self.execute(module, path.name, path)
+            self._execute(module, path.name, path)
         except Exception as error:
             self.loaded.remove(path.name)
             del sys.modules[name]
@@ -91,7 +89,7 @@ class Space(tables.Space):
             raise UserError(f"{_place(path, error)}: {what}: correct it") from error
         return module
 
-    def execute(self, module: ModuleType, name: str, path: Path) -> None:
+    def _execute(self, module: ModuleType, name: str, path: Path) -> None:
         module.__file__ = str(path)
         vars(module).update({tables.MARK: self, "__builtins__": self._builtins})
         exec(compile(self._read(name, path), str(path), "exec"), vars(module))
@@ -141,10 +139,16 @@ class Space(tables.Space):
         if found is None:
             return importlib.machinery.ModuleSpec(name, None, is_package=True) if self._is_folder(module) else None
         package = found[0].endswith("/__init__.py")
-        spec: Any = importlib.util.spec_from_loader(name, _Loader(self, *found), is_package=package)
+        spec: Any = importlib.util.spec_from_loader(name, self, is_package=package)
+        spec.loader_state = found
         if package:
             spec.submodule_search_locations = [str(found[1].parent)]
         return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Executes a module of `spec`, for importlib."""
+        spec: Any = module.__spec__
+        self._execute(module, *spec.loader_state)
 
     def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         """The `import` statement of modules in this space: files next to them are imported into it."""
@@ -158,10 +162,10 @@ class Space(tables.Space):
         if top in sys.stdlib_module_names or top == "s2sjax":
             return False
         found = self._find(top)
-        if self.copied or (found and not found[0].endswith("/__init__.py")):
-            return found is not None or self._is_folder(top)
         if not (found or self._is_folder(top)):
             return False
+        if self.copied or (found and not found[0].endswith("/__init__.py")):
+            return True
         with without_current_directory():
             specs = (finder.find_spec(top, None) for finder in sys.meta_path)
             installed = next((spec.origin for spec in specs if spec and spec.origin), None)
@@ -193,14 +197,6 @@ class Space(tables.Space):
 
 def _one_name(path: Path, other: Path) -> UserError:
     return UserError(f"{path} and {other} have the same name, and a run keeps its files in one folder: rename one")
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, space: Space, name: str, path: Path):
-        self.space, self.name, self.path = space, name, path
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.space.execute(module, self.name, self.path)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -266,6 +262,11 @@ def load_file(file: str | Path) -> ModuleType:
     return module
 
 
+def space_of_file(file: str | Path) -> Space | None:
+    """The newest space of a file; None if it was not loaded."""
+    return _newest.get(_absolute(file))
+
+
 def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))
 
@@ -276,31 +277,3 @@ def _place(path: Path, error: Exception) -> str:
         return f"{path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
-
-
-# ------------------------------------------------------------------------- the code of an experiment
-
-
-def space_of_file(file: str | Path) -> Space | None:
-    """The newest space of a file; None if it was not loaded."""
-    return _newest.get(_absolute(file))
-
-
-def spaces_of(settings: Any) -> list[Space]:
-    """The spaces that define the classes, table rows and functions that an experiment uses."""
-    found: list[Any] = []
-    if isinstance(settings, tables.Name):
-        found = [settings.space]
-    elif isinstance(settings, str):
-        found = [tables.of_module(settings.rpartition(".")[0])]
-    elif isinstance(settings, tuple | list):
-        found = [space for value in settings for space in spaces_of(value)]
-    elif dataclasses.is_dataclass(settings):
-        values = [getattr(settings, field.name) for field in dataclasses.fields(settings)]
-        found = [tables.of_module(type(settings).__module__), *spaces_of(values)]
-    return list(dict.fromkeys(space for space in found if isinstance(space, Space)))
-
-
-def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The SHA-256 of each file."""
-    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}

@@ -18,14 +18,13 @@ import contextlib
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from s2sjax import __version__, config
 from s2sjax.core import tables
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
 from s2sjax.runs import lock, stored_code
-from s2sjax.runs.experiment_file import spaces_of
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.manager import Checkpoints
@@ -43,7 +42,7 @@ def open_task(folder: Path, trust: bool = False) -> Task:
         raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
     if trust:
         stored_code.trust(stored_code.read(folder).files)
-    page = _read(folder)
+    page = read_config(folder)
     return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
 
 
@@ -51,7 +50,7 @@ def start_task(
     experiment: config.Experiment,
     folder: Path,
     data: Any,
-    file: str | Path | None = None,
+    code: stored_code.Origin = stored_code.NO_CODE,
     *,
     init: str | None = None,
     assets: Assets | None = None,
@@ -59,70 +58,54 @@ def start_task(
 ) -> Task:
     """Starts a run in `folder`, or continues the one there if it has the same experiment and data. Returns its task.
 
-    The schedule keeps the length with which the run began unless the experiment sets another. file: the experiment
-    file, which is copied into the run. init: the run that provides the initial parameters. assets: assets of that run,
-    used instead of learning new ones. accept_code: continue even if the code has changed.
+    The schedule keeps the length with which the run began unless the experiment sets another. code: the code
+    of the experiment, which is copied into the run. init: the run that provides the initial parameters. assets: assets
+    of that run, used instead of learning new ones. accept_code: continue even if the code has changed.
     """
-    page = _read(folder) if (folder / CONFIG).is_file() else {}
-    experiment = _with_schedule_steps(experiment, schedule_steps(folder))
-    task = task_of(experiment)
+    page, train = read_config(folder), cast(Any, experiment.train)
+    steps = train.schedule_steps or schedule_steps(page) or train.steps
+    task = task_of(config.replace(experiment, train=config.replace(train, schedule_steps=steps)))  # type: ignore[type-var]
     fingerprint = task.fingerprint(data)
     if page:
-        _check_same(folder, page, experiment, fingerprint)
+        _check_same(folder, page, task.experiment, next(iter(code.spaces), stored_code.NOTHING))
+        if page["data"] != fingerprint:
+            raise UserError(f"the training data has changed since {folder} was started: give another --out")
         task = _with_assets(folder, page, task)
         if assets is not None and _fingerprints(task.assets) != _fingerprints(task.adopt_assets(data, assets)):
             raise UserError(f"{folder} was not started with the assets of {init}: give another --out")
-        if not accept_code:
-            stored_code.check_same(folder, experiment, file)
+        if not accept_code and (changed := stored_code.change(folder, code)):
+            remedy = "give another --out, or add --accept-code (accept_code=True) to continue with the new code"
+            raise UserError(f"{folder} was trained with different code: {changed}: {remedy}")
     else:
         _check_unused(folder)
         task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
-        stored_code.keep(folder, experiment, file)
+        stored_code.keep(folder, code)
     if multihost.is_leader():
         task.save_data(folder / DATA)
         _write(folder, task, fingerprint, init or page.get("init"))  # last: a folder with a config.json is complete
     return task
 
 
-def schedule_steps(folder: Path) -> int | None:
-    """The schedule length of the run in a folder; None if there is no run."""
-    if not (folder / CONFIG).is_file():
-        return None
-    page = flat(_read(folder)["experiment"])
-    return page.get("train.schedule_steps") or page.get("train.steps")
+def schedule_steps(page: dict) -> int | None:
+    """The schedule length in the config.json of a run; None if there is no run."""
+    recorded = flat(page.get("experiment"))
+    return recorded.get("train.schedule_steps") or recorded.get("train.steps")
 
 
-def with_recorded(experiment: config.Experiment, folder: Path) -> Any:
-    """The experiment, with settings left at 0 (chosen by data size) taken from the run in a folder, if there is one."""
-    if not (folder / CONFIG).is_file():
+def with_recorded(experiment: Any, page: dict) -> Any:
+    """The experiment, with settings left at 0 (chosen by data size) taken from the config.json of its run, if any."""
+    if not page:
         return experiment
-    page = flat(_read(folder)["experiment"])
-    train: Any = experiment.train
+    recorded, train, plain = flat(page["experiment"]), experiment.train, config.Train()
     if train.steps == 0:
-        plain: Any = config.Train()
         names = [name for name in config.SIZED_BY_DATA if getattr(train, name) == getattr(plain, name)]
-        found = {name: page[f"train.{name}"] for name in names if f"train.{name}" in page}
-        experiment = config.replace(experiment, train=config.replace(train, **found))  # type: ignore[type-var]
-    sizes = {
-        name: page.get(f"model.{name}", 0)
-        for name in experiment.sized_by_data
-        if not getattr(experiment.model, name, 1)
-    }
-    return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment  # type: ignore[type-var]
-
-
-def describe_choice(experiment: config.Experiment, chosen: config.Experiment) -> list[str]:
-    """A line with the settings that were chosen by data size, or no line."""
-    given, found = (flat(config.to_json(each)) for each in (experiment, chosen))
-    names = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
-    return ["for data of this size: " + ", ".join(f"{name} {found[name]}" for name in names)] if names else []
-
-
-def recorded_init(folder: Path) -> str | None:
-    """The run from which the run in a folder was initialized, or None."""
-    return _read(folder)["init"] if (folder / CONFIG).is_file() else None
+        found = {name: recorded[f"train.{name}"] for name in names if f"train.{name}" in recorded}
+        experiment = config.replace(experiment, train=config.replace(train, **found))
+    open_sizes = [name for name in experiment.sized_by_data if not getattr(experiment.model, name, 1)]
+    sizes = {name: recorded.get(f"model.{name}", 0) for name in open_sizes}
+    return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment
 
 
 def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoints:
@@ -139,12 +122,6 @@ def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoint
 
 def has_checkpoint(folder: Path) -> bool:
     return any(path.name.isdecimal() for path in (folder / "checkpoints").glob("*"))
-
-
-def _with_schedule_steps(experiment: config.Experiment, recorded: int | None) -> Any:
-    train = experiment.train
-    steps = train.schedule_steps or recorded or train.steps
-    return config.replace(experiment, train=config.replace(train, schedule_steps=steps))  # type: ignore[type-var]
 
 
 def _fingerprints(assets: Assets) -> dict[str, str]:
@@ -194,7 +171,10 @@ def _with_assets(folder: Path, page: dict, task: Task) -> Task:
     return task
 
 
-def _read(folder: Path) -> dict:
+def read_config(folder: Path) -> dict:
+    """The data fingerprint, assets, experiment and init of the run in a folder; {} if there is no run."""
+    if not (folder / CONFIG).is_file():
+        return {}
     try:
         page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         found = {name: page[name] for name in ("data", "assets", "experiment")}
@@ -233,10 +213,9 @@ def _check_unused(folder: Path) -> None:
         raise UserError(f"{folder} contains something that is not a run: give another --out")
 
 
-def _check_same(folder: Path, page: dict, experiment: config.Experiment, fingerprint: str) -> None:
-    """Raises if the run in a folder has another experiment or other training data."""
+def _check_same(folder: Path, page: dict, experiment: config.Experiment, space: tables.Space) -> None:
+    """Raises if the run in a folder has another experiment. space: that of the code of the experiment."""
     stored = page["experiment"]
-    space = next(iter(spaces_of(experiment)), stored_code.NOTHING)
     with contextlib.suppress(UserError, TypeError), tables.within(space):
         # fields added since then have their defaults
         stored = config.to_json(config.without_folders(config.from_json(stored)))
@@ -248,5 +227,3 @@ def _check_same(folder: Path, page: dict, experiment: config.Experiment, fingerp
                 f"{folder} contains another experiment: its {name} is {old.get(name)!r}, not {new.get(name)!r}: "
                 "give another --out"
             )
-    if page["data"] != fingerprint:
-        raise UserError(f"the training data has changed since {folder} was started: give another --out")

@@ -12,19 +12,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import getpass
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.training import multihost
 
@@ -33,7 +31,6 @@ BEAT = 10.0
 """seconds between two touches of the lock file"""
 PATIENCE = 60.0
 """seconds without a touch after which a holder on another host counts as dead"""
-Train = TypeVar("Train", bound=Callable[..., Any])
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
 """errors of file systems without locks; NFS cannot lock a folder, because folders cannot be opened for writing"""
 _held: dict[Path, _Lock] = {}
@@ -52,17 +49,6 @@ class Holder(NamedTuple):
         return f"process {self.pid} of {self.user} on {self.host}, since {self.since}"
 
 
-def exclusive(train: Train) -> Train:
-    """Decorates train(experiment, path, ...) to hold the lock of `path` while it runs."""
-
-    @functools.wraps(train)
-    def locked(experiment: Any, path: str | Path, *arguments: Any, **options: Any) -> Any:
-        with held(config.local_path(path)):
-            return train(experiment, path, *arguments, **options)
-
-    return cast(Train, locked)
-
-
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Holds the lock of a run folder, which is created if needed. Raises if another process holds it.
@@ -70,15 +56,13 @@ def held(folder: Path) -> Iterator[None]:
     With several processes, the leader takes the lock, and all of them raise if that fails.
     """
     taken: list[_Lock] = []
-
-    def take() -> str:
+    refusal = ""
+    if multihost.is_leader():
         try:
             taken.append(_Lock(folder))
         except UserError as error:
-            return str(error)
-        return ""
-
-    if refusal := multihost.from_leader("lock", take):
+            refusal = str(error)
+    if refusal := multihost.all_gather_text("lock", refusal)[0]:
         raise UserError(refusal)
     _held.update((folder.absolute(), lock) for lock in taken)
     try:
@@ -103,13 +87,15 @@ class _Lock:
         try:
             self._made = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            self._folder = self._open_folder(folder)
-            try:
+            with contextlib.ExitStack() as opened:
+                # The folder is locked too where that is possible: unlike the file, it is not deleted by mistake.
+                self._folder = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, self._folder)
+                self._flock(self._folder)
                 self._file = self._open()
+                opened.callback(os.close, self._file)
                 self._write()
-            except BaseException:
-                os.close(self._folder)
-                raise
+                opened.pop_all()
         except (FileExistsError, NotADirectoryError):
             file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
             raise UserError(f"{file} is a file, not a folder: give another --out") from None
@@ -119,16 +105,6 @@ class _Lock:
             ) from error
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
-
-    def _open_folder(self, folder: Path) -> int:
-        """Opens the folder, and locks it where that is possible: unlike the file, it is not deleted by mistake."""
-        opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._flock(opened)
-        except BaseException:
-            os.close(opened)
-            raise
-        return opened
 
     def _write(self) -> None:
         os.ftruncate(self._file, 0)
@@ -140,7 +116,7 @@ class _Lock:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 supported = self._flock(file)
-                holder = _read(file)
+                holder = _parsed(os.pread(file, 4096, 0))
                 if holder and not (supported and holder.host == socket.gethostname()) and self._is_alive(holder):
                     raise self._refusal(holder)
                 if self._is_at_path(file):
@@ -164,10 +140,9 @@ class _Lock:
 
     def _holder(self) -> Holder | None:
         """The process that the lock file names; None if it cannot be read."""
-        try:
-            return Holder(**json.loads(self.path.read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
+        with contextlib.suppress(OSError):
+            return _parsed(self.path.read_bytes())
+        return None
 
     def lost(self) -> UserError:
         folder, who = self.path.parent, self._holder() or "another process"
@@ -222,7 +197,7 @@ class _Lock:
             try:
                 # Of two processes that create the file, only one can lock it: if it is the other one, give up.
                 self._flock(new)
-                if not self._is_at_path(new) or _read(new):
+                if not self._is_at_path(new) or _parsed(os.pread(new, 4096, 0)):
                     raise FileExistsError(self.path)
             except (UserError, OSError):
                 os.close(new)
@@ -254,9 +229,9 @@ def _this_process() -> Holder:
     return Holder(socket.gethostname(), os.getpid(), user, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
 
 
-def _read(file: int) -> Holder | None:
-    """The process that an open lock file names; None if it is empty or unreadable."""
+def _parsed(content: bytes) -> Holder | None:
+    """The process that the content of a lock file names; None if it is empty or unreadable."""
     try:
-        return Holder(**json.loads(os.pread(file, 4096, 0)))
+        return Holder(**json.loads(content))
     except (ValueError, TypeError):
         return None

@@ -181,10 +181,6 @@ class Run:
 
     # ------------------------------------------------------------------------------ the state
 
-    def rules(self, mesh: jax.sharding.Mesh) -> meshes.Rules:
-        """The rules that shard the parameters over the tensor axis of a mesh; none if that axis has size 1."""
-        return self.task.rules if mesh.shape["tensor"] > 1 else ()
-
     def mesh(self) -> jax.sharding.Mesh:
         """A mesh of all devices: as in training if their number allows, else with a copy of the model on each."""
         wanted = self.experiment.train.mesh
@@ -213,7 +209,7 @@ class Run:
             # Inside eval_shape, the key is abstract too: a concrete one would compile and run a program.
             template = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         if mesh:
-            template = meshes.with_shardings(template, mesh, self.rules(mesh))
+            template = meshes.with_shardings(template, mesh, self.task.rules if mesh.shape["tensor"] > 1 else ())
         checkpoints = self.checkpoints(read_only=True)
         return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
 
@@ -248,7 +244,6 @@ def load(path: str | Path, trust: bool = False) -> Run:
 # ------------------------------------------------------------------------------------ training
 
 
-@lock.exclusive
 def train(
     experiment: config.Experiment,
     path: str | Path,
@@ -266,12 +261,12 @@ def train(
     """
     from s2sjax.runs import train_run  # imports Optax, which is slow
 
-    path = Path(path)
-    inputs = train_run.resolve(experiment, path, init, init_assets)
-    task = train_run.open_folder(inputs, path, file, init_assets=init_assets, accept_code=accept_code)
-    training = train_run.build(inputs, task, path)
-    del inputs  # frees the examples: training reads the columns
-    return Run(path, task), train_run.fit(training, path, file, init)
+    with lock.held(path := config.local_path(path)):
+        inputs = train_run.resolve(experiment, path, file, init, init_assets)
+        task = train_run.open_folder(inputs, path, init_assets=init_assets, accept_code=accept_code)
+        training = train_run.build(inputs, task, path)
+        del inputs  # frees the examples: training reads the columns
+        return Run(path, task), train_run.fit(training, path, init)
 
 
 # ---------------------------------------------------------------------------------- after training

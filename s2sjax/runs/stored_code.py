@@ -12,6 +12,8 @@ has declared them trusted. The SHA-256 of trusted files is stored for each user 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -20,12 +22,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sjax import config
 from s2sjax.config.serialize import PREFIX
 from s2sjax.core import tables
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.runs.experiment_file import Space, hashes, space_of_file, spaces_of
+from s2sjax.runs.experiment_file import Space, space_of_file
 from s2sjax.training import multihost
 
 FOLDER, RECORD = "code", "code.json"
@@ -48,23 +49,66 @@ class Code(NamedTuple):
     """code that was replaced: [{"until_step": 60, "sha256": {"mine.py": ...}}, ...]"""
 
 
-def code_of(experiment: config.Experiment, file: str | Path | None = None, names: Iterable[str] = ()) -> Code:
-    """Collects the code of an experiment and of its experiment file. names: files that it may import later."""
-    spaces = needed = spaces_of(experiment)
-    loose: dict[str, bytes] = {}
-    if file and not any(space.path == Path(os.path.abspath(file)) for space in spaces):
-        own = space_of_file(file)
-        spaces = [*spaces, *([own] if own else [])]
-        loose = {} if own else {Path(file).name: Path(file).read_bytes()}
-    found = Code(dict(loose), [*loose], bool(needed), [])
-    for space in spaces:
-        for name in names:
-            space.read_too(name)
-        for name, content in space.files.items():
-            if found.files.setdefault(name, content) != content:
-                raise UserError(f"the experiment needs two different files {name}: rename one")
-        found.loaded.extend(space.loaded)
-    return found
+class Origin(NamedTuple):
+    """Where the code of an experiment comes from."""
+
+    spaces: list[Space]
+    """spaces that the experiment needs"""
+    own: list[Space]
+    """space of the experiment file, if that is none of these"""
+    loose: dict[str, bytes]
+    """content of the experiment file, if it was not loaded"""
+
+    def code(self, names: Iterable[str] = ()) -> Code:
+        """Collects the code. names: files that it may import later."""
+        found = Code(dict(self.loose), [*self.loose], bool(self.spaces), [])
+        for space in (*self.spaces, *self.own):
+            for name in names:
+                space.read_too(name)
+            for name, content in space.files.items():
+                if found.files.setdefault(name, content) != content:
+                    raise UserError(f"the experiment needs two different files {name}: rename one")
+            found.loaded.extend(space.loaded)
+        return found
+
+
+NO_CODE = Origin([], [], {})
+"""the origin of an experiment that has no code of its own"""
+
+
+def origin_of(experiment: Any, file: str | Path | None = None) -> Origin:
+    """Finds the code of an experiment and of its experiment file."""
+    spaces = _spaces_of(experiment)
+    if not file or any(space.path == Path(os.path.abspath(file)) for space in spaces):
+        return Origin(spaces, [], {})
+    if own := space_of_file(file):
+        return Origin(spaces, [own], {})
+    return Origin(spaces, [], {Path(file).name: Path(file).read_bytes()})
+
+
+def _spaces_of(settings: Any) -> list[Space]:
+    """The spaces that define the classes, table rows and functions that an experiment uses."""
+    found: list[Any] = []
+    if isinstance(settings, tables.Name):
+        found = [settings.space]
+    elif isinstance(settings, str):
+        found = [tables.of_module(settings.rpartition(".")[0])]
+    elif isinstance(settings, tuple | list):
+        found = [space for value in settings for space in _spaces_of(value)]
+    elif dataclasses.is_dataclass(settings):
+        values = [getattr(settings, field.name) for field in dataclasses.fields(settings)]
+        found = [tables.of_module(type(settings).__module__), *_spaces_of(values)]
+    return list(dict.fromkeys(space for space in found if isinstance(space, Space)))
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The SHA-256 of each file."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of the files that differ, or that only one has, given the contents or the hashes of two codes."""
+    return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
 
 
 # --------------------------------------------------------------------------------------- in a run
@@ -97,26 +141,18 @@ def read(run: Path) -> Code:
     return Code(files, loaded, needed, former)
 
 
-def check_same(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
-    """Raises if the code of an experiment differs from the code with which the run was trained."""
-    if found := change(run, experiment, file):
-        remedy = "give another --out, or add --accept-code (accept_code=True) to continue with the new code"
-        raise UserError(f"{run} was trained with different code: {found}: {remedy}")
-
-
-def change(run: Path, experiment: config.Experiment, file: str | Path | None) -> str:
+def change(run: Path, origin: Origin) -> str:
     """Describes the first difference between the code of a run and of an experiment; "" if there is none."""
     old = read(run)
-    new = code_of(experiment, file, old.files)
+    new = origin.code(old.files)
     if not (new.needed or old.needed):
         return ""
     if not old.files:
         return f"{run / FOLDER} is missing"
-    names = sorted(old.files.keys() | new.files.keys())
-    if old.needed is None:  # earlier versions stored more files
-        names = [name for name in names if name in old.files and name in new.files]
-    different = (name for name in names if old.files.get(name) != new.files.get(name))
-    return next((_difference(name, old.files.get(name), new.files.get(name)) for name in different), "")
+    for name in differing(old.files, new.files):
+        if old.needed is not None or (name in old.files and name in new.files):  # earlier versions stored more files
+            return _difference(name, old.files.get(name), new.files.get(name))
+    return ""
 
 
 def first_step(run: Path) -> int:
@@ -145,19 +181,19 @@ def _short(line: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
-def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step: int | None = None) -> list[str]:
+def keep(run: Path, origin: Origin, step: int | None = None) -> list[str]:
     """Stores the code of a new run, or its code from `step` on. Returns the names of the files that have changed.
 
     Files that are imported later are stored at that time.
     """
-    new = code_of(experiment, file)
-    for space in spaces_of(experiment):
-        space.after_reading = partial(_store_added, run, experiment, file)
+    new = origin.code()
+    for space in origin.spaces:
+        space.after_reading = partial(_store_added, run, origin)
     trust(new.files)
     if not multihost.is_leader() or not new.files:
         return []
     old = Code({}, [], None, []) if step is None else read(run)
-    changed = [name for name in sorted(old.files.keys() | new.files) if old.files.get(name) != new.files.get(name)]
+    changed = differing(old.files, new.files)
     if not changed and old.needed == new.needed:
         return []
     former = old.former
@@ -173,8 +209,8 @@ def keep(run: Path, experiment: config.Experiment, file: str | Path | None, step
     return changed if old.files else []
 
 
-def _store_added(run: Path, experiment: config.Experiment, file: str | Path | None) -> None:
-    new = code_of(experiment, file)
+def _store_added(run: Path, origin: Origin) -> None:
+    new = origin.code()
     trust(new.files)
     if multihost.is_leader():
         _store(run, new._replace(former=read(run).former))

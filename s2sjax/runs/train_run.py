@@ -18,6 +18,7 @@ from s2sjax.data.batching.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.runs import folder, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
+from s2sjax.runs.run import Run, load
 from s2sjax.tasks.task import Task, shapes_of, task_of
 from s2sjax.training import jax_settings, loop, multihost
 from s2sjax.training import mesh as meshes
@@ -27,13 +28,6 @@ from s2sjax.training.heartbeat import working
 from s2sjax.training.optimizers import describe_change, optimizer
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import TrainState, TrainStep, create, make_train_step
-
-
-class Source(NamedTuple):
-    """The run that provides the initial parameters."""
-
-    folder: Path
-    task: Task
 
 
 class Inputs(NamedTuple):
@@ -46,7 +40,9 @@ class Inputs(NamedTuple):
     mesh: jax.sharding.Mesh
     examples: dict[str, Any]
     """training, dev and test examples, by split"""
-    source: Source | None
+    code: stored_code.Origin
+    """where the code of the experiment comes from"""
+    source: Run | None
     """run that provides the initial parameters"""
     schedule_steps: int | None
     """schedule length of the run in the folder, if there is one"""
@@ -69,7 +65,9 @@ class Training(NamedTuple):
     log: Log
 
 
-def resolve(experiment: config.Experiment, path: Path, init: str | Path | None, init_assets: bool) -> Inputs:
+def resolve(
+    experiment: config.Experiment, path: Path, file: str | Path | None, init: str | Path | None, init_assets: bool
+) -> Inputs:
     """Completes and checks the settings, and reads the data."""
     jax_settings.check()
     use_compilation_cache()
@@ -77,24 +75,25 @@ def resolve(experiment: config.Experiment, path: Path, init: str | Path | None, 
     task = task_of(given)
     optimizer(given.train)  # raises for a wrong name or argument before the data is read
     source = _source(path, init, init_assets)
-    schedule_steps = folder.schedule_steps(path)
+    recorded = folder.read_config(path)
     mesh = meshes.make_mesh(given.train.mesh)
     task.check_mesh(mesh.shape)
     with multihost.leader_first("data"), working("reading the data"):  # the leader may have to download it
         examples = {"train": task.read()}
         examples |= {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
-    resolved = task.replace(folder.with_recorded(given, path)).resolve_defaults(examples["train"])
+    resolved = task.replace(folder.with_recorded(given, recorded)).resolve_defaults(examples["train"])
     if resolved.train.evaluate_every and "dev" not in examples:
         raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
-    return Inputs(given, resolved, mesh, examples, source, schedule_steps)
+    code = stored_code.origin_of(given, file)
+    return Inputs(given, resolved, mesh, examples, code, source, folder.schedule_steps(recorded))
 
 
-def open_folder(inputs: Inputs, path: Path, file: str | Path | None, *, init_assets: bool, accept_code: bool) -> Task:
+def open_folder(inputs: Inputs, path: Path, *, init_assets: bool, accept_code: bool) -> Task:
     """Starts or continues the run in a folder, and checks its examples and predictor. Returns its task."""
     init, assets = (str(inputs.source.folder), inputs.source.task.assets) if inputs.source else (None, None)
     with multihost.leader_first("run folder"), working("learning the vocabularies"):
         task = folder.start_task(
-            inputs.experiment, path, inputs.examples["train"], file, init=init,
+            inputs.experiment, path, inputs.examples["train"], inputs.code, init=init,
             assets=assets if init_assets else None, accept_code=accept_code,
         )  # fmt: skip
     task.check_predictor()  # refuse impossible predictions now, not after hours of training
@@ -111,24 +110,23 @@ def build(inputs: Inputs, task: Task, path: Path) -> Training:
         columns = task.columns(examples["train"])
     plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.grad_accum_steps)
     tx, rows = optimizer(e.train), plan.rows[0]
-    init: Callable[[], TrainState] = partial(initial_state, task, mesh, rows, tx)
-    if inputs.source:
-        init = partial(transferred_state, task, mesh, inputs.source, log, rows=rows, tx=tx)
-    template = abstract_state(task, mesh, rows, tx)
+    init_fn = make_init_fn(task, rows, tx)
+    template = meshes.abstract_state(init_fn, *_placement(task, mesh))
+    init = partial(initial_state, task, mesh, rows, tx, inputs.source, log)
     train_step = make_train_step(task.loss(columns), tx, e.train, e.seed)
     dev = examples["dev"] if e.train.evaluate_every else []
     training = Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
     held_out = {split: examples[split] for split in examples if split != "train"}
     remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
-    log.print("\n".join([*_describe(training), *folder.describe_choice(inputs.given, e), *remarks]))
+    log.print("\n".join([*_describe(training), *remarks]))
     return training
 
 
-def fit(training: Training, path: Path, file: str | Path | None, init: str | Path | None) -> loop.FitResult:
+def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResult:
     """Trains from the newest checkpoint, or from the initial state, to the last step."""
     inputs, task, columns, plan, *_, log = training
     e, mesh, dev = task.experiment, inputs.mesh, training.dev
-    checkpoints, step = _open_checkpoints(path, task, file)
+    checkpoints, step = _open_checkpoints(path, task, inputs.code)
     for line in describe_change(inputs.schedule_steps, inputs.given.train, e.train, step):
         log.print(line)
     if init and not inputs.source:
@@ -136,7 +134,7 @@ def fit(training: Training, path: Path, file: str | Path | None, init: str | Pat
 
     def keep_code(step: int) -> None:
         """Stores the code. Called after the checkpoint is restored, so that code that does not fit it is not stored."""
-        if changed := stored_code.keep(path, e, file, step):
+        if changed := stored_code.keep(path, inputs.code, step):
             log.print(f"from step {step} on, the code is different: {', '.join(changed)}")
 
     def stream(step: int) -> Any:
@@ -184,50 +182,54 @@ def make_init_fn(
     return init
 
 
-def abstract_state(task: Task, mesh: jax.sharding.Mesh, rows: int = 0, tx: Optimizer | None = None) -> TrainState:
-    """The shapes and shardings of the initial state."""
-    return meshes.abstract_state(make_init_fn(task, rows, tx), *_placed(task, mesh))
-
-
-def initial_state(task: Task, mesh: jax.sharding.Mesh, rows: int = 0, tx: Optimizer | None = None) -> TrainState:
-    """The state before the first step. Each device computes only its own shards."""
-    return meshes.init_sharded(make_init_fn(task, rows, tx), *_placed(task, mesh))
-
-
-def transferred_state(
-    task: Task, mesh: jax.sharding.Mesh, source: Source, log: Log, *, rows: int = 0, tx: Optimizer | None = None
+def initial_state(
+    task: Task,
+    mesh: jax.sharding.Mesh,
+    rows: int = 0,
+    tx: Optimizer | None = None,
+    source: Run | None = None,
+    log: Log | None = None,
 ) -> TrainState:
-    """The state before the first step, with the parameters that another run has in common with this one."""
-    params = abstract_state(task, mesh, rows, tx).params
+    """The state before the first step. Each device computes only its own shards.
+
+    source: a run whose parameters are taken where it has them in common with this one; described in the log.
+    """
+    place = _placement(task, mesh)
+    if source is None:
+        return meshes.init_sharded(make_init_fn(task, rows, tx), *place)
+    params = meshes.abstract_state(task.init, *place)
     theirs = jax.eval_shape(source.task.init, jax.random.key(task.experiment.seed))
     found = transfer.match(params, theirs, task.transfer_rows(source.task))
     transfer.require_some(found, str(source.folder))
-    checkpoints = folder.checkpoints(source.folder, source.task, read_only=True)
-    restored, step = checkpoints.restore_params(transfer.template(found, theirs, params))
-    log.print("\n".join(found.describe(str(source.folder), step)))
+    restored, step = source.checkpoints(read_only=True).restore_params(transfer.template(found, theirs, params))
+    if log:
+        log.print("\n".join(found.describe(str(source.folder), step)))
+        mine, other = (stored_code.origin_of(each.experiment).code().files for each in (task, source.task))
+        if changed := stored_code.differing(mine, other):
+            log.print(f"  the code of {source.folder} differs: {', '.join(changed)}")
     init = make_init_fn(task, rows, tx, partial(transfer.merge, found))
-    return meshes.init_sharded(init, *_placed(task, mesh), restored)
+    return meshes.init_sharded(init, *place, restored)
 
 
-def _placed(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
+def _placement(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
     """The mesh, the sharding rules, and the key of the initial parameters."""
     return mesh, task.rules if mesh.shape["tensor"] > 1 else (), jax.random.key(task.experiment.seed)
 
 
-def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | None:
+def _source(path: Path, init: str | Path | None, init_assets: bool) -> Run | None:
     """The run that provides the initial parameters; None without one, and for a run that has checkpoints already."""
     if init_assets and not init:
         raise UserError("--init-assets takes the vocabularies of another run: name that run with --init RUN")
     if folder.has_checkpoint(path):
         return None
-    recorded = config.local_path(init).absolute() if init else folder.recorded_init(path)
+    recorded = config.local_path(init).absolute() if init else folder.read_config(path).get("init")
     if recorded is None:
         return None
     there = Path(recorded)
     if there == path.absolute():
         raise UserError(f"--init {init} is the folder of this run: name another run, or give another --out")
-    source = Source(there, folder.open_task(there))
-    if not folder.checkpoints(there, source.task, read_only=True).steps():
+    source = load(there)
+    if not source.checkpoints(read_only=True).steps():
         raise UserError(f"there is no checkpoint in {there}: train it first, or name another run with --init")
     return source
 
@@ -235,14 +237,14 @@ def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | 
 # ---------------------------------------------------------------------------------- parts of `fit`
 
 
-def _open_checkpoints(path: Path, task: Task, file: str | Path | None) -> tuple[Checkpoints, int]:
+def _open_checkpoints(path: Path, task: Task, code: stored_code.Origin) -> tuple[Checkpoints, int]:
     """Opens the checkpoints of a run for training. Returns them and the newest step, 0 without one.
 
     If the code has changed, the scores and checkpoints up to this step no longer count.
     """
     checkpoints = folder.checkpoints(path, task)
     step = max(checkpoints.steps(), default=0)
-    if step and stored_code.change(path, task.experiment, file):
+    if step and stored_code.change(path, code):
         if step >= task.experiment.train.steps:
             raise UserError(f"{path} has no step left to train with the new code: raise train.steps")
         checkpoints.since = step
@@ -260,7 +262,7 @@ def _shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dict[str
 
 
 def _describe(training: Training) -> list[str]:
-    """Lines on the model, the devices, the data and the batches."""
+    """Lines on the model, the devices, the data, the batches and the settings that were chosen by data size."""
     task, mesh, plan = training.task, training.inputs.mesh, training.plan
     weights = sum(leaf.size for leaf in jax.tree.leaves(training.template.params))
     devices = f"{mesh.size} {jax.devices()[0].device_kind} device{'s' if mesh.size > 1 else ''}"
@@ -272,4 +274,8 @@ def _describe(training: Training) -> list[str]:
             f"{plan.idle:.0%} of the rows are padding, because the rows of a batch are not divisible by {multiple} "
             "(devices x micro-batches): raise data.batch_tokens"
         )
+    given, found = (folder.flat(config.to_json(each)) for each in (training.inputs.given, task.experiment))
+    chosen = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
+    if chosen:
+        lines.append("for data of this size: " + ", ".join(f"{name} {found[name]}" for name in chosen))
     return lines

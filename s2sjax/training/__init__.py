@@ -3,7 +3,6 @@
 loop              fit: restore, evaluate, save, batch, step, log
 train_state       TrainState and the pure train_step
 optimizers        the optimizer, and step -> learning rate
-named_functions   functions that settings name by import path
 mesh              the device mesh, and the sharding of each parameter
 multihost         runs of several processes
 compiled_steps    the train step, compiled for each batch shape in the background

@@ -100,9 +100,8 @@ class Programs:
         try:
             return program(state, batch)  # without the mesh, whose sharding constraints JAX cannot apply op by op
         except FloatingPointError as error:
-            found, place = str(error).splitlines()[0].rstrip("."), jax_settings.place_of(error)
             raise UserError(
-                f"step {int(state.step) + 1}: {found} ({place}): "
+                f"step {int(state.step) + 1}: {jax_settings.reason(error)} ({jax_settings.place_of(error)}): "
                 "lower train.learning_rate or train.clip_norm, or turn off jax_debug_nans and jax_debug_infs "
                 "to skip such steps"
             ) from error
@@ -136,20 +135,12 @@ class Programs:
             log.print(f"compiled the train step for batches of {_describe(batch)} in {self.seconds[key]:.1f} s")
         if needs:
             self.memory[key] = needs
-            for line in self.describe_memory():
+            most = max(self.memory.values(), key=lambda each: each.total)
+            for line in device_memory.describe(most, self._mesh, device_memory.limit(jax.local_devices()[0])):
                 if line not in self._printed:  # printed again only if this program needs more than those before
                     log.print(line)
                 self._printed.add(line)
-            log.once(device_memory_bytes=max(each.total for each in self.memory.values()))
-
-    def describe_memory(self) -> list[str]:
-        """Describes, in lines of text, the memory of the program that needs most."""
-        most = max(self.memory.values(), key=lambda needs: needs.total, default=None)
-        return (
-            []
-            if most is None
-            else device_memory.describe(most, self._mesh, device_memory.limit(jax.local_devices()[0]))
-        )
+            log.once(device_memory_bytes=most.total)
 
     def lower(self, batch: Batch) -> Any:
         """Lowers the train step for batches of these shapes, ready to be compiled."""

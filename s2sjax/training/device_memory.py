@@ -32,13 +32,8 @@ class Memory(NamedTuple):
     """activations and other temporary arrays; the new state reuses the memory of the old one"""
 
     @property
-    def held(self) -> int:
-        """Bytes held between steps."""
-        return self.parameters + self.optimizer + self.average
-
-    @property
     def total(self) -> int:
-        return self.held + self.batch + self.step
+        return sum(self)
 
 
 def shard_bytes(tree: Tree) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,11 +35,16 @@ def debugged() -> bool:
     return any(jax.config.values[f"jax_{name}"] for name in ("disable_jit", "debug_nans", "debug_infs"))
 
 
-def place_of(error: BaseException) -> str:
-    """The place outside of the libraries that raised an error: "cells.py line 31, in step"."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    package = lambda frame: frame.f_globals.get("__name__", "").partition(".")[0]
-    code, line = next((f.f_code, line) for f, line in reversed(frames) if package(f) not in ("jax", "flax", "optax"))
+def reason(error: FloatingPointError) -> str:
+    """The first line of an error of jax.debug_nans: "invalid value (nan) encountered in log"."""
+    return str(error).splitlines()[0].rstrip(".")
+
+
+def place_of(error: BaseException, *ignored: str) -> str:
+    """The place that raised an error, outside of the libraries and `ignored` files: "cells.py line 31, in step"."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    libraries = tuple(sys.modules[name].__path__[0] for name in ("jax", "flax", "optax") if name in sys.modules)
+    code, line = next(each for each in reversed(frames) if not each[0].co_filename.startswith((*libraries, *ignored)))
     return f"{Path(code.co_filename).name} line {line}, in {code.co_name}"
 
 

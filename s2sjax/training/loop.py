@@ -231,9 +231,8 @@ def _log_step(step: int, batch: Batch, metrics: dict, *, train: config.Train, lo
         log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:
-            multihost.wait_for_all(
-                "nonfinite"
-            )  # the leader may still be writing the file, and the first error ends a pod
+            # The leader may still be writing the file, and the first error ends a pod.
+            multihost.wait_for_all("nonfinite")
             which = f"examples {', '.join(map(str, examples))}" if examples else "the data"
             which = f"the examples in {file}" if file else which
             raise UserError(

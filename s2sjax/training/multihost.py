@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -88,11 +88,6 @@ def all_gather_text(what: str, text: str) -> list[str]:
     encoded = text.encode()[:TEXT]
     row = np.frombuffer(encoded.ljust(TEXT, b"\0"), np.uint8)[None]
     return [bytes(other).rstrip(b"\0").decode(errors="ignore") for other in all_gather(row)]
-
-
-def from_leader(what: str, make: Callable[[], str]) -> str:
-    """Returns the leader's make() on all processes. All of them must call it."""
-    return all_gather_text(what, make() if is_leader() else "")[0]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,12 @@ It is called with train.schedule_args and with those of peak, warmup, steps and 
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import inspect
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +24,6 @@ import optax
 from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS, SCHEDULES
 from s2sjax.errors import UserError
-from s2sjax.training import named_functions
 
 Tree = Any
 
@@ -68,25 +72,19 @@ FROM_SETTINGS = {
 
 def schedule(train: config.Train) -> optax.Schedule:
     """The schedule named by train.schedule."""
-    path = SCHEDULES.get(train.schedule, train.schedule)
-    make, given = named_functions.find(path, "train.schedule"), named_functions.parse(train.schedule_args)
-    named = dict.fromkeys(given, "train.schedule_args")
-    named_functions.check_arguments(make, "schedule", train.schedule, given=named, reserved=FROM_SETTINGS)
+    make, given = _named(train, "schedule", FROM_SETTINGS)
     settings = {"peak": train.learning_rate, "warmup": train.warmup_steps, "steps": train.schedule_steps or train.steps,
                 "final_fraction": train.final_fraction}  # fmt: skip
-    offered = {name: value for name, value in settings.items() if name in named_functions.parameters(make)}
-    try:
+    offered = {name: value for name, value in settings.items() if name in _parameters(make)}
+    with _refusing(train, "schedule"):
         rate = make(**offered, **given)
         jax.eval_shape(rate, jnp.int32(0))
-    except (TypeError, ValueError, AttributeError) as error:
-        raise _refused("schedule", train.schedule, train.schedule_args, error) from None
     return rate
 
 
 def has_length(train: config.Train) -> bool:
     """Whether the schedule depends on the number of steps."""
-    make = named_functions.find(SCHEDULES.get(train.schedule, train.schedule), "train.schedule")
-    return "steps" in named_functions.parameters(make)
+    return "steps" in _parameters(_function(train, "schedule"))
 
 
 def rate_at(train: config.Train, step: int) -> float:
@@ -142,26 +140,18 @@ def optimizer(train: config.Train) -> optax.GradientTransformation:
 
 
 def _named_optimizer(train: config.Train, rate: optax.Schedule) -> optax.GradientTransformation:
-    path = OPTIMIZERS.get(train.optimizer, train.optimizer)
-    make, given = named_functions.find(path, "train.optimizer"), named_functions.parse(train.optimizer_args)
-    named = dict.fromkeys(given, "train.optimizer_args")
-    for name in ("b1", "b2", "eps"):
-        if getattr(train, name) is not None:
-            given[name], named[name] = getattr(train, name), f"train.{name}"
-    named_functions.check_arguments(make, "optimizer", train.optimizer, given=named, reserved=OWN_SETTINGS)
-    takes = named_functions.parameters(make)
+    make, given = _named(train, "optimizer", OWN_SETTINGS, ("b1", "b2", "eps"))
+    takes = _parameters(make)
     if train.optimizer in ("adam", "adamw"):
         given = ADAM | given
     if "weight_decay" in takes:
         given["weight_decay"] = 0.0  # `optimizer` adds the decay
     if train.optimizer == "muon":
         given.setdefault("muon_weight_dimension_numbers", muon_matrices)
-    try:
+    with _refusing(train, "optimizer"):
         found = make(**({"learning_rate": rate} if "learning_rate" in takes else {}), **given)
         if train.optimizer_args or train.optimizer not in OPTIMIZERS:
             _try(found)
-    except (TypeError, ValueError, AttributeError, KeyError, AssertionError) as error:
-        raise _refused("optimizer", train.optimizer, train.optimizer_args, error) from None
     return found
 
 
@@ -169,11 +159,6 @@ def _try(optimizer: optax.GradientTransformation) -> None:
     """Traces one update of a tiny model, to find wrong arguments before any work is done."""
     params = {"layer": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
     jax.eval_shape(lambda params: optimizer.update(params, optimizer.init(params), params), params)
-
-
-def _refused(field: str, name: str, arguments: tuple[str, ...], error: Exception) -> UserError:
-    given = f" with {' '.join(arguments)}" if arguments else ""
-    return UserError(f"train.{field} {name}{given} does not work ({' '.join(str(error).split())}): correct it")
 
 
 def matrices(params: Tree) -> Tree:
@@ -205,3 +190,74 @@ TABLES = "(^|/)(table|relative|queries)$|^decoder/output/"
 def _dimensions(path: Any, leaf: Any) -> int:
     """The number of dimensions of a parameter, or of one layer of a stack (`layers.Stacked`)."""
     return leaf.ndim - any(getattr(key, "key", None) == "stack" for key in path)
+
+
+# -------------------------------------------------------------- functions named by their import paths
+
+
+def _named(
+    train: config.Train, field: str, reserved: Mapping[str, str], also: Sequence[str] = ()
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that train.FIELD names, and the arguments that train.FIELD_args and the settings `also` give it.
+
+    Raises UserError for an argument that the function does not take, or that is missing. reserved: {argument: the
+    setting to use instead}.
+    """
+    make, path = _function(train, field), getattr(train, field)
+    given = {name: _value(text) for name, _, text in (each.partition("=") for each in getattr(train, f"{field}_args"))}
+    named = dict.fromkeys(given, f"train.{field}_args")
+    for name in also:
+        if getattr(train, name) is not None:
+            given[name], named[name] = getattr(train, name), f"train.{name}"
+    takes = _parameters(make)
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
+        return make, given
+    for name, setting in named.items():
+        if name in reserved:
+            raise UserError(f"{setting} has {name}: set {reserved[name]} instead")
+        if name not in takes:
+            free = ", ".join(other for other in takes if other not in reserved) or "no other arguments"
+            raise UserError(f"{setting}: {path} does not take {name}: it takes {free}")
+    for name, parameter in takes.items():
+        if parameter.default is inspect.Parameter.empty and name not in named and name not in reserved:
+            raise UserError(f"train.{field} {path} requires {name}: add {name}=VALUE to train.{field}_args")
+    return make, given
+
+
+def _function(train: config.Train, field: str) -> Callable[..., Any]:
+    """Imports the function that train.FIELD names: a row of a table, or a path such as "optax.contrib.muon"."""
+    path = getattr(train, field)
+    path = {"schedule": SCHEDULES, "optimizer": OPTIMIZERS}[field].get(path, path)
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        why = f"train.{field} {path} cannot be imported ({' '.join(str(error).split())})"
+        raise UserError(f"{why}: correct it, or install its package") from None
+    if not callable(found):
+        raise UserError(f"train.{field} {path} is not a function: name another")
+    return found
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def _value(text: str) -> Any:
+    """The value of an argument: "0.9" -> 0.9, "True" -> True, and a name as it is, such as "bfloat16"."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+@contextlib.contextmanager
+def _refusing(train: config.Train, field: str) -> Iterator[None]:
+    """Reports an error of the function that train.FIELD names as one of its arguments."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, KeyError, AssertionError) as error:
+        arguments = getattr(train, f"{field}_args")
+        given = f" with {' '.join(arguments)}" if arguments else ""
+        named = f"train.{field} {getattr(train, field)}{given}"
+        raise UserError(f"{named} does not work ({' '.join(str(error).split())}): correct it") from None

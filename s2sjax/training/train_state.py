@@ -73,10 +73,7 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        now = _with_carry(loss, state.step)
-        sums, gradient, carry = _sum_gradient(
-            now, state.params, batch, carry=state.carry, key=key, parts=train.grad_accum_steps
-        )
+        sums, gradient, carry = _sum_gradient(loss, state, batch, key, parts=train.grad_accum_steps)
         total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
@@ -104,23 +101,8 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     return train_step
 
 
-def _with_carry(loss: Loss, step: jax.Array) -> Callable[..., tuple[WeightedSums, Tree | None]]:
-    """Wraps a loss as loss(params, batch, key, carry) -> sums, carry; the carry is None for tasks without one."""
-
-    def now(params, batch, key, carry):
-        return (loss(params, batch, key, step), None) if carry is None else loss(params, batch, key, step, carry)
-
-    return now
-
-
 def _sum_gradient(
-    loss: Callable[..., tuple[WeightedSums, Tree | None]],
-    params: Tree,
-    batch: Tree,
-    *,
-    carry: Tree | None,
-    key: jax.Array,
-    parts: int,
+    loss: Loss, state: TrainState, batch: Tree, key: jax.Array, parts: int
 ) -> tuple[WeightedSums, Tree, Tree | None]:
     """The weighted sums of a batch, the gradient of the *sum* of its loss, and the new carry.
 
@@ -128,18 +110,21 @@ def _sum_gradient(
     """
 
     def loss_and_sums(params, batch, key, carry):
-        sums, carry = loss(params, batch, key, carry)
+        if carry is None:
+            sums = loss(params, batch, key, state.step)
+        else:
+            sums, carry = loss(params, batch, key, state.step, carry)
         return sums["loss"][0], (sums, carry)
 
     def part(index, rows):
         of_params = jax.grad(loss_and_sums, has_aux=True)
-        gradient, (sums, carry) = of_params(params, rows[0], jax.random.fold_in(key, index), rows[1])
+        gradient, (sums, carry) = of_params(state.params, rows[0], jax.random.fold_in(key, index), rows[1])
         return (sums, gradient), carry
 
     if parts == 1:
-        (sums, gradient), carry = part(0, (batch, carry))
+        (sums, gradient), carry = part(0, (batch, state.carry))
         return sums, gradient, carry
-    rows = jax.tree.map(lambda leaf: _split(leaf, parts), (batch, carry))
+    rows = jax.tree.map(lambda leaf: _split(leaf, parts), (batch, state.carry))
     first = jax.tree.map(lambda leaf: leaf[0], rows)
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, first)[0])
 

@@ -8,7 +8,7 @@ import pytest
 from s2sjax import config
 from s2sjax.config import Mixture, Prepared, TextFiles, Tfds
 from s2sjax.config.paths import relative_path, resolve_paths, without_folders
-from s2sjax.runs import folder, run
+from s2sjax.runs import folder, run, stored_code
 from s2sjax.runs.experiment_file import load_experiment
 
 PAGE = """
@@ -75,7 +75,7 @@ def test_a_file_is_read_from_any_directory_and_a_field_from_this_one(home, call)
 
 def start(page: Path, path: Path) -> None:
     experiment = load_experiment(page)
-    folder.start_task(experiment, path, experiment.task().read(), page)
+    folder.start_task(experiment, path, experiment.task().read(), stored_code.origin_of(experiment, page))
 
 
 def test_a_run_finds_its_data_from_any_directory_and_follows_its_project(home, monkeypatch):

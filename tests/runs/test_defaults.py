@@ -92,9 +92,9 @@ def test_a_run_of_an_older_version_keeps_its_settings(text, tmp_path):
     )
     page = {"data": "", "assets": {}, "experiment": config.to_json(old)}
     (tmp_path / "config.json").write_text(json.dumps(page))
-    assert folder.with_recorded(text, tmp_path) == old
+    assert folder.with_recorded(text, folder.read_config(tmp_path)) == old
     mine = config.replace(text, train=config.Train(steps=7), model=RecurrentLM(1, 2, 3))
-    assert folder.with_recorded(mine, tmp_path) == mine
+    assert folder.with_recorded(mine, folder.read_config(tmp_path)) == mine
 
 
 @pytest.mark.parametrize(

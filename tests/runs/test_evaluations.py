@@ -54,12 +54,16 @@ A, B = ["K AE T", "D AO G", "B"], ["K AE T", "D AA G", "B ER D"]
     ],
 )  # fmt: skip
 def test_a_name_says_what_was_evaluated_and_how(options, name):
-    assert evaluations.name_of("test", 3, **options) == name
+    assert name_of("test", 3, **options) == name
+
+
+def name_of(split, step, **options):
+    return evaluations.make(Path("run"), split, step, score(("per",), ["K"], [("K",)]), **options).name
 
 
 def test_long_names_are_cut_and_differ():
-    assert evaluations.name_of("dev", 30) == "dev-step30"
-    names = [evaluations.name_of("test", 3, ensemble=[(f"{'x' * 90}{end}", 1)], settings="beam 4") for end in "ab"]
+    assert name_of("dev", 30) == "dev-step30"
+    names = [name_of("test", 3, ensemble=[(f"{'x' * 90}{end}", 1)], settings="beam 4") for end in "ab"]
     assert names[0] != names[1] and all(len(name) == 100 for name in names)
 
 
@@ -223,6 +227,18 @@ def test_runs_with_different_search_settings_are_compared_only_if_both_evaluatio
         assert call("results", run, tmp_path / "other")[2] == ""
     if other == {"step": 60}:
         assert "\nA is the checkpoint of step 30, B that of step 60\n" in call("compare", a.path, b.path)[1]
+
+
+def test_a_comparison_names_the_files_of_code_that_differ(run):
+    def told(first, second):
+        a, b = (store(run, A, **({"code": code} if code else {})) for code in (first, second))
+        return [line for line in str(comparison.compare(a, b)).splitlines() if line.startswith("the code of")]
+
+    assert told({"mine.py": "1", "cells.py": "2"}, {"mine.py": "3", "cells.py": "2"}) == [
+        "the code of the two runs differs: mine.py"
+    ]
+    assert told({"mine.py": "1"}, None) == ["the code of the two runs differs: mine.py"]
+    assert told({"mine.py": "1"}, {"mine.py": "1"}) == told(None, None) == []
 
 
 def test_neutral_settings_do_not_make_another_evaluation(run):

@@ -50,8 +50,7 @@ def started(path, experiment=BASE, **options) -> run.Run:
 
 
 def transferred(new: run.Run, base: run.Run, mesh=DATA):
-    source = train_run.Source(base.folder, base.task)
-    return train_run.transferred_state(new.task, meshes.make_mesh(mesh), source, Log(None, 1, 1))
+    return train_run.initial_state(new.task, meshes.make_mesh(mesh), source=base, log=Log(None, 1, 1))
 
 
 def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_path, capsys):
@@ -72,7 +71,9 @@ def test_transferred_parameters_are_sharded_as_those_of_the_new_run(base, tmp_pa
     new = started(tmp_path / "new")
     state = transferred(new, base, mesh)
     jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])
-    wanted = train_run.abstract_state(new.task, meshes.make_mesh(mesh))
+    where = meshes.make_mesh(mesh)
+    rules = new.task.rules if mesh.tensor > 1 else ()
+    wanted = meshes.abstract_state(train_run.make_init_fn(new.task), where, rules, jax.random.key(0))
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, state, wanted))
 
 

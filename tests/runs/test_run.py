@@ -299,7 +299,7 @@ def test_only_the_buckets_that_a_run_will_use_are_compiled_in_order_of_use(tmp_p
     monkeypatch.setattr(loop, "fit", fit)
     assert (announced(1), announced(2), announced(40)) == ([3], [3, 6], [3, 6, 4])
     monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [5, 7])
-    monkeypatch.setattr(run.Checkpoints, "_read_score", lambda self, step: None)
+    monkeypatch.setattr(run.Checkpoints, "header", lambda self, step: {"score": None})
     assert (announced(7), announced(8)) == ([], [4])
 
 

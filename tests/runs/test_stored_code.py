@@ -18,7 +18,9 @@ import s2sjax
 from s2sjax import config
 from s2sjax.core import tables
 from s2sjax.core.recurrence import cells
-from s2sjax.runs import experiment_file, folder, run, stored_code
+from s2sjax.runs import experiment_file, folder, run, stored_code, train_run
+from s2sjax.training import mesh as meshes
+from s2sjax.training.run_log import Log
 
 LITERAL = ("layers.Recurrent(cell, width,", 'layers.Recurrent("independent", width,')
 CELL = FILES["cell"].partition("experiment = ")[0].replace("jnp.tanh(projected", "jnp.tanh(1.75 * projected")
@@ -81,11 +83,18 @@ def write(where: Path, files: dict[str, str], scale: str = "1.75") -> Path:
     return where / "mine.py"
 
 
+def started(experiment, path: Path, file: Path | None = None, **options):
+    """The task of a new run."""
+    return folder.start_task(
+        experiment, path, experiment.task().read(), stored_code.origin_of(experiment, file), **options
+    )
+
+
 def start(where: Path, files: dict[str, str], scale: str = "1.75", **options) -> Path:
     """Starts a run of these files, without training it."""
     file = write(where, files, scale)
     experiment = run.load_experiment(file)
-    folder.start_task(experiment, where / "run", experiment.task().read(), file, **options)
+    started(experiment, where / "run", file, **options)
     return where / "run"
 
 
@@ -111,7 +120,7 @@ def test_each_run_uses_its_own_code(way, tmp_path):
     for mine, other in (("1.75", "2.25"), ("2.25", "1.75")):
         assert mine in first[mine] and other not in first[mine]
         assert program(both[mine]) == first[mine]
-        assert stored_code.hashes(stored_code.code_of(both[mine].trained).files) == {
+        assert stored_code.hashes(stored_code.origin_of(both[mine].trained).code().files) == {
             name: stored_code.hashes({"": (tmp_path / mine / name).read_bytes()})[""] for name in WAYS[way]
         }
 
@@ -121,10 +130,10 @@ def test_training_uses_the_newest_version_of_a_file(tmp_path):
     for scale in ("1.75", "2.25"):
         file = write(tmp_path, WAYS["cell"], scale)
         experiment = run.load_experiment(file)
-        task = folder.start_task(experiment, tmp_path / scale, experiment.task().read(), file)
+        task = started(experiment, tmp_path / scale, file)
         assert scale in program(run.Run(tmp_path / scale, task))
     rebuilt = config.replace(experiment, model=config.replace(experiment.model, cell="independent"))
-    task = folder.start_task(rebuilt, tmp_path / "rebuilt", rebuilt.task().read())
+    task = started(rebuilt, tmp_path / "rebuilt")
     assert "2.25" in program(run.Run(tmp_path / "rebuilt", task))
     assert "1.75" in program(run.load(tmp_path / "1.75"))
     assert "2.25" in program(run.load(tmp_path / "rebuilt"))  # the code is stored, although no file was given
@@ -172,7 +181,7 @@ def test_code_is_stored_as_executed_even_if_it_is_edited_later(tmp_path):
     file = write(tmp_path, files)
     experiment = run.load_experiment(file)
     write(tmp_path, files, "2.25")
-    task = folder.start_task(experiment, tmp_path / "run", experiment.task().read(), file)
+    task = started(experiment, tmp_path / "run", file)
     assert "1.75" in program(run.Run(tmp_path / "run", task))
     assert {path.name: path.read_text() for path in (tmp_path / "run/code").glob("*.py")} == files
     assert "1.75" in program(run.load(tmp_path / "run"))
@@ -190,7 +199,10 @@ def test_a_file_is_stored_when_it_is_imported_late(tmp_path):
     assert not (path / "code/helper.py").exists()
     experiment = experiment_file.space_of_file(tmp_path / "mine.py").load(tmp_path / "mine.py").experiment
     assert "1.75" in program(
-        run.Run(path, folder.start_task(experiment, path, experiment.task().read(), tmp_path / "mine.py"))
+        run.Run(
+            path,
+            started(experiment, path, tmp_path / "mine.py"),
+        )
     )
     assert (path / "code/helper.py").read_text() == "scale = 1.75"
     (tmp_path / "helper.py").unlink()
@@ -211,13 +223,13 @@ def test_a_run_continues_with_different_code_only_if_it_is_accepted(way, tmp_pat
     )
     assert stored_code.read(path) == stored
     start(tmp_path, WAYS[way], "2.25", accept_code=True)
-    experiment = run.load_experiment(tmp_path / "mine.py")
-    assert stored_code.keep(path, experiment, tmp_path / "mine.py", 60) == [changed]
+    origin = stored_code.origin_of(run.load_experiment(tmp_path / "mine.py"), tmp_path / "mine.py")
+    assert stored_code.keep(path, origin, 60) == [changed]
     assert "2.25" in program(run.load(path))
     record = json.loads((path / "code/code.json").read_text())
     assert record["former"] == [{"until_step": 60, "sha256": stored_code.hashes(stored.files)}]
     assert (path / "code/until-step-60" / changed).read_bytes() == stored.files[changed]
-    assert stored_code.keep(path, experiment, tmp_path / "mine.py", 70) == []
+    assert stored_code.keep(path, origin, 70) == []
 
 
 def test_a_run_without_its_code_does_not_continue(tmp_path):
@@ -232,11 +244,25 @@ def test_a_finished_run_does_not_accept_different_code(tmp_path, monkeypatch):
     stored = stored_code.read(path)
     start(tmp_path, WAYS["cell"], "2.25", accept_code=True)
     monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [10**6])
-    monkeypatch.setattr(run.Checkpoints, "_read_score", lambda self, step: None)
+    monkeypatch.setattr(run.Checkpoints, "header", lambda self, step: {"score": None})
     file = tmp_path / "mine.py"
     message = refused(lambda: run.train(run.load_experiment(file), path, file, accept_code=True))
     assert message == f"{path} has no step left to train with the new code: raise train.steps"
     assert stored_code.read(path) == stored
+
+
+@pytest.mark.slow
+def test_parameters_of_a_run_with_different_code_are_taken_with_a_remark(tmp_path, capsys):
+    mesh = meshes.make_mesh(config.Mesh())
+    base = run.load(start(tmp_path / "base", WAYS["cell"]))
+    checkpoints = base.checkpoints()
+    checkpoints.save(train_run.initial_state(base.task, mesh), 4, notes={"best": {}})
+    checkpoints.wait()
+    for scale, told in (("1.75", []), ("2.25", [f"  the code of {base.folder} differs: mine.py"])):
+        new = run.load(start(tmp_path / scale, WAYS["cell"], scale))
+        capsys.readouterr()
+        train_run.initial_state(new.task, mesh, source=base, log=Log(None, 1, 1))
+        assert capsys.readouterr().out.splitlines()[1:] == told
 
 
 def test_settings_are_compared_as_settings(tmp_path):

@@ -56,7 +56,7 @@ def test_the_numbers_are_those_counted_by_hand(shape, parameters, batch):
     found, analysis = device_memory.measure(begin, rows, program), program.memory_analysis()
     assert found is not None
     assert found[:4] == (parameters, 2 * parameters + COUNTERS, parameters, batch)
-    assert found.held + found.batch == analysis.argument_size_in_bytes
+    assert sum(found[:4]) == analysis.argument_size_in_bytes
     assert found.step >= analysis.temp_size_in_bytes > 0
 
 

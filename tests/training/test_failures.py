@@ -170,7 +170,7 @@ class Killed(BaseException):
 def replaced_until(folder, end):
     """Replaces the checkpoint of step 20. Dies before or after a call that changes the folder, selected by `end`."""
     checkpoints, calls = Checkpoints(folder, KEEP), count()
-    manager = checkpoints._store._manager
+    manager = checkpoints._manager
 
     def mortal(function):
         def call(*arguments, **options):

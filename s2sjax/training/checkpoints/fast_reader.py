@@ -36,14 +36,6 @@ def path_in(folder: Path, step: int) -> Path:
     return former if former.exists() and not path.exists() else path
 
 
-def read_json(item: Path) -> Any:
-    """Reads a JSON item; None if it cannot be read."""
-    try:
-        return json.loads((item / "metadata").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def metadata_fault(checkpoint: Path, names: Iterable[str]) -> str:
     """Describes the damage to the JSON metadata of the arrays with these names; "" if none is proved.
 

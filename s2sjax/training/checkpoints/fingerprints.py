@@ -20,10 +20,9 @@ def fingerprint(array: jax.Array) -> jax.Array:
     `mix` is a permutation of 32-bit words, so one changed word always changes the sum. i is the position, so swapped
     words change it too. Integers can be added in any order, so the sharding of the array does not matter.
     """
-    bits = (
-        jax.lax.bitcast_convert_type(array, _UNSIGNED[min(array.dtype.itemsize, 4)]) if array.dtype != bool else array
-    )
-    bits = bits.astype(jnp.uint32)
+    if array.dtype != bool:
+        array = jax.lax.bitcast_convert_type(array, _UNSIGNED[min(array.dtype.itemsize, 4)])
+    bits = array.astype(jnp.uint32)
     position = jnp.zeros(bits.shape, jnp.uint32)
     for dimension, length in enumerate(bits.shape):
         position = position * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dimension)

@@ -1,7 +1,4 @@
-"""The checkpoints of a run: which are kept, which is the best, and which are damaged.
-
-store.py writes and reads them.
-"""
+"""The checkpoints of a run: which are kept, which is the best, and which are damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from s2sjax.training.train_state import TrainState
 Tree = Any
 
 
-class Checkpoints:
+class Checkpoints(CheckpointStore):
     """The checkpoints of one run: the newest `keep` and, if `best` is given, the one with the lowest or highest score.
 
     read_only: for decoding, also during training: writes, renames and deletes nothing.
@@ -41,27 +38,19 @@ class Checkpoints:
         verify: Callable[[], None] = lambda: None,
         since: int = 0,
     ):
-        self.folder, self.since = Path(folder).absolute(), since
-        self._keep, self._best, self._read_only, self._verify = keep, best, read_only, verify
+        self.since, self._keep, self._best, self._verify = since, keep, best, verify
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, Damaged] = {}
         """damaged checkpoints whose scores cannot be read; reported when they are restored or skipped"""
-        self._store = CheckpointStore(self.folder, read_only, self._select)
+        super().__init__(Path(folder).absolute(), read_only)
         for step in self.steps():
-            self._read_score(step)
+            try:
+                score = self.header(step)["score"]
+                self._scores |= {} if score is None else {step: score}
+            except Damaged as damage:
+                self._unscored[step] = damage
         self._damaged = set() if read_only else set(self._unscored)
         """damaged checkpoints that the next save sets aside"""
-
-    def _read_score(self, step: int) -> None:
-        try:
-            score = self.header(step)["score"]
-            self._scores |= {} if score is None else {step: score}
-        except Damaged as damage:
-            self._unscored[step] = damage
-
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first."""
-        return self._store.steps()
 
     def best_step(self) -> int | None:
         """The step with the best score, the earliest among equals."""
@@ -71,14 +60,9 @@ class Checkpoints:
         sign = 1 if self._best == "min" else -1
         return min(scores, key=lambda step: (sign * scores[step], step))
 
-    def _select(self, steps: Sequence[int]) -> set[int]:
-        """The steps to keep."""
+    def select(self, steps: Sequence[int]) -> set[int]:
         newest, best = set(sorted(steps)[-self._keep :]), self.best_step()
         return newest if best is None else newest | {best}
-
-    def header(self, step: int) -> dict:
-        """The step, fingerprints ("leaves"), score and notes of a checkpoint."""
-        return self._store.header(step)
 
     def notes(self, step: int) -> dict:
         """The notes that were given to `save`."""
@@ -93,18 +77,18 @@ class Checkpoints:
         """
         self._verify()
         self.wait()
-        with self._store.saving(step):
+        with self.saving(step):
             leaves = fingerprints(_items(state))
             exists = step in self.steps() and not any(multihost.all_gather_text("save", self._difference(step, leaves)))
             self._scores.pop(step, None)
             if score is not None:
                 self._scores[step] = score
             if exists:
-                self._store.change_notes(step, score, notes or {})
+                self.change_notes(step, score, notes or {})
                 return
             self._set_damaged_aside()
             header = {"step": step, "leaves": leaves, "score": score, "notes": notes or {}}
-            self._store.write(step, _items(state), header)
+            self.write(step, _items(state), header)
 
     def _difference(self, step: int, leaves: dict[str, list]) -> str:
         """The reason why the checkpoint of this step does not hold this state; "" if it does."""
@@ -119,20 +103,8 @@ class Checkpoints:
         found = multihost.all_gather_text("damaged", " ".join(map(str, sorted(self._damaged))))
         damaged = {int(step) for text in found for step in text.split()} & set(self.steps())
         if damaged:
-            self._store.rename(sorted(damaged), [".damaged", *(f".damaged-{n}" for n in range(1, 1000))])
+            self.rename(sorted(damaged), [".damaged", *(f".damaged-{n}" for n in range(1, 1000))])
         self._damaged.clear()
-
-    def check(self) -> None:
-        """Raises if the save in the background has failed; does not wait for one that is still running."""
-        self._store.check()
-
-    def wait(self) -> None:
-        """Returns when the last save is complete; raises if it has failed."""
-        self._store.wait()
-
-    def close(self) -> None:
-        """Waits for the last save and ends the threads."""
-        self._store.close()
 
     # --------------------------------------------------------------------------------- restore
 
@@ -169,7 +141,7 @@ class Checkpoints:
             if len(read) == last or (read and step <= self.since):
                 break
             try:
-                read.append((step, self._store.read(step, {"params": template}, params_only=True)["params"]))
+                read.append((step, self.read(step, {"params": template}, params_only=True)["params"]))
             except Damaged as damage:
                 print(f"checkpoint of step {step} is damaged ({damage}): skipped", flush=True)
         if len(read) < last:
@@ -192,7 +164,7 @@ class Checkpoints:
         tries = steps[::-1] if step is None else [step, *(s for s in steps[::-1] if s != step)]
         for candidate, following in zip_longest(tries, tries[1:]):
             try:
-                return self._store.read(candidate, template, params_only), candidate
+                return self.read(candidate, template, params_only), candidate
             except Damaged as damage:
                 self._damaged.add(candidate)
                 self._scores.pop(candidate, None)

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -36,25 +36,26 @@ NOTES = "notes.json"
 
 
 class CheckpointStore:
-    """The checkpoints in a folder. `read_only` writes, renames and deletes nothing.
+    """The checkpoints in a folder. `read_only` writes, renames and deletes nothing."""
 
-    select: given all steps, returns those to keep; called after each save.
-    """
-
-    def __init__(self, folder: Path, read_only: bool, select: Callable[[Sequence[int]], set[int]]):
-        self.folder = folder
+    def __init__(self, folder: Path, read_only: bool):
+        self.folder, self._read_only = folder, read_only
         self._last, self._saving, self._replacing = 0, False, False
         self._manager: Any = None
         try:
             if not read_only:
-                self._manager = self._open(select)
+                self._manager = self._open()
             self._found = fast_reader.steps_in(folder) if read_only and folder.exists() else []
         except OSError as error:
             what = f"cannot {'read' if read_only else 'write'} checkpoints in {folder} ({reason(error)})"
             raise UserError(f"{what}: fix it, or choose another folder") from error
         self._changed_notes = self._read_changed_notes()
 
-    def _open(self, select: Callable[[Sequence[int]], set[int]]) -> ocp.CheckpointManager:
+    def select(self, steps: Sequence[int]) -> set[int]:
+        """The steps to keep; called with all steps after each save."""
+        return set(steps)
+
+    def _open(self) -> ocp.CheckpointManager:
         """Opens the folder for writing. Checks the permissions now, not at the first save."""
         if self.folder.exists() and not self.folder.is_dir():
             raise _os_error(errno.ENOTDIR, self.folder)
@@ -66,7 +67,7 @@ class CheckpointStore:
             if multihost.is_leader():
                 self._finish_replacements()
         with quiet():
-            return _manager(self.folder, select)
+            return _manager(self.folder, self.select)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
@@ -154,7 +155,7 @@ class CheckpointStore:
             notes = where / "notes"
             if where.is_dir() and not notes.is_dir():
                 raise Damaged("its notes are missing")
-            sealed = fast_reader.read_json(notes) or self._restore_notes(step)
+            sealed = self._read_notes(notes)
             header = unseal(sealed)
             if header["step"] != step:
                 raise Damaged(f"it is the checkpoint of step {header['step']}")
@@ -189,27 +190,25 @@ class CheckpointStore:
         params_only: the template has only `params`, for which the average is read if one was kept.
         """
         with same_for_all(f"read the checkpoint of step {step}"):
-            found, wanted, names, shardings = self._read_local(step, template, params_only)
+            found, wanted, shardings = self._read_local(step, template, params_only)
         with same_for_all(f"verify the checkpoint of step {step}"):
             for path, leaf in fingerprints(found).items():
                 if leaf != wanted[path]:
                     raise Damaged(f"{path} does not match its fingerprint")
-        placed = jax.device_put(found, shardings) if params_only else found
-        return {name: placed[names[name]] for name in names}
+        if not params_only:
+            return found
+        (params,) = jax.device_put(found, shardings).values()
+        return {"params": params}
 
     def _read_local(
         self, step: int, template: dict[str, Tree], params_only: bool
-    ) -> tuple[dict[str, Tree], dict[str, list], dict[str, str], dict[str, Tree]]:
-        """Reads what this process needs, possibly as NumPy arrays.
-
-        Returns the items, their fingerprints, the item for each name of the template, and the shardings of the items.
-        """
+    ) -> tuple[dict[str, Tree], dict[str, list], dict[str, Tree]]:
+        """Reads what this process needs, possibly as NumPy arrays. Returns items, their fingerprints and shardings."""
         saved = self.header(step)["leaves"]
-        names = {name: name for name in template}
         if params_only and any(path.startswith("ema/") for path in saved):
-            names = {"params": "ema"}
-        wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in names.values()}
-        trees = {names[name]: _nested(wanted) if tree is None else tree for name, tree in template.items()}
+            template = {"ema": template["params"]}
+        wanted = {path: leaf for path, leaf in saved.items() if path.split("/")[0] in template}
+        trees = {name: _nested(wanted) if tree is None else tree for name, tree in template.items()}
         self._compare_shapes(step, wanted, dict(named_leaves(trees)))
         abstract = jax.tree.map(_abstract, trees)
         whole = params_only and not multihost.is_multiprocess()  # then this process may read every array as a whole
@@ -217,11 +216,11 @@ class CheckpointStore:
 
         def read_item(name: str, tree: Tree) -> Tree:
             found = fast_reader.read_arrays(where / name, tree) if whole else None
-            return self._restore_arrays(step, name, tree) if found is None else found
+            return self._restore_arrays(where / name, tree) if found is None else found
 
         read = lambda: {name: read_item(name, tree) for name, tree in abstract.items()}
         found = attempt(read, where, lambda: fast_reader.metadata_fault(where, saved))
-        return found, wanted, names, jax.tree.map(lambda leaf: leaf.sharding, abstract)
+        return found, wanted, jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def _compare_shapes(self, step: int, saved: dict[str, list], wanted: dict[str, Any]) -> None:
         where = f"the checkpoint of step {step} in {self.folder}"
@@ -239,23 +238,15 @@ class CheckpointStore:
             if path not in wanted:
                 raise UserError(f"{where} has {path}, shape {tuple(saved[path][0])}, which this model lacks: {remedy}")
 
-    # Orbax's handlers, not its manager, which would wait for processes that have failed to read.
+    def _read_notes(self, item: Path) -> dict:
+        return json.loads((item / "metadata").read_text(encoding="utf-8"))
 
-    def _restore_notes(self, step: int) -> dict:
+    def _restore_arrays(self, item: Path, template: Tree) -> Tree:
+        """Reads an item by Orbax's handler, not by its manager, which would wait for processes that failed to read."""
         import orbax.checkpoint as ocp
-
-        return ocp.JsonCheckpointHandler().restore(self._path(step, "notes"), args=ocp.args.JsonRestore())
-
-    def _restore_arrays(self, step: int, name: str, template: Tree) -> Tree:
-        import orbax.checkpoint as ocp
-
-        handler = ocp.StandardCheckpointHandler()
-        return handler.restore(self._path(step, name), args=ocp.args.StandardRestore(template))
-
-    def _path(self, step: int, name: str) -> Any:
         from etils import epath  # the paths of Orbax's handlers
 
-        return epath.Path(fast_reader.path_in(self.folder, step) / name)
+        return ocp.StandardCheckpointHandler().restore(epath.Path(item), args=ocp.args.StandardRestore(template))
 
 
 def _manager(folder: Path, select: Callable[[Sequence[int]], set[int]]) -> ocp.CheckpointManager:
@@ -266,22 +257,17 @@ def _manager(folder: Path, select: Callable[[Sequence[int]], set[int]]) -> ocp.C
             """False: at a preemption Orbax would use the time of the last checkpoint, which it has not read."""
             return False
 
+    class Preservation:
+        def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+            kept = select([checkpoint.step for checkpoint in checkpoints])
+            return [checkpoint.step in kept for checkpoint in checkpoints]
+
     options = ocp.CheckpointManagerOptions(
         cleanup_tmp_directories=True,  # left by saves that were killed
-        preservation_policy=_Preservation(select),
+        preservation_policy=Preservation(),
         lightweight_initialize=True,  # a damaged checkpoint must not hide the others
     )
     return Manager(folder, options=options)
-
-
-class _Preservation(NamedTuple):
-    """The preservation policy of the Orbax manager."""
-
-    select: Callable[[Sequence[int]], set[int]]
-
-    def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        kept = self.select([checkpoint.step for checkpoint in checkpoints])
-        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 def _os_error(code: int, path: Path) -> OSError:

@@ -16,7 +16,6 @@ import zoo
 from lives import KEEP, state_at
 
 from s2sjax.errors import UserError
-from s2sjax.training.checkpoints import fast_reader
 from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.checkpoints.store import CheckpointStore
 
@@ -134,7 +133,7 @@ CODE = [
     AttributeError("no attribute"), RuntimeError("a bug"), NotImplementedError(), AssertionError(), ImportError("zstd"),
     KeyboardInterrupt(), SystemExit(1), UserError("another model: use another run folder"),
 ]  # fmt: skip
-READERS = {"arrays": "_restore_arrays", "notes": "_restore_notes", "shapes": "_compare_shapes"}
+READERS = {"arrays": "_restore_arrays", "notes": "_read_notes", "shapes": "_compare_shapes"}
 
 
 def fail_in(reader, error, patch):
@@ -142,8 +141,6 @@ def fail_in(reader, error, patch):
         raise error
 
     patch.setattr(CheckpointStore, READERS[reader], fail)
-    if reader == "notes":
-        patch.setattr(fast_reader, "read_json", lambda item: None)  # then Orbax reads them
 
 
 def assert_nothing_is_called_damaged(folder, capsys):
