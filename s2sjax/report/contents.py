@@ -19,7 +19,7 @@ from s2sjax.report.subjects import Subject
 from s2sjax.runs import comparison, evaluations, folder
 from s2sjax.runs.evaluations import Evaluation
 from s2sjax.runs.run import Run
-from s2sjax.tasks.task import source_vocabulary
+from s2sjax.tasks.vocabulary_transfer import source_vocabulary
 from s2sjax.training.run_log import METRICS
 
 MOST_POINTS = 600

@@ -3,6 +3,7 @@
 task.py       the class that an experiment file instantiates, and the `Task` that its method `task()` returns
 settings.py   the settings of its data, model and evaluation
 and the data, models, metrics and figures that no other task uses. Translation, whose parts are shared, is one file.
+signal_task.py, text_generation.py and vocabulary_transfer.py are shared by several tasks.
 
 experiment = tasks.Translation("mine", data=..., model=...)      text to text
 experiment = tasks.Regression("series", data=..., model=...)     a series to numbers
@@ -27,18 +28,9 @@ from s2sjax.tasks.transcription.task import Transcription
 from s2sjax.tasks.translation import Translation
 
 __all__ = [
-    "TASKS",
-    "Captioning",
-    "Classification",
-    "LanguageModel",
-    "Pretraining",
-    "Recognition",
-    "Regression",
-    "Tagging",
-    "Task",
-    "Transcription",
-    "Translation",
-]
+    "TASKS", "Captioning", "Classification", "LanguageModel", "Pretraining", "Recognition", "Regression", "Tagging",
+    "Task", "Transcription", "Translation",
+]  # fmt: skip
 
 TASKS = {
     "translation": Translation,

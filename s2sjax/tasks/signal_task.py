@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,15 +13,13 @@ from jax import Array
 
 from s2sjax.config import require
 from s2sjax.core.signals import frame_augmentation
-from s2sjax.data.batching.columns import Bucket
+from s2sjax.data.batching.columns import Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.data.signals.signal_examples import Signal, Signals, check_labels, fingerprint
 from s2sjax.evaluate.metrics.corpus_metrics import Result, mean_result
 from s2sjax.evaluate.metrics.edit_distance import distance
 from s2sjax.evaluate.prediction.batched_apply import DOUBLINGS
 from s2sjax.tasks.task import Task, abstract
-
-LABELS = {"ler": "LER", "ser": "SER"}
 
 
 class Transcript(NamedTuple):
@@ -33,20 +31,11 @@ class Transcript(NamedTuple):
         return " ".join(self.labels)
 
 
-def error_rates(names: Sequence[str], examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
-    """Label and sequence error rate, in percent."""
-    pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
-    terms = {
-        "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
-        "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
-    }
-    return {name: mean_result(name, LABELS[name], terms[name], higher_is_better=False) for name in names}
-
-
 class SignalTask(Task):
     """A task that reads signals and writes labels."""
 
     noun = "sequence"
+    higher_is_better = False
     label_column: ClassVar[str] = "labels"
     """name of the column of labels"""
 
@@ -58,12 +47,6 @@ class SignalTask(Task):
     @abstractmethod
     def reader(self) -> Any:
         """The settings of the encoder."""
-
-    def has(self, split: str) -> bool:
-        return self.corpus.has(split)
-
-    def read(self) -> list[Signal]:
-        return self.examples("train")
 
     def examples(self, split: str) -> list[Signal]:
         found = self.corpus.examples(split)
@@ -111,6 +94,12 @@ class SignalTask(Task):
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
 
+    def frame_columns(self, data: Sequence[Signal], labels: Mapping[str, Ragged]) -> Columns:
+        """The normalised frames of each example, and the column of its labels if any."""
+        features = self.assets["features"]
+        frames = Ragged.of_frames([features.apply(signal.frames) for signal in data])
+        return Columns({"frames": frames, **labels}, {}, np.arange(len(data), dtype=np.int32), (len(data),))
+
     def augmented(self, batch: dict[str, Array], step: Array) -> dict[str, Array]:
         """Changes the frames of a training batch at random.
 
@@ -133,11 +122,14 @@ class SignalTask(Task):
         )  # fmt: skip
 
     def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
-        return error_rates(self.experiment.evaluate.metrics, examples, outputs)
-
-    @property
-    def higher_is_better(self) -> bool:
-        return False
+        """Label and sequence error rate, in percent."""
+        pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
+        terms = {
+            "ler": [(100.0 * errors, float(length)) for errors, length in pairs],
+            "ser": [(100.0 * (errors > 0), 1.0) for errors, _ in pairs],
+        }
+        chosen = self.experiment.evaluate.metrics
+        return {name: mean_result(name, name.upper(), terms[name], higher_is_better=False) for name in chosen}
 
     def record(self, example: Signal, output: Transcript) -> dict[str, Any]:
         right = " ".join(example.labels)

@@ -20,12 +20,13 @@ Training, checkpoints, resuming, meshes, evaluation and the commands use a task 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +34,7 @@ import numpy as np
 from s2sjax import models
 from s2sjax.config import Experiment, ModelSettings, replace, require, settings
 from s2sjax.data import text
+from s2sjax.data.assets import load_json
 from s2sjax.data.batching.batch_plan import Plan
 from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.corpora import memory_reader
@@ -91,6 +93,8 @@ class Task(ABC):
     """noun for an example in messages: "on 500 words" """
     settings_fields: ClassVar[tuple[str, ...]] = ()
     """dotted names of the fields that `settings_text` describes"""
+    json_assets: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """types of the assets that `data.assets.save_json` writes; all others are vocabularies"""
 
     def __init__(self, experiment: Any, assets: Assets = NO_ASSETS):
         self.experiment, self.assets = experiment, assets
@@ -101,9 +105,10 @@ class Task(ABC):
 
     # ------------------------------------------------------------------------------------ data
 
-    @abstractmethod
     def has(self, split: str) -> bool:
-        """Whether there are examples of a split: train, dev or test."""
+        """Whether there are examples of a split, train, dev or test: as data.corpus says, or the field data.SPLIT."""
+        data = self.experiment.data
+        return data.corpus.has(split) if hasattr(data, "corpus") else bool(getattr(data, split))
 
     @property
     def default_split(self) -> str | None:
@@ -111,9 +116,9 @@ class Task(ABC):
         splits = ("test", "dev") if getattr(self.experiment.evaluate, "test", True) else ("dev",)
         return next(filter(self.has, splits), None)
 
-    @abstractmethod
     def read(self) -> Any:
-        """The training data."""
+        """The training data, by default its examples."""
+        return self.examples("train")
 
     @abstractmethod
     def examples(self, split: str) -> list[Any]:
@@ -208,7 +213,8 @@ class Task(ABC):
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         """Reads the assets that `Asset.save` has written, by name."""
-        return {}
+        kinds = self.json_assets
+        return {n: load_json(kinds[n], folder, n) if n in kinds else text.load(folder, n) for n in names}
 
     def assumed_assets(self, sizes: tuple[int, int]) -> Assets:
         """Assets with vocabularies of these sizes and no words, for `s2sjax plan`."""
@@ -293,6 +299,13 @@ class Task(ABC):
 
     # ----------------------------------------------------------------------------- predictions
 
+    def once(self, make: Callable[..., Any], *arguments: Hashable) -> Any:
+        """make(*arguments), called once: training, evaluation and figures share what it compiles."""
+        made, key = self.__dict__.setdefault("_made", {}), (make.__name__, *arguments)
+        if key not in made:
+            made[key] = make(*arguments)
+        return made[key]
+
     def check_predictor(self) -> None:  # noqa: B027
         """Raises before training if predictions cannot be made."""
 
@@ -356,6 +369,11 @@ class EncoderTask(Task):
         models.check_mesh(self.experiment.model.encoder, mesh)
 
     @property
+    def heads(self) -> tuple[int, ...]:
+        heads = self.experiment.model.encoder.heads
+        return (heads,) if heads else ()
+
+    @property
     def longest(self) -> int:
         """The most positions to read: 16 times the last bucket, or fewer if the model cannot address them."""
         most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
@@ -397,40 +415,11 @@ def shapes_of(batch: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct
     return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
 
 
-def word_rows(vocabulary: text.AnyVocabulary, others: Assets, *paths: str, name: str = "") -> dict[str, Rows | None]:
-    """Implements `Task.transfer_rows` for parameters with one row per word of the source vocabulary.
-
-    name: path of the parameter in the other run, if it differs.
-    """
-    theirs = source_vocabulary(others)
-    if theirs is not None and not name and vocabulary.fingerprint == theirs.fingerprint:
-        return {}
-    index = None if theirs is None else text.rows_in(vocabulary, theirs)
-    return dict.fromkeys(paths, None if index is None else Rows(0, index, name))
-
-
-def vocabulary_rows(
-    mine: text.AnyVocabulary, theirs: Any, shapes: Mapping[str, tuple[int, ...]], larger: Mapping[str, tuple[int, ...]]
-) -> dict[str, Rows | None]:
-    """Implements `Task.transfer_rows` for the parameters that grow with a vocabulary, which are indexed by its words.
-
-    shapes: those of all parameters; larger: the same for a vocabulary with one more word.
-    """
-    if isinstance(theirs, text.AnyVocabulary) and mine.fingerprint == theirs.fingerprint:
-        return {}
-    index = text.rows_in(mine, theirs) if isinstance(theirs, text.AnyVocabulary) else None
-    found: dict[str, Rows | None] = {}
-    for path, shape in shapes.items():
-        axes = [axis for axis, size in enumerate(shape) if size != larger[path][axis]]
-        if axes:
-            found[path] = Rows(axes[0], index) if index is not None and shape[axes[0]] == mine.size else None
-    return found
-
-
-def source_vocabulary(assets: Assets) -> text.AnyVocabulary | None:
-    """The source vocabulary of a run of any task, or None."""
-    found = [assets.get(name) for name in ("text", "source")]
-    return next((one for one in found if isinstance(one, text.AnyVocabulary)), None)
+def apply_model(module: nn.Module, params: Params, *inputs: Any, key: jax.Array | None = None) -> Any:
+    """module(*inputs) with these parameters; in training, with the `key` of dropout."""
+    if key is None:
+        return module.apply({"params": params}, *inputs)
+    return module.apply({"params": params}, *inputs, train=True, rngs={"dropout": key})
 
 
 def spread(examples: Sequence[Any], count: int) -> list[Any]:

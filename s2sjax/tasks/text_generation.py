@@ -1,7 +1,7 @@
-"""The base of tasks that generate text from inputs other than text: captions and transcripts.
+"""Bases of tasks whose model is an encoder-decoder: of all, and of those that read something other than text.
 
-An encoder-decoder with a front end (models/encoder_decoder.py) learns by teacher forcing and decodes with the same
-search as translation (evaluate/prediction/text_generator.py).
+For captions and transcripts, an encoder-decoder with a front end (models/encoder_decoder.py) learns by teacher forcing
+and decodes with the same search as translation (evaluate/prediction/text_generator.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from s2sjax.evaluate.prediction.text_generator import Generator
 from s2sjax.evaluate.prediction.translator import Output
 from s2sjax.models import objectives
 from s2sjax.models.encoder_decoder import EncoderDecoder
-from s2sjax.tasks.task import Predictor, Task, vocabulary_rows
+from s2sjax.tasks.task import Predictor, Task
+from s2sjax.tasks.vocabulary_transfer import vocabulary_rows
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.fingerprints import named_leaves
 from s2sjax.training.checkpoints.transfer import Rows
@@ -71,12 +72,75 @@ def sample_numbers(names: Sequence[str]) -> np.ndarray:
     return np.array([zlib.crc32(name.encode()) & 0x7FFFFFFF for name in names], np.int32)
 
 
-class GenerationTask(Task):
-    """A task that generates text. Assets: at least the vocabulary `target`. A batch has a column `target`."""
+class EncoderDecoderTask(Task):
+    """A task whose model is an encoder-decoder. Assets: at least the vocabulary `target`."""
 
-    has_ensembles = True
     has_perplexity = True
     settings_fields: ClassVar = ("search.beam_size", "search.sampling.count")
+
+    @property
+    def network(self) -> config.ModelConfig:
+        """The settings of the encoder-decoder."""
+        return self.experiment.model
+
+    @abstractmethod
+    def module_in(self, dtype: str, source: int = 0, target: int = 0) -> EncoderDecoder:
+        """The model in a dtype, with `source` and `target` more words than the vocabularies have."""
+
+    @abstractmethod
+    def source_example(self) -> Any:
+        """A small source with which the parameters are initialised."""
+
+    @property
+    def target(self) -> text.AnyVocabulary:
+        return self.assets["target"]
+
+    @property
+    def model_name(self) -> str:
+        return config.model_name(self.network)
+
+    @property
+    def module(self) -> EncoderDecoder:
+        return self.module_in(self.experiment.train.dtype)
+
+    def init(self, key: Array) -> Any:
+        return self.module.init(key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
+
+    def parameter_shapes(self, source: int = 0, target: int = 0) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters by path; see `module_in`."""
+        init, key = self.module_in("float32", source, target).init, jax.random.key(0)
+        params = jax.eval_shape(init, key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
+        return {path: leaf.shape for path, leaf in named_leaves(params)}
+
+    @property
+    def rules(self) -> Rules:
+        return models.tensor_rules(self.network)
+
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        models.check_mesh(self.network, mesh)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return tuple(side.heads for side in encoder_and_decoder(self.network) if side.heads)
+
+    def search_modules(self, others: Sequence[Any]) -> list[EncoderDecoder]:
+        """The models that search. Parameters stored in bfloat16 compute in it; int8 computes in the dtype of training.
+
+        others: the other tasks of an ensemble.
+        """
+        precision = self.experiment.search.precision
+        named = precision if precision in ("float32", "bfloat16") else None
+        return [task.module_in(named or task.experiment.train.dtype) for task in (self, *others)]
+
+    def settings_text(self) -> str:
+        search = self.experiment.search
+        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam_size}"
+
+
+class GenerationTask(EncoderDecoderTask):
+    """A task that generates text from something else. A batch has a column `target`."""
+
+    has_ensembles = True
 
     # A task defines these, its data and its metrics.
 
@@ -87,10 +151,6 @@ class GenerationTask(Task):
     @abstractmethod
     def source_of(self, batch: Mapping[str, Any]) -> tuple:
         """The arrays of a batch that the front end reads."""
-
-    @abstractmethod
-    def source_example(self) -> tuple:
-        """A small source with which the parameters are initialised."""
 
     @property
     @abstractmethod
@@ -130,25 +190,13 @@ class GenerationTask(Task):
     # ----------------------------------------------------------------------------------- model
 
     @property
-    def target(self) -> text.AnyVocabulary:
-        return self.assets["target"]
+    def network(self) -> config.ModelConfig:
+        return self.experiment.model.network
 
-    @property
-    def model_name(self) -> str:
-        return config.model_name(self.experiment.model.network)
-
-    @property
-    def module(self) -> EncoderDecoder:
-        return self.module_in(self.experiment.train.dtype)
-
-    def module_in(self, dtype: str, more: int = 0) -> EncoderDecoder:
-        """The model in a dtype, with `more` words than the vocabulary has."""
-        e, size = self.experiment, self.target.size + more
-        frontend = self.frontend(jnp.dtype(dtype))
-        return models.build(e.model.network, 0, size, dtype, remat_policy=e.train.remat, source_frontend=frontend)
-
-    def init(self, key: Array) -> Any:
-        return self.module.init(key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
+    def module_in(self, dtype: str, source: int = 0, target: int = 0) -> EncoderDecoder:
+        remat, frontend = self.experiment.train.remat, self.frontend(jnp.dtype(dtype))
+        size = self.target.size + target
+        return models.build(self.network, 0, size, dtype, remat_policy=remat, source_frontend=frontend)
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         train, strength = self.experiment.train, self.attention_penalty
@@ -164,57 +212,34 @@ class GenerationTask(Task):
 
     def evaluation_loss(self) -> EvaluationLoss:
         module = self.module
-
-        def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
-            read = {"source": self.source_of(batch), "target": batch["target"]}
-            return objectives.evaluation_loss(module, params, read)
-
-        return loss
+        read = lambda batch: {"source": self.source_of(batch), "target": batch["target"]}
+        return lambda params, batch: objectives.evaluation_loss(module, params, read(batch))
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
-        return vocabulary_rows(self.target, other.assets.get("target"), self._shapes(), self._shapes(1))
-
-    def _shapes(self, more: int = 0) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters with `more` words than the vocabulary has."""
-        module = self.module_in("float32", more)
-        params = jax.eval_shape(module.init, jax.random.key(0), self.source_example(), jnp.ones((1, 1), jnp.int32))
-        return {path: leaf.shape for path, leaf in named_leaves(params["params"])}
-
-    @property
-    def rules(self) -> Rules:
-        return models.tensor_rules(self.experiment.model.network)
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.experiment.model.network, mesh)
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        sides = encoder_and_decoder(self.experiment.model.network)
-        return tuple(side.heads for side in sides if side.heads)
+        shapes, larger = self.parameter_shapes(), self.parameter_shapes(target=1)
+        return vocabulary_rows(self.target, other.assets.get("target"), shapes, larger)
 
     # ----------------------------------------------------------------------------- predictions
 
     def generator(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Generator:
         """The compiled search, made once for each mesh. With `others`, an ensemble: params are then a list."""
-        made = self.__dict__.setdefault("_generators", {})
-        if (mesh, *others) not in made:
-            e = self.experiment
-            named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
-            tasks: Any = (self, *others)
-            modules = tuple(task.module_in(named or task.experiment.train.dtype) for task in tasks)
-            made[mesh, *others] = Generator(
-                modules, self.source_of, self.target, e.search, e.data.buckets, e.evaluate.batch_size, mesh,
-                self.longest, self.source_buckets,
-            )  # fmt: skip
-        return made[mesh, *others]
+        return self.once(self._make_generator, mesh, *others)
+
+    def _make_generator(self, mesh: jax.sharding.Mesh | None, *others: Task) -> Generator:
+        e = self.experiment
+        return Generator(
+            self.search_modules(others), self.source_of, self.target, e.search, e.data.buckets, e.evaluate.batch_size,
+            mesh, self.longest, self.source_buckets,
+        )  # fmt: skip
 
     def check_predictor(self) -> None:
         self.generator()
 
     def lower_predictor(self, mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
-        batch = self.abstract_batch(max(self.experiment.data.buckets, key=sum), self.generator(mesh).rows)
-        numbers = {"example": jax.ShapeDtypeStruct((self.generator(mesh).rows,), np.int32)}
-        return {"search": self.generator(mesh).lower(params, batch | numbers)}
+        generator = self.generator(mesh)
+        batch = self.abstract_batch(max(self.experiment.data.buckets, key=sum), generator.rows)
+        numbers = {"example": jax.ShapeDtypeStruct((generator.rows,), np.int32)}
+        return {"search": generator.lower(params, batch | numbers)}
 
     def check_ensemble(self, other: Task) -> None:
         assert isinstance(other, GenerationTask), "the runner compares the tasks first"
@@ -246,7 +271,3 @@ class GenerationTask(Task):
         if multihost.is_leader():
             self.draw(path, examples, outputs, weights)
         return [path]
-
-    def settings_text(self) -> str:
-        search = self.experiment.search
-        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam_size}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.config import (
-    Mixture,
-    Prepared,
-    Transformer,
-    encoder_and_decoder,
-    model_name,
-    require,
-    settings,
-)
+from s2sjax.config import Mixture, Prepared, Transformer, encoder_and_decoder, model_name, require, settings
 from s2sjax.core.losses import sampled_softmax
 from s2sjax.data import pairs, text
 from s2sjax.data.batching.batch_plan import Plan
@@ -36,10 +28,11 @@ from s2sjax.evaluate.prediction.translator import Output, Translator
 from s2sjax.layers.embedding import Spelling
 from s2sjax.models import objectives
 from s2sjax.models.encoder_decoder import EncoderDecoder
-from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, abstract, spread, vocabulary_rows, word_rows
+from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, abstract, spread
+from s2sjax.tasks.text_generation import EncoderDecoderTask
+from s2sjax.tasks.vocabulary_transfer import source_vocabulary, vocabulary_rows, word_rows
 from s2sjax.training import mesh as meshes
 from s2sjax.training import multihost
-from s2sjax.training.checkpoints.fingerprints import named_leaves
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
 
@@ -175,15 +168,10 @@ class Translation(SearchExperiment):
         )
 
 
-# ------------------------------------------------------------------------------------- the task
-
-
-class TranslationTask(Task):
+class TranslationTask(EncoderDecoderTask):
     """Source texts to target texts by an encoder-decoder. Assets: the vocabularies `source` and `target`."""
 
     generates_text = True
-    settings_fields = ("search.beam_size", "search.sampling.count")
-    has_perplexity = True
     experiment: Translation
 
     @property
@@ -193,10 +181,6 @@ class TranslationTask(Task):
     @property
     def source(self) -> text.AnyVocabulary:
         return self.assets["source"]
-
-    @property
-    def target(self) -> text.AnyVocabulary:
-        return self.assets["target"]
 
     # ------------------------------------------------------------------------------------ data
 
@@ -247,9 +231,6 @@ class TranslationTask(Task):
             )
         return found
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {name: text.load(folder, name) for name in SIDES}
-
     def assumed_assets(self, sizes: tuple[int, int]) -> Assets:
         for side, size in zip(SIDES, sizes):
             require(size >= 1, f"--{side}-size is {size}: it must be at least 1")
@@ -289,48 +270,29 @@ class TranslationTask(Task):
 
     # ----------------------------------------------------------------------------------- model
 
-    @property
-    def model_name(self) -> str:
-        return model_name(self.experiment.model)
+    def module_in(self, dtype: str, source: int = 0, target: int = 0) -> EncoderDecoder:
+        e, sizes = self.experiment, (self.source.size + source, self.target.size + target)
+        spelt = _spelling(e.data.source, self.source, source), _spelling(e.data.target, self.target, target)
+        return models.build(e.model, *sizes, dtype, *spelt, e.train.remat)
 
-    @property
-    def module(self) -> EncoderDecoder:
-        return self._module(self.experiment.train.dtype)
-
-    def _module(self, dtype: str) -> EncoderDecoder:
-        e = self.experiment
-        spelt = (_spelling(e.data.source, self.source), _spelling(e.data.target, self.target))
-        return models.build(e.model, self.source.size, self.target.size, dtype, *spelt, e.train.remat)
-
-    def init(self, key: jax.Array) -> Any:
-        one = jnp.ones((1, 1), jnp.int32)
-        return self.module.init(key, one, one)["params"]
-
-    def _shapes(self, source: int = 0, target: int = 0) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters with `source` and `target` more words than the vocabularies have."""
-        data, one = self.experiment.data, jnp.ones((1, 1), jnp.int32)
-        module = models.build(
-            self.experiment.model, self.source.size + source, self.target.size + target, "float32",
-            _spelling(data.source, self.source, source), _spelling(data.target, self.target, target),
-        )  # fmt: skip
-        params = jax.eval_shape(module.init, jax.random.key(0), one, one)["params"]
-        return {path: leaf.shape for path, leaf in named_leaves(params)}
+    def source_example(self) -> jax.Array:
+        return jnp.ones((1, 1), jnp.int32)
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
         """Maps the parameters that grow with a vocabulary by its words."""
         found: dict[str, Rows | None] = {}
-        shapes = self._shapes()
+        shapes = self.parameter_shapes()
         grown = {"source": (1, 0), "target": (0, 1)}
         if encoder_and_decoder(self.experiment.model)[1].tie == "all":
             grown = {"target": (1, 1)}  # one table for both sides, stored as the target's
         for side, more in grown.items():
             mine, theirs = self.assets[side], other.assets.get(side)
-            found |= vocabulary_rows(mine, theirs, shapes, self._shapes(*more))
+            found |= vocabulary_rows(mine, theirs, shapes, self.parameter_shapes(*more))
             if theirs is None or theirs.fingerprint != mine.fingerprint:  # a vocabulary numbers the characters
                 found |= {path: None for path in shapes if path.startswith(f"{side}_embedding/characters/")}
         if "source" not in other.assets:  # the other task only reads text
             path = "source_embedding/table" if "source_embedding/table" in shapes else "target_embedding/table"
-            found |= word_rows(self.source, other.assets, path, name="embedding/table")
+            found |= word_rows(self.source, source_vocabulary(other.assets), {path: 0}, name="embedding/table")
         return found
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
@@ -359,17 +321,6 @@ class TranslationTask(Task):
             ids["part"] = (rows,)  # type: ignore[assignment]
         return abstract(**{name: (shape, np.int32) for name, shape in ids.items()})
 
-    @property
-    def rules(self) -> meshes.Rules:
-        return models.tensor_rules(self.experiment.model)
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.experiment.model, mesh)
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        return tuple(side.heads for side in encoder_and_decoder(self.experiment.model) if side.heads)
-
     def output_bytes(self, bucket: Bucket) -> int:
         copies = 2 if self.experiment.train.r_drop else 1
         return copies * 2 * 4 * bucket[1] * self.target.size
@@ -380,18 +331,12 @@ class TranslationTask(Task):
         """The decoder, made once for each mesh. With `others`, tasks of the same vocabularies, an ensemble: params are
         then a list.
         """
-        made = self.__dict__.setdefault("_translators", {})
-        if (mesh, *others) not in made:
-            made[mesh, *others] = self._make_translator(mesh, others)
-        return made[mesh, *others]
+        return self.once(self._make_translator, mesh, *others)
 
-    def _make_translator(self, mesh: jax.sharding.Mesh | None, others: Sequence[Task]) -> Translator:
-        e = self.experiment
+    def _make_translator(self, mesh: jax.sharding.Mesh | None, *others: Task) -> Translator:
+        e, modules = self.experiment, self.search_modules(others)
         sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
         ways = meshes.data_parallel_size(mesh) if mesh else 1
-        # Parameters stored in bfloat16 also compute in it; int8 computes in the dtype of training.
-        named = e.search.precision if e.search.precision in ("float32", "bfloat16") else None
-        modules = [task._module(named or task.experiment.train.dtype) for task in (self, *others)]  # type: ignore[attr-defined]
         return Translator(
             modules if others else modules[0], self.source, self.target, e.search,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.batch_size // ways) * ways,
@@ -448,10 +393,6 @@ class TranslationTask(Task):
 
     def record(self, example: Example, output: Output) -> dict[str, Any]:
         return {"source": example.source, "hypothesis": output.text, "references": list(example.targets)}
-
-    def settings_text(self) -> str:
-        search = self.experiment.search
-        return f"{search.sampling.count} samples" if search.sampling.count else f"beam {search.beam_size}"
 
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Decodes the texts of `show` and draws the attention over the first four."""

@@ -70,13 +70,13 @@ def test_aligned_many_to_many_longer_padding_and_other_neighbours_change_no_scor
 def test_columns_of_words_characters_tags_and_intents():
     task = with_assets(tagging(intent=1.0))
     batch = task.columns(task.read()).batch(np.array([1, -1]), (4,))
-    words, tags, intents = task.known.words, task.known.tags, task.known.intents
+    words, tags, intents = (task.assets[name] for name in ("words", "tags", "intents"))
     assert words.decode(batch["words"][0]) == "dogs bark" and not batch["words"][1].any()
     assert tags.decode(batch["tags"][0]) == "N V" and not batch["tags"][1].any()
     assert intents.decode(batch["intent"]) == "say"
     spelt = batch["characters"][0]  # [4, 6]: between <sos> and <eos>
     assert spelt.shape == (4, 6) and spelt[0][[0, 5]].tolist() == [1, 2]
-    assert task.known.characters.decode(spelt[0][1:5]) == "dogs" and not spelt[2:].any()
+    assert task.assets["characters"].decode(spelt[0][1:5]) == "dogs" and not spelt[2:].any()
 
 
 def test_a_long_word_keeps_its_beginning_and_its_end():
@@ -149,7 +149,7 @@ def test_another_run_gives_each_word_and_tag_its_own_row():
     found = task.transfer_rows(other)
     rows = {path: (how.axis, how.of.tolist()) for path, how in found.items() if how is not None}
     assert rows["output/kernel"] == (1, [2, -1, 0]) and rows["output/bias"] == (0, [2, -1, 0])
-    words = [other.known.words.all_pieces[index] if index >= 0 else "" for index in rows["frontend/words/table"][1]]
+    words = [other.assets["words"].all_pieces[index] if index >= 0 else "" for index in rows["frontend/words/table"][1]]
     assert words == ["<pad>", "<sos>", "<eos>", "<unk>", "", "", "barks", "", "", "dogs", ""]
     assert {path for path, how in found.items() if how is None} == {"crf_transition", "intent/kernel", "intent/bias"}
     assert task.transfer_rows(task) == {}

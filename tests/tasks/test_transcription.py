@@ -11,6 +11,7 @@ from s2sjax.data.signals.signal_examples import Signal, Strings
 from s2sjax.errors import UserError
 from s2sjax.runs import run
 from s2sjax.tasks import Transcription
+from s2sjax.tasks.recognition import spikes
 from s2sjax.tasks.recognition.settings import Augment, LabelledSignals, RecognitionEvaluate
 from s2sjax.tasks.transcription import time_figure
 from s2sjax.tasks.transcription.settings import SpellerModel
@@ -80,7 +81,7 @@ def test_what_cannot_work_is_refused():
 
 def test_the_figure_of_time_has_frames_and_weights_of_each_label(monkeypatch):
     drawn = []
-    monkeypatch.setattr(time_figure, "save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(spikes, "save", lambda figure, path: drawn.append(figure))
     weights = np.array([[0.9, 0.1, 0.0], [0.0, 0.2, 0.8]])
     one = time_figure.FrameAttention(np.arange(24.0).reshape(6, 4), ["1", "<eos>"], weights, 2, "x  ->  1")
     time_figure.draw("unused", [one, one])

@@ -8,6 +8,7 @@ A corpus is a settings class that inherits from `Captioned`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -91,7 +92,16 @@ def read(
     With `archive`, `path` is the name of a member.
     """
     name = f"{where}: {path}" if where else str(path)
-    return decoded(_content(path, name, archive), size, name)
+    try:
+        content = archive.read(str(path)) if archive else Path(os.path.expanduser(path)).read_bytes()
+    except KeyError:
+        raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
+    except FileNotFoundError:
+        raise UserError(f"{name} does not exist: correct the path") from None
+    except (OSError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name} cannot be read ({reason}): check the file") from None
+    return decoded(content, size, name)
 
 
 def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tuple[np.ndarray, str]:
@@ -129,18 +139,6 @@ def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tu
         square = picture.convert("RGB").crop((left, top, left + side, top + side))
         picture = square.resize((size, size), Image.Resampling.BICUBIC)
     return np.asarray(picture.convert("RGB"), np.uint8), hashlib.sha256(content).hexdigest()
-
-
-def _content(path: str | Path, name: str, archive: zipfile.ZipFile | None) -> bytes:
-    try:
-        return archive.read(str(path)) if archive else Path(os.path.expanduser(path)).read_bytes()
-    except KeyError:
-        raise UserError(f"{name} is not in {archive.filename if archive else path}: correct the name") from None
-    except FileNotFoundError:
-        raise UserError(f"{name} does not exist: correct the path") from None
-    except (OSError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{name} cannot be read ({reason}): check the file") from None
 
 
 # -------------------------------------------------------------------------------------- corpora
@@ -197,17 +195,13 @@ class CaptionedFiles(Captioned):
             bool(captions), f"data.corpus has no pictures for {split}: change data.corpus.dev_percent, or name a part"
         )
         folder = Path(self.folder) / part
-        archive = None if folder.is_dir() else open_zip(folder.with_name(f"{part}.zip"), f"pictures of {self.origin}")
-        try:
-            found = []
+        zipped = lambda: open_zip(folder.with_name(f"{part}.zip"), f"pictures of {self.origin}")
+        found = []
+        with contextlib.nullcontext() if folder.is_dir() else zipped() as archive:
             for name, texts in captions.items():
-                member = name if archive else folder / name
-                pixels, digest = read(member, self.size, first[name], archive)
+                pixels, digest = read(name if archive else folder / name, self.size, first[name], archive)
                 found.append(Picture(pixels, tuple(texts), name, digest))
-            return found
-        finally:
-            if archive:
-                archive.close()
+        return found
 
     def _held_out(self, name: str) -> bool:
         number = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)

@@ -12,8 +12,6 @@ from s2sjax.models.families.identity import Identity
 from s2sjax.tasks.captioning.captioned_pictures import Captioned, CaptionedFiles
 from s2sjax.tasks.captioning.picture_grid import Grid
 
-# ------------------------------------------------------------------------------------- settings
-
 
 @settings
 class PictureChanges:

@@ -59,26 +59,19 @@ class Captioning(SearchExperiment):
         return CaptioningTask(self)
 
 
-# ----------------------------------------------------------------------------------------- task
-
-
 class CaptioningTask(GenerationTask):
     """Pictures through a convolutional network and a decoder. Assets: the vocabulary `target`."""
 
     experiment: Captioning
     noun = "picture"
+    higher_is_better = True
+    file_kinds = "JPEG or PNG"
 
     # ------------------------------------------------------------------------------------ data
 
     @property
     def corpus(self) -> Captioned:
         return self.experiment.data.corpus
-
-    def has(self, split: str) -> bool:
-        return self.corpus.has(split)
-
-    def read(self) -> list[Picture]:
-        return self.examples("train")
 
     def row_count(self, data: Sequence[Picture]) -> int:
         return sum(len(picture.captions) for picture in data)
@@ -92,10 +85,6 @@ class CaptioningTask(GenerationTask):
 
     def example_of(self, line: str, where: str) -> Picture:
         return self.corpus.example_of(line, where)
-
-    @property
-    def file_kinds(self) -> str:
-        return "JPEG or PNG"
 
     def example_from(self, content: bytes, where: str) -> Picture:
         return self.corpus.example_from(content, where)
@@ -124,9 +113,6 @@ class CaptioningTask(GenerationTask):
             isinstance(found, text.AnyVocabulary), "the other run has no vocabulary to take: leave out --init-assets"
         )
         return {"target": found}
-
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {"target": text.load(folder, "target")}
 
     def columns(self, data: Sequence[Picture]) -> Columns:
         """The columns, with one row per caption."""
@@ -185,7 +171,8 @@ class CaptioningTask(GenerationTask):
 
     def columns_with(self, examples: Sequence[Picture], outputs: Sequence[Output] | None) -> Columns:
         ids: list[Sequence[int]] = [()] * len(examples) if outputs is None else [output.ids[:-1] for output in outputs]
-        return _columns(examples, range(len(examples)), ids, sample_numbers([example.name for example in examples]))
+        numbers = sample_numbers([example.name for example in examples])
+        return _columns(examples, range(len(examples)), ids)._replace(example=numbers)
 
     def output_of(self, found: Output) -> Output:
         return found
@@ -193,10 +180,6 @@ class CaptioningTask(GenerationTask):
     def metrics(self, examples: Sequence[Picture], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
         texts, references = [output.text for output in outputs], [example.captions for example in examples]
         return metrics.score(self.experiment.evaluate.metrics, texts, references)
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def show(self, example: Picture, output: Output) -> str:
         return f"{example.name}  ->  {output.text}  ({example.captions[0]})"
@@ -217,11 +200,8 @@ class CaptioningTask(GenerationTask):
         picture_figure.draw(path, each)
 
 
-def _columns(
-    data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]], numbers: np.ndarray | None = None
-) -> Columns:
-    """Row n has picture index[n] and caption ids[n]. numbers: the column `example`, by default 0, 1, ..."""
-    pictures = Shared(np.stack([picture.pixels for picture in data]), np.array(index))
-    count = len(index)
-    numbers = np.arange(count, dtype=np.int32) if numbers is None else numbers
+def _columns(data: Sequence[Picture], index: Sequence[int], ids: Sequence[Sequence[int]]) -> Columns:
+    """Row n has picture index[n] and caption ids[n]."""
+    pictures, count = Shared(np.stack([picture.pixels for picture in data]), np.array(index)), len(index)
+    numbers = np.arange(count, dtype=np.int32)
     return Columns({"target": Ragged.of_ids(ids)}, {"picture": pictures}, numbers, (count,))

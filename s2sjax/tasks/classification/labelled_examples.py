@@ -10,7 +10,6 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
-from s2sjax.data.assets import sha256
 from s2sjax.data.corpora import readers
 from s2sjax.data.corpora.text_files import read_tsv
 from s2sjax.data.examples import Example, Split, in_share, split_of
@@ -45,12 +44,6 @@ def load(corpus: config.Corpus, split: Split) -> list[Labelled]:
         require(len(_key(example)) > 0, f"{example.where}: the text is empty: write one, or remove the line")
     _check_features(examples)
     return examples
-
-
-def fingerprint(examples: Sequence[Labelled]) -> str:
-    """The SHA-256 of the sources and labels."""
-    as_bytes = lambda source: source.encode() if isinstance(source, str) else source.tobytes()
-    return sha256(as_bytes(source) + f"\t{label}\n".encode() for source, label, _ in examples)
 
 
 def parse_frames(fields: Sequence[str], where: str) -> np.ndarray:

@@ -16,11 +16,8 @@ Pooling = Literal["final", "first", "mean", "max", "attention"]
 
 
 @settings
-class LabelledFrames(SplitFiles):
-    """Labelled sequences of vectors: TSV files; a line is a label and one field for each frame.
-
-    A frame is numbers separated by blanks, the same number in all frames.
-    """
+class LabelledFiles(SplitFiles):
+    """Files of labelled sequences. Parts of train can be held out as dev and as test."""
 
     _: KW_ONLY
     test_percent: float = 0.0
@@ -32,23 +29,25 @@ class LabelledFrames(SplitFiles):
 
 
 @settings
-class LabelledText(SplitFiles):
+class LabelledFrames(LabelledFiles):
+    """Labelled sequences of vectors: TSV files; a line is a label and one field for each frame.
+
+    A frame is numbers separated by blanks, the same number in all frames.
+    """
+
+
+@settings
+class LabelledText(LabelledFiles):
     """Labelled texts: UTF-8 TSV files without header or quoting, plain or .gz.
 
     A part of train can be held out by a hash of the text: texts that differ only in case or spacing stay together.
     """
 
     _: KW_ONLY
-    test_percent: float = 0.0
-    """percentage of the train file held out as test, if there is no test file"""
     train_percent: float = 100.0
     """percentage of the training examples to use, chosen by a hash of the text; a larger part includes a smaller one"""
     columns: tuple[str, ...] = ("text", "label")
     """names of the columns of a file; only text and label are read"""
-    split_seed: int = 0
-    """seed of the choice of the held-out examples"""
-
-    held_out: ClassVar = ("dev", "test")
 
     def __post_init__(self):
         super().__post_init__()

@@ -22,7 +22,7 @@ from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.special_tokens import CLS, PAD
 from s2sjax.data import text
-from s2sjax.data.assets import Labels, Statistics, load_json
+from s2sjax.data.assets import Labels, Statistics, sha256
 from s2sjax.data.batching.columns import Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.errors import UserError
@@ -35,21 +35,11 @@ from s2sjax.tasks.classification import labelled_examples
 from s2sjax.tasks.classification.classifier import Classifier, Labelling
 from s2sjax.tasks.classification.labelled_examples import Labelled
 from s2sjax.tasks.classification.settings import LabelData, LabelEvaluate, LabelModel
-from s2sjax.tasks.task import (
-    Assets,
-    EncoderTask,
-    Predictor,
-    Task,
-    abstract,
-    check_positions,
-    source_vocabulary,
-    word_rows,
-)
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
-
-# ------------------------------------------------------------------------------------- settings
 
 
 @settings
@@ -72,40 +62,28 @@ class Classification(config.Experiment):
         self.check_name()
         self.refuse_train("a classification", "r_drop", "scheduled_sampling", "softmax")
         encoder = self.model.encoder
-        check_positions(self.model.encoder, self.data.buckets[-1][0])
+        check_positions(encoder, self.data.buckets[-1][0])
         require(
             self.train.remat != "products" or not encoder.encoder_is_products,
             f"train.remat products frees nothing of a {type(encoder).__name__} encoder: set layers, or none",
         )
-        spells = self.data.text.spelling.on
         require(
-            encoder.embedding_size > 0 or not spells,
+            encoder.embedding_size > 0 or not self.data.text.spelling.on,
             "data.text.spelling.on builds word vectors: raise model.encoder.embedding_size above 0",
         )
 
 
-# ----------------------------------------------------------------------------------------- loss
-
-
 def _apply(module: Classifier, params: Any, batch: Mapping[str, Array], key: Array | None = None) -> Labelling:
-    rngs = None if key is None else {"dropout": key}
-    inputs = batch["source"], batch.get("source_lengths"), key is not None
-    found: Any = module.apply({"params": params}, *inputs, rngs=rngs)
-    return found
+    return apply_model(module, params, batch["source"], batch.get("source_lengths"), key=key)
 
 
-def _real(batch: Mapping[str, Array]) -> Array:
-    """Mask [B] of the rows that are not padding."""
-    return batch["source_lengths"] > 0 if "source_lengths" in batch else (batch["source"] != PAD).any(-1)
-
-
-def evaluation_loss(module: Classifier, params: Any, batch: dict[str, Array]) -> dict[str, losses.Total]:
-    """The cross-entropy of a batch: its sum, and the number of examples."""
-    logits = _apply(module, params, batch).logits
-    return {"loss": losses.cross_entropy(logits, batch["label"], _real(batch))}
-
-
-# ----------------------------------------------------------------------------------------- task
+def evaluation_loss(
+    module: Classifier, params: Any, batch: dict[str, Array], key: Array | None = None, smoothing: float = 0.0
+) -> dict[str, losses.Total]:
+    """The cross-entropy of a batch: its sum, and the number of examples. In training, with the `key` of dropout."""
+    logits = _apply(module, params, batch, key).logits
+    real = batch["source_lengths"] > 0 if "source_lengths" in batch else (batch["source"] != PAD).any(-1)  # [B]
+    return {"loss": losses.cross_entropy(logits, batch["label"], real, smoothing)}
 
 
 class Prediction(NamedTuple):
@@ -127,15 +105,11 @@ class ClassificationTask(EncoderTask):
     """Sequences to labels. Assets: the `labels`, and the vocabulary `text` or the statistics `frames`."""
 
     has_ensembles = True
+    higher_is_better = True
+    json_assets: ClassVar = {"labels": Labels, "frames": Statistics}
     experiment: Classification
 
     # ------------------------------------------------------------------------------------ data
-
-    def has(self, split: str) -> bool:
-        return self.experiment.data.corpus.has(split)
-
-    def read(self) -> list[Labelled]:
-        return self.examples("train")
 
     def examples(self, split: str) -> list[Labelled]:
         return labelled_examples.load(self.experiment.data.corpus, split)  # type: ignore[arg-type]
@@ -143,19 +117,16 @@ class ClassificationTask(EncoderTask):
     def example_of(self, line: str, where: str) -> Labelled:
         require(line.strip() != "", f"{where} is empty: write a text, or frames separated by tabs")
         source: Any = line.strip() if "text" in self.assets else labelled_examples.parse_frames(line.split("\t"), where)
-        return self._checked(Labelled(source, "", where))
+        example = Labelled(source, "", where)
+        self._check_lengths(self.columns([example]), [example])
+        return example
 
     def blank_example(self) -> Labelled:
         return Labelled("a" if "text" in self.assets else np.zeros((1, self._features)), "")
 
-    def _checked(self, example: Labelled) -> Labelled:
-        """Raises if an example is too long for the model."""
-        length, most = len(self._encoded(example)) + isinstance(example.source, str), self.longest
-        require(length <= most, f"{example.where} has {length} positions, the model reads at most {most}: shorten it")
-        return example
-
     def fingerprint(self, data: Sequence[Labelled]) -> str:
-        return labelled_examples.fingerprint(data)
+        as_bytes = lambda source: source.encode() if isinstance(source, str) else source.tobytes()
+        return sha256(as_bytes(source) + f"\t{label}\n".encode() for source, label, _ in data)
 
     def sides(self, split: str, examples: Sequence[Labelled]) -> Iterable[Sides]:
         plain = lambda source: source if isinstance(source, str) else source.tobytes()
@@ -168,8 +139,11 @@ class ClassificationTask(EncoderTask):
             self._check_lengths(columns, examples)
 
     def _check_lengths(self, columns: Columns, examples: Sequence[Labelled]) -> None:
-        for row in np.flatnonzero(columns.lengths[:, 0] > self.longest)[:1]:
-            self._checked(examples[row])  # raises, with its file and line
+        """Raises if an example is too long for the model."""
+        most, lengths = self.longest, columns.lengths[:, 0]
+        for row in np.flatnonzero(lengths > most)[:1]:
+            where = f"{examples[row].where} has {lengths[row]} positions"
+            raise UserError(f"{where}, the model reads at most {most}: shorten it")
 
     def learn_assets(self, data: Sequence[Labelled]) -> Assets:
         found: dict[str, Any] = {"labels": Labels.of([example.label for example in data])}
@@ -195,12 +169,6 @@ class ClassificationTask(EncoderTask):
                 f"the vocabulary of the other run has {name} {there}, data.text.{name} is {wanted}: make them equal",
             )
         return {"labels": Labels.of([example.label for example in data]), "text": other}
-
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        found: dict[str, Any] = {"labels": load_json(Labels, folder, "labels")}
-        if "text" in names:
-            return found | {"text": text.load(folder, "text")}
-        return found | {"frames": load_json(Statistics, folder, "frames")}
 
     def _encoded(self, example: Labelled) -> Any:
         if isinstance(example.source, str):
@@ -252,14 +220,8 @@ class ClassificationTask(EncoderTask):
         return self.module.init(key, jnp.ones((1, 1), jnp.int32))["params"]
 
     def loss(self, columns: Any = None) -> Loss:
-        """The cross-entropy with dropout."""
         module, smoothing = self.module, self.experiment.train.label_smoothing
-
-        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
-            logits = _apply(module, params, batch, key).logits
-            return {"loss": losses.cross_entropy(logits, batch["label"], _real(batch), smoothing)}
-
-        return loss
+        return lambda params, batch, key, step: evaluation_loss(module, params, batch, key, smoothing)
 
     def evaluation_loss(self) -> EvaluationLoss:
         return partial(evaluation_loss, self.module)
@@ -275,7 +237,7 @@ class ClassificationTask(EncoderTask):
         """Maps the rows of the embedding by word, and resets the output layer if the labels differ."""
         found: dict[str, Rows | None] = {}
         if "text" in self.assets:
-            found |= word_rows(self.assets["text"], other.assets, "embedding/table")
+            found |= word_rows(self.assets["text"], source_vocabulary(other.assets), {"embedding/table": 0})
         if other.assets.get("labels") != self.assets["labels"]:
             found |= {"output/kernel": None, "output/bias": None}
         return found
@@ -299,9 +261,14 @@ class ClassificationTask(EncoderTask):
             columns = self.columns(examples)
             self._check_lengths(columns, examples)
             return [
-                _prediction(names, found, None if attention is None else attention[: int(length)])
+                prediction(found, None if attention is None else attention[: int(length)])
                 for (found, attention), (length,) in zip(batched(params, columns), columns.lengths)
             ]
+
+        def prediction(probabilities: np.ndarray, attention: np.ndarray | None) -> Prediction:
+            each = {name: float(value) for name, value in zip(names, probabilities)}
+            best = names[int(np.argmax(probabilities))]
+            return Prediction(best, each[best], each, attention)
 
         return predict
 
@@ -309,13 +276,10 @@ class ClassificationTask(EncoderTask):
         found, correct = [output.label for output in outputs], [example.label for example in examples]
         return {name: scores.METRICS[name](found, correct) for name in self.experiment.evaluate.metrics}
 
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
     def show(self, example: Labelled, output: Prediction) -> str:
+        source = example.source if isinstance(example.source, str) else f"{len(example.source)} frames"
         verdict = "✓" if output.label == example.label else f"({example.label})"
-        return f"{_short(example.source)}  ->  {output} {output.probability:.2f}  {verdict}"
+        return f"{source}  ->  {output} {output.probability:.2f}  {verdict}"
 
     def record(self, example: Labelled, output: Prediction) -> dict[str, Any]:
         source = example.source
@@ -355,13 +319,3 @@ class ClassificationTask(EncoderTask):
         begin, right = [CLS] if text.mark(vocabulary, CLS) >= 0 else [], output.label == example.label
         caption = f"{output.label} {output.probability:.2f}" + ("" if right else f", correct is {example.label}")
         return ShadedText([*begin, *words, "<eos>"], output.attention, caption, right)
-
-
-def _prediction(names: Sequence[str], probabilities: np.ndarray, attention: np.ndarray | None) -> Prediction:
-    best = int(np.argmax(probabilities))
-    each = {name: float(value) for name, value in zip(names, probabilities)}
-    return Prediction(names[best], float(probabilities[best]), each, attention)
-
-
-def _short(source: str | np.ndarray) -> str:
-    return source if isinstance(source, str) else f"{len(source)} frames"

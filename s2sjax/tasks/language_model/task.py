@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,6 +34,7 @@ from s2sjax.tasks.language_model import language_models
 from s2sjax.tasks.language_model.language_models import FIRST
 from s2sjax.tasks.language_model.settings import Continuation, PerplexityEvaluate, RecurrentLM, TransformerLM
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
+from s2sjax.tasks.vocabulary_transfer import word_rows
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
 
@@ -84,9 +86,6 @@ class LanguageModel(config.Experiment):
         )
 
 
-# ------------------------------------------------------------------------------------- the task
-
-
 class Line(NamedTuple):
     """A line to score, after the lines before it."""
 
@@ -105,6 +104,7 @@ class LanguageModelTask(Task):
     """A decoder without a memory. Asset: the vocabulary `target`."""
 
     noun = "line"
+    higher_is_better = False
     settings_fields = ("evaluate.streams", "evaluate.context")
     experiment: LanguageModel
 
@@ -113,9 +113,6 @@ class LanguageModelTask(Task):
         return self.assets["target"]
 
     # ------------------------------------------------------------------------------------ data
-
-    def has(self, split: str) -> bool:
-        return bool(getattr(self.experiment.data, split))
 
     def _lines(self, split: str) -> list[str]:
         data = self.experiment.data
@@ -161,9 +158,6 @@ class LanguageModelTask(Task):
             f"the other run has no vocabulary of {self.experiment.data.unit} to take: leave out --init-assets",
         )
         return {"target": found}
-
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {"target": text.load(folder, "target")}
 
     def columns(self, data: Sequence[str]) -> text_streams.Segments:
         e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
@@ -244,12 +238,8 @@ class LanguageModelTask(Task):
 
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
         """Maps the tables and biases of words."""
-        theirs = other.assets.get("target")
-        if theirs is not None and theirs.fingerprint == self.vocabulary.fingerprint:
-            return {}
-        index = text.rows_in(self.vocabulary, theirs) if isinstance(theirs, text.AnyVocabulary) else None
-        words = Rows(0, index) if index is not None else None
-        return dict.fromkeys(("embedding/table", "output/table", "output/bias"), words)
+        axes = dict.fromkeys(("embedding/table", "output/table", "output/bias"), 0)
+        return word_rows(self.vocabulary, other.assets.get("target"), axes)
 
     # ----------------------------------------------------------------------------- predictions
 
@@ -260,11 +250,12 @@ class LanguageModelTask(Task):
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """The predictor: nats of each line, read in order, or the continuation of each prompt."""
         require(not others, "a language model has no ensembles: name one run")
-        score, write = self._scorer(mesh), self._writer(mesh)
+        score, compiled = self._scorer(mesh), jax.jit(self._continuation, out_shardings=_replicated(mesh))
 
         def predict(params: Any, examples: Sequence[Any]) -> list[Any]:
-            prompts = bool(examples) and isinstance(examples[0], Prompt)
-            return write(params, examples) if prompts else score(params, [example.text for example in examples])
+            if examples and isinstance(examples[0], Prompt):
+                return self._continued(partial(compiled, params), examples)
+            return score(params, [example.text for example in examples])
 
         return predict
 
@@ -286,49 +277,44 @@ class LanguageModelTask(Task):
 
         return score
 
-    def _writer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, Sequence[Prompt]], list[str]]:
-        s, module = self.experiment.search, self.module
+    def _continuation(self, params: Any, prefix: Array, last: Array, seeds: Array) -> Array:
+        """Searches: prefix [B, P] and the token `last` [B] after it -> continuation [B, max_length]."""
+        s, module, keys = self.experiment.search, self.module, jax.vmap(jax.random.key)(seeds)
+        apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
+
+        def step(state: Any, token: Array) -> tuple[Any, Array, None]:
+            read, last = state  # a search begins with <sos>, which stands for the last token of the prompt
+            read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
+            return (read, last), logits, None
+
+        state, limit = (apply(prefix, method="begin"), last), jnp.full(len(last), s.max_length)
+        if s.temperature == 0:
+            return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
         options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+        return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
 
-        def search_all(params: Any, prefix: Array, last: Array, seeds: Array) -> Array:
-            """prefix [B, P] and the token `last` [B] after it -> continuation [B, max_length]."""
-            keys = jax.vmap(jax.random.key)(seeds)
-            apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
-
-            def step(state: Any, token: Array) -> tuple[Any, Array, None]:
-                read, last = state  # a search begins with <sos>, which stands for the last token of the prompt
-                read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
-                return (read, last), logits, None
-
-            state, limit = (apply(prefix, method="begin"), last), jnp.full(len(last), s.max_length)
-            if s.temperature == 0:
-                return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
-            return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
-
-        compiled = jax.jit(search_all, out_shardings=_replicated(mesh))
-
-        def write(params: Any, prompts: Sequence[Prompt]) -> list[str]:
-            ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
-            seeds, found = _seeds(s.seed, prompts), []
-            self._check_prompts(ids)
-            if batched_apply.shapes() == "all":
-                for rows, width in self._prompt_shapes():
-                    empty = np.full((rows, width), PAD, np.int32)
-                    compiled(params, empty, empty[:, 0] + EOS, np.zeros(rows, np.uint32))
-            for first in range(0, len(ids), PROMPTS[-1]):
-                some = ids[first : first + PROMPTS[-1]]
-                rows = next(rows for rows in PROMPTS if len(some) <= rows)
-                width = max(round_length(max(map(len, some))), SHORTEST)
-                table = np.full((rows, width), PAD, np.int32)
-                last = np.full(rows, EOS, np.int32)
-                for row, tokens in enumerate(some):
-                    table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
-                own = np.resize(seeds[first : first + PROMPTS[-1]], rows)
-                written = jax.device_get(compiled(params, table, last, own))
-                found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
-            return found
-
-        return write
+    def _continued(self, continuation: Callable[..., Array], prompts: Sequence[Prompt]) -> list[str]:
+        """The prompts with their continuations; continuation(prefix, last, seeds) is the compiled search."""
+        ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
+        self._check_prompts(ids)
+        if batched_apply.shapes() == "all":
+            for rows, width in self._prompt_shapes():
+                empty = np.full((rows, width), PAD, np.int32)
+                continuation(empty, empty[:, 0] + EOS, np.zeros(rows, np.uint32))
+        # The seed of a prompt is a function of its line and its text alone.
+        names = [f"{self.experiment.search.seed}/{prompt.where}/{prompt.text}" for prompt in prompts]
+        seeds = np.array([zlib.crc32(name.encode()) for name in names], np.uint32)
+        found: list[str] = []
+        for first in range(0, len(ids), PROMPTS[-1]):
+            some = ids[first : first + PROMPTS[-1]]
+            rows = next(rows for rows in PROMPTS if len(some) <= rows)
+            width = max(round_length(max(map(len, some))), SHORTEST)
+            table, last = np.full((rows, width), PAD, np.int32), np.full(rows, EOS, np.int32)
+            for row, tokens in enumerate(some):
+                table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
+            written = jax.device_get(continuation(table, last, np.resize(seeds[first : first + PROMPTS[-1]], rows)))
+            found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
+        return found
 
     def _prompt_shapes(self) -> list[tuple[int, int]]:
         """The shapes (rows, tokens) of `batched_apply.few_shapes`."""
@@ -348,10 +334,6 @@ class LanguageModelTask(Task):
         words = self.vocabulary.size - FIRST
         signature = f"unit:{self.experiment.data.unit}|vocabulary:{words}|tokens:{sum(o.tokens for o in outputs)}"
         return perplexity.results(outputs, self.experiment.data.unit == "characters", signature)
-
-    @property
-    def higher_is_better(self) -> bool:
-        return False
 
     def settings_text(self) -> str:
         e = self.experiment.evaluate
@@ -376,8 +358,3 @@ class LanguageModelTask(Task):
 
 def _replicated(mesh: jax.sharding.Mesh | None) -> jax.sharding.Sharding | None:
     return None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-
-def _seeds(seed: int, prompts: Sequence[Prompt]) -> np.ndarray:
-    """uint32 [n]: a seed for each prompt, a function of its line and its text alone."""
-    return np.array([zlib.crc32(f"{seed}/{prompt.where}/{prompt.text}".encode()) for prompt in prompts], np.uint32)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, field
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -30,10 +29,11 @@ from s2sjax.evaluate.prediction import perplexity
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.tasks.pretraining import paragraphs
-from s2sjax.tasks.pretraining.bert import Bert
+from s2sjax.tasks.pretraining.bert import Bert, Guesses
 from s2sjax.tasks.pretraining.paragraphs import Pair, Parts
 from s2sjax.tasks.pretraining.settings import BertEvaluate, BertModel, Paragraphs
-from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, check_positions, word_rows
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
 
@@ -65,9 +65,6 @@ class Pretraining(config.Experiment):
         check_positions(self.model.encoder, self.data.buckets[-1][0])
 
 
-# ------------------------------------------------------------------------------------- the task
-
-
 class Line(NamedTuple):
     """A line with words to fill in."""
 
@@ -91,6 +88,7 @@ class PretrainingTask(EncoderTask):
     """Lines of text to their masked words. Asset: the vocabulary `text`, which has [CLS] and [MASK]."""
 
     noun = "line"
+    higher_is_better = False
     experiment: Pretraining
 
     @property
@@ -98,9 +96,6 @@ class PretrainingTask(EncoderTask):
         return self.assets["text"]
 
     # ------------------------------------------------------------------------------------ data
-
-    def has(self, split: str) -> bool:
-        return bool(getattr(self.experiment.data, split))
 
     def _lines(self, split: str) -> list[Parts]:
         """The lines of a split that are long enough to be cut in two."""
@@ -162,9 +157,6 @@ class PretrainingTask(EncoderTask):
         )
         return {"text": found}
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {"text": text.load(folder, "text")}
-
     def columns(self, data: Sequence[Parts]) -> AnyColumns:
         return paragraphs.Lines.of(self.vocabulary, data, self.experiment.seed)
 
@@ -199,16 +191,20 @@ class PretrainingTask(EncoderTask):
         keys = jax.vmap(partial(jax.random.fold_in, key))(batch["example"])
         return jax.vmap(lambda key, ids: mask_words(key, ids, *options))(keys, batch["source"])
 
-    def _losses(self, params: Any, batch: Mapping[str, Any], masks: Array, key: Array | None = None) -> Any:
-        """Sums over masked words of -log p(word) - weight * log p(follows) of their line; dropout if there is a key."""
+    def _guesses(
+        self, params: Any, batch: Mapping[str, Any], masks: Array, key: Array | None = None
+    ) -> tuple[Guesses, Array, Array]:
+        """The predictions of a batch, the masked words [B, K], and which of them count; dropout if there is a key."""
         masked = self._mask(masks, batch)
-        rngs = None if key is None else {"dropout": key}
-        inputs = masked.ids, batch["first"], masked.positions, key is not None
-        guesses: Any = self.module.apply({"params": params}, *inputs, rngs=rngs)
-        words = jnp.take_along_axis(batch["source"], masked.positions, axis=1)  # [B, K]
-        of_words = losses.cross_entropy(guesses.words, words, masked.counts)
+        guesses = apply_model(self.module, params, masked.ids, batch["first"], masked.positions, key=key)
+        return guesses, jnp.take_along_axis(batch["source"], masked.positions, axis=1), masked.counts
+
+    def _losses(self, params: Any, batch: Mapping[str, Any], masks: Array, key: Array | None = None) -> Any:
+        """Sums over masked words of -log p(word) - weight * log p(follows) of their line."""
+        guesses, words, counts = self._guesses(params, batch, masks, key)
+        of_words = losses.cross_entropy(guesses.words, words, counts)
         of_lines = -jax.nn.log_softmax(guesses.follows)[jnp.arange(len(words)), batch["follows"]]  # [B]
-        hidden = jnp.sum(masked.counts, axis=1).astype(of_lines.dtype)
+        hidden = jnp.sum(counts, axis=1).astype(of_lines.dtype)
         total = of_words[0] + self.experiment.model.next_weight * jnp.sum(hidden * of_lines)
         is_line = (batch["source"][:, 0] != PAD).astype(of_lines.dtype)
         lines = jnp.sum(is_line * of_lines), jnp.sum(is_line)
@@ -231,14 +227,10 @@ class PretrainingTask(EncoderTask):
         each = {name: ((rows,), np.int32) for name in ("first", "follows", "example")}
         return abstract(source=((rows, *bucket), np.int32), **each)
 
-    @property
-    def heads(self) -> tuple[int, ...]:
-        encoder: Any = self.experiment.model.encoder
-        return (encoder.heads,) if encoder.heads else ()
-
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
         """Maps the table and the biases of words."""
-        return word_rows(self.vocabulary, other.assets, "embedding/table", "word_bias")
+        axes = {"embedding/table": 0, "word_bias": 0}
+        return word_rows(self.vocabulary, source_vocabulary(other.assets), axes)
 
     # ----------------------------------------------------------------------------- predictions
 
@@ -261,19 +253,16 @@ class PretrainingTask(EncoderTask):
 
     def _guess(self, params: Any, batch: Mapping[str, Any]) -> tuple[Array, ...]:
         """[B] each: nats of the masked words, their number, those correct, probability that the text follows."""
-        masked = self._mask(jax.random.key(MASKS), batch)
-        inputs = masked.ids, batch["first"], masked.positions
-        found: Any = self.module.apply({"params": params}, *inputs)
-        words = jnp.take_along_axis(batch["source"], masked.positions, axis=1)
-        right = (jnp.argmax(found.words, axis=-1) == words) & masked.counts
-        nats = -losses.log_likelihood(found.words, words, masked.counts)
-        return nats, masked.counts.sum(1), right.sum(1), jax.nn.softmax(found.follows)[:, 1]
+        found, words, counts = self._guesses(params, batch, jax.random.key(MASKS))
+        right = (jnp.argmax(found.words, axis=-1) == words) & counts
+        nats = -losses.log_likelihood(found.words, words, counts)
+        return nats, counts.sum(1), right.sum(1), jax.nn.softmax(found.follows)[:, 1]
 
     def _fill(self, params: Any, batch: Mapping[str, Any]) -> Array:
         """[B, S]: the best word for each position."""
         ids = batch["source"]
         places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        found: Any = self.module.apply({"params": params}, ids, batch["first"], places)
+        found = apply_model(self.module, params, ids, batch["first"], places)
         first = len(SPECIALS) + len(self.vocabulary.tags)
         return first + jnp.argmax(found.words[..., first:], axis=-1)
 
@@ -304,10 +293,6 @@ class PretrainingTask(EncoderTask):
             "accuracy": mean_result("accuracy", "masked-word accuracy", right, signature),
             "next": mean_result("next", "next-sentence accuracy", follows),
         }
-
-    @property
-    def higher_is_better(self) -> bool:
-        return False
 
     def show(self, example: Pair, output: MaskedPrediction) -> str:
         verdict = (

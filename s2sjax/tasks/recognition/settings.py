@@ -11,8 +11,6 @@ from s2sjax.core.signals import frame_augmentation
 from s2sjax.data.signals.handwritten_digits import SklearnDigits
 from s2sjax.data.signals.signal_examples import Signals
 
-# ------------------------------------------------------------------------------------- settings
-
 
 @settings
 class Augment:

@@ -5,8 +5,8 @@ Letters: T frames, F features, n frames stacked into one, V symbols including th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,20 +34,25 @@ class Spikes(NamedTuple):
 
 
 def spike_figure(path: Target, examples: Sequence[Spikes]) -> None:
-    """Draws one example below the other, on the same time scale."""
+    """Draws the frames and the probabilities of each example."""
+    frame_figure(path, examples, lambda one: CURVES, _draw_probs)
+
+
+def frame_figure(
+    path: Target, examples: Sequence[Any], height: Callable[[Any], float], draw: Callable[[Axes, Any], None]
+) -> None:
+    """Draws one example below the other, on the same time scale: its frames, and below them what `draw` draws."""
     figure = new_figure()
     longest, top = max(len(one.frames) for one in examples), 0.0
     for one in examples:
-        width = INCHES * len(one.frames) / longest
-        picture = figure.add_axes((0, top - PICTURE, width, PICTURE))
-        curves = figure.add_axes((0, top - PICTURE - CURVES - 0.06, width, CURVES))
-        draw_frames(picture, one.frames, one.title)
-        _draw_probs(curves, one)
-        top -= PICTURE + CURVES + 0.95
+        width, below = INCHES * len(one.frames) / longest, height(one)
+        _draw_frames(figure.add_axes((0, top - PICTURE, width, PICTURE)), one.frames, one.title)
+        draw(figure.add_axes((0, top - PICTURE - below - 0.06, width, below)), one)
+        top -= PICTURE + below + 0.95
     save(figure, path)
 
 
-def draw_frames(panel: Axes, values: np.ndarray, title: str) -> None:
+def _draw_frames(panel: Axes, values: np.ndarray, title: str) -> None:
     """Draws values [T, F] with time to the right and features upwards."""
     low, high = np.percentile(values, [1, 99])
     T, F = values.shape

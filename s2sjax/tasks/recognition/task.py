@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from s2sjax.tasks.recognition.label_model import LabelModel
 from s2sjax.tasks.recognition.recognizer import Recognizer
 from s2sjax.tasks.recognition.settings import LabelledSignals, LabelSearch, RecognitionEvaluate, RecognizerModel
 from s2sjax.tasks.signal_task import SignalTask, Transcript
-from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, check_positions
+from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, apply_model, check_positions
 from s2sjax.training import multihost
 from s2sjax.training.mesh import Rules
 from s2sjax.training.train_state import Loss
@@ -60,17 +61,13 @@ class Recognition(SearchExperiment):
         return RecognitionTask(self)
 
 
-# ----------------------------------------------------------------------------------------- task
+def _apply(module: Recognizer, params: Any, batch: Mapping[str, Any], key: Array | None = None) -> tuple[Array, Array]:
+    """Logits [B, T, V] and their lengths [B]."""
+    return apply_model(module, params, batch["frames"], batch["frames_lengths"], key=key)
 
 
-def _ctc(
-    module: Recognizer, params: Any, batch: Mapping[str, Any], key: Array | None = None
-) -> dict[str, tuple[Array, Array]]:
-    """The CTC loss of a batch (see `ctc.ctc_loss`), its labels [B, L] padded with 0; dropout if there is a key."""
-    rngs = None if key is None else {"dropout": key}
-    inputs = batch["frames"], batch["frames_lengths"], key is not None
-    found: Any = module.apply({"params": params}, *inputs, rngs=rngs)
-    logits, lengths = found
+def _ctc(logits: Array, lengths: Array, batch: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+    """The CTC loss of a batch (see `ctc.ctc_loss`), its labels [B, L] padded with 0."""
     return ctc.ctc_loss(logits, lengths, batch["labels"], jnp.sum(batch["labels"] > 0, axis=1))
 
 
@@ -79,6 +76,7 @@ class RecognitionTask(SignalTask):
 
     experiment: Recognition
     settings_fields = ("search.beam_size",)
+    json_assets: ClassVar = {"features": assets.Statistics, "labels": LabelModel}
 
     # ------------------------------------------------------------------------------------ data
 
@@ -110,16 +108,9 @@ class RecognitionTask(SignalTask):
             "labels": LabelModel.of(labels.alphabet, sequences, self.experiment.data.ngram),
         }
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        kinds = {"features": assets.Statistics, "labels": LabelModel}
-        return {name: assets.load_json(kind, folder, name) for name, kind in kinds.items()}
-
     def columns(self, data: Sequence[Signal], labelled: bool = True) -> Columns:
-        features, count = self.assets["features"], len(data)
-        columns = {"frames": Ragged.of_frames([features.apply(signal.frames) for signal in data])}
-        if labelled:
-            columns["labels"] = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data])
-        return Columns(columns, {}, np.arange(count, dtype=np.int32), (count,))
+        labels = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data if labelled])
+        return self.frame_columns(data, {"labels": labels} if labelled else {})
 
     # ----------------------------------------------------------------------------------- model
 
@@ -141,19 +132,11 @@ class RecognitionTask(SignalTask):
     def loss(self, columns: Any = None) -> Loss:
         """The CTC loss of randomly changed examples."""
         module = self.module
-
-        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
-            return _ctc(module, params, self.augmented(batch, step), key)
-
-        return loss
+        return lambda params, batch, key, step: _ctc(*_apply(module, params, self.augmented(batch, step), key), batch)
 
     def evaluation_loss(self) -> EvaluationLoss:
         module = self.module
-
-        def loss(params: Any, batch: dict[str, Any]) -> dict[str, tuple[Array, Array]]:
-            return {"loss": _ctc(module, params, batch)["loss"]}
-
-        return loss
+        return lambda params, batch: {"loss": _ctc(*_apply(module, params, batch), batch)["loss"]}
 
     @property
     def rules(self) -> Rules:
@@ -190,8 +173,7 @@ class RecognitionTask(SignalTask):
             return found.labels[0], found.length[0], found.score[0]
 
         def apply(params: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:
-            found: Any = module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-            logits, lengths = found
+            logits, lengths = _apply(module, params, batch)
             return jax.vmap(best)(jax.nn.log_softmax(logits), lengths)
 
         return apply
@@ -207,8 +189,7 @@ class RecognitionTask(SignalTask):
             return []
         examples, params, module = self.examples(split)[: e.evaluate.drawn], restore(), self.module
         outputs = self.predictor(mesh)(params, examples)
-        apply = lambda params, batch: module.apply({"params": params}, batch["frames"], batch["frames_lengths"])
-        batched = Batched(apply, [(T,) for T, _ in e.data.buckets], len(examples), mesh, self.longest)
+        batched = Batched(partial(_apply, module), [(T,) for T, _ in e.data.buckets], len(examples), mesh, self.longest)
         found = batched(params, self.columns(examples, labelled=False))
         path = folder / "spikes.png"
         if multihost.is_leader():

@@ -13,8 +13,6 @@ from s2sjax.core.nn.pooling import attention_pool
 from s2sjax.models.frontends import Frames
 from s2sjax.tasks.regression.settings import SeriesModel
 
-# ---------------------------------------------------------------------------------------- model
-
 
 class Regressor(nn.Module):
     """Maps values [B, S, 1] and lengths [B] to W pooled + b [B, 1] or its tanh; `residual` adds the last value."""

@@ -13,8 +13,6 @@ from s2sjax.config.models.recurrent_settings import CellName
 from s2sjax.data.corpora.text_files import read_column
 from s2sjax.errors import UserError
 
-# ------------------------------------------------------------------------------------- settings
-
 
 class Series:
     """A source of numbers. Your own series inherits from this class and defines `values`."""

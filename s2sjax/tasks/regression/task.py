@@ -5,7 +5,6 @@ By default, dev and test are later than all of training, and the persistence for
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
@@ -51,9 +50,6 @@ class Regression(config.Experiment):
         return RegressionTask(self)
 
 
-# ----------------------------------------------------------------------------------------- task
-
-
 LARGEST = 1e15
 """largest scaled value, for which sums of squares stay far below the largest float32"""
 LABELS = {"mse": "MSE", "mae": "MAE", "persistence": "MSE of persistence"}
@@ -96,15 +92,14 @@ class Scale(NamedTuple):
 class RegressionTask(Task):
     """Windows of a series to a later value. Asset: the `scale` of the values."""
 
+    higher_is_better = False
+    json_assets: ClassVar = {"scale": Scale}
     experiment: Regression
 
     # ------------------------------------------------------------------------------------ data
 
     def has(self, split: str) -> bool:
         return split == "train" or getattr(self.experiment.data, f"{split}_percent") > 0
-
-    def read(self) -> list[Window]:
-        return self.examples("train")
 
     def examples(self, split: str) -> list[Window]:
         data, values = self.experiment.data, self._values()
@@ -173,10 +168,7 @@ class RegressionTask(Task):
         self._check_size(self._values(), self.experiment.data.series.where)
 
     def fingerprint(self, data: Sequence[Window]) -> str:
-        digest = hashlib.sha256()
-        for window in data:
-            digest.update(np.append(window.values, window.target).tobytes())
-        return digest.hexdigest()
+        return assets.sha256(np.append(window.values, window.target).tobytes() for window in data)
 
     def remarks(self, data: Sequence[Window]) -> list[str]:
         options, total = self.experiment.data, len(self._values())
@@ -211,9 +203,6 @@ class RegressionTask(Task):
             )
         return {"scale": Scale(low, high)}
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {"scale": assets.load_json(Scale, folder, "scale")}
-
     def columns(self, data: Sequence[Window]) -> Columns:
         scale = self.assets["scale"]
         values = Ragged.of_frames([scale.apply(window.values)[:, None] for window in data])
@@ -231,13 +220,8 @@ class RegressionTask(Task):
         return self.module.init(key, jnp.zeros((1, self.experiment.data.steps, 1)), jnp.ones(1, jnp.int32))["params"]
 
     def loss(self, columns: Any = None) -> Loss:
-        """The squared error."""
         module = self.module
-
-        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, tuple[Array, Array]]:
-            return squared_error(module, params, batch)
-
-        return loss
+        return lambda params, batch, key, step: squared_error(module, params, batch)
 
     def evaluation_loss(self) -> EvaluationLoss:
         return partial(squared_error, self.module)
@@ -256,9 +240,7 @@ class RegressionTask(Task):
         module, e, scale = self.module, self.experiment, self.assets["scale"]
         require(not others, "a regression has no ensembles: name one run")
         apply = lambda params, batch: module.apply({"params": params}, batch["values"], batch["values_lengths"])
-        batched = Batched(
-            apply, e.data.buckets, e.evaluate.batch_size, mesh, e.data.steps
-        )  # all windows have one length
+        batched = Batched(apply, e.data.buckets, e.evaluate.batch_size, mesh, longest=e.data.steps)
 
         def predict(params: Any, examples: Sequence[Window]) -> list[Estimate]:
             found = batched(params, self.columns(examples))
@@ -280,10 +262,6 @@ class RegressionTask(Task):
             )
             for name in self.experiment.evaluate.metrics
         }  # fmt: skip
-
-    @property
-    def higher_is_better(self) -> bool:
-        return False
 
     def record(self, example: Window, output: Estimate) -> dict[str, Any]:
         source = " ".join(f"{value:.17g}" for value in example.values)

@@ -45,7 +45,8 @@ def entities(tags: Tags) -> set[tuple[str, int, int]]:
 
 def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
     """Computes each metric in percent, with the terms of each sentence."""
-    return {name: mean_result(name, LABELS[name], TERMS[name](pairs)) for name in metrics}
+    chosen = {name: METRICS[name] for name in metrics}
+    return {name: mean_result(name, label, terms(pairs)) for name, (label, terms) in chosen.items()}
 
 
 def right_tags(pair: Pair) -> int:
@@ -84,24 +85,16 @@ def _sentence(pairs: Sequence[Pair]) -> Terms:
     return [(100.0 * each, 1) for each in same]
 
 
-TERMS: dict[str, Callable[[Sequence[Pair]], Terms]] = {
-    "accuracy": _accuracy,
-    "padded": _padded,
-    "f1": _overlap(lambda right, predicted, correct: (2 * right, predicted + correct)),
-    "precision": _overlap(lambda right, predicted, correct: (right, predicted)),
-    "recall": _overlap(lambda right, predicted, correct: (right, correct)),
-    "intent": _intent,
-    "sentence": _sentence,
+METRICS: dict[str, tuple[str, Callable[[Sequence[Pair]], Terms]]] = {
+    "accuracy": ("accuracy", _accuracy),
+    "padded": ("accuracy if padding counted (flattering)", _padded),
+    "f1": ("entity F1", _overlap(lambda right, predicted, correct: (2 * right, predicted + correct))),
+    "precision": ("precision", _overlap(lambda right, predicted, correct: (right, predicted))),
+    "recall": ("recall", _overlap(lambda right, predicted, correct: (right, correct))),
+    "intent": ("intent accuracy", _intent),
+    "sentence": ("whole sentences", _sentence),
 }
-LABELS = {
-    "accuracy": "accuracy",
-    "padded": "accuracy if padding counted (flattering)",
-    "f1": "entity F1",
-    "precision": "precision",
-    "recall": "recall",
-    "intent": "intent accuracy",
-    "sentence": "whole sentences",
-}
+"""printed name of each metric, and its terms"""
 
 
 class TagScore(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS, SOS, SPECIALS, UNK
 from s2sjax.data import text
-from s2sjax.data.assets import sha256
 from s2sjax.data.batching.columns import Aligned, Columns, Ragged
 from s2sjax.data.corpora import readers, text_files
 from s2sjax.data.examples import Split, in_share, split_of
@@ -81,12 +80,6 @@ def _read_files(corpus: TaggedFiles, split: Split, intents: bool) -> list[Senten
     return found
 
 
-def fingerprint(sentences: Iterable[Sentence]) -> str:
-    """The SHA-256 of the words, tags and intents."""
-    rows = ((" ".join(each.words), " ".join(each.tags), each.intent, "\n") for each in sentences)
-    return sha256("\t".join(row).encode() for row in rows)
-
-
 # -------------------------------------------------------------------------------- vocabularies
 
 
@@ -136,30 +129,24 @@ def spell(alphabet: text.Vocabulary, words: Sequence[str], length: int) -> np.nd
 # ------------------------------------------------------------------------------------- columns
 
 
-class Vocabularies(NamedTuple):
-    """The vocabularies of a tagger."""
+def columns(sentences: Sequence[Sentence], known: Mapping[str, text.Vocabulary], length: int) -> Aligned:
+    """The columns words, tags and characters [*, length + 2], and the intent if any. Unknown ones are <unk>.
 
-    words: text.Vocabulary
-    characters: text.Vocabulary
-    tags: text.Vocabulary
-    intents: text.Vocabulary | None
-
-
-def columns(sentences: Sequence[Sentence], known: Vocabularies, length: int) -> Aligned:
-    """The columns words, tags and characters [*, length + 2], and the intent if any. Unknown ones are <unk>."""
+    known: the vocabularies `words`, `characters`, `tags` and perhaps `intents`.
+    """
     distinct = sorted({word for each in sentences for word in each.words})
     number = {word: index for index, word in enumerate(distinct)}
     flat = np.array([number[word] for each in sentences for word in each.words], np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(each.words) for each in sentences])]).astype(np.int64)
-    tags = ids_of(known.tags, (tag for each in sentences for tag in each.tags or ("",) * len(each.words)))
+    tags = ids_of(known["tags"], (tag for each in sentences for tag in each.tags or ("",) * len(each.words)))
     ragged = {
-        "words": np.array(ids_of(known.words, distinct), np.int32)[flat],
-        "characters": spell(known.characters, distinct, length)[flat],
+        "words": np.array(ids_of(known["words"], distinct), np.int32)[flat],
+        "characters": spell(known["characters"], distinct, length)[flat],
         "tags": np.array(tags, np.int32),
     }
     dense = {}
-    if known.intents is not None:
-        dense["intent"] = np.array(ids_of(known.intents, (each.intent for each in sentences)), np.int32)
+    if "intents" in known:
+        dense["intent"] = np.array(ids_of(known["intents"], (each.intent for each in sentences)), np.int32)
     rows = np.arange(len(sentences), dtype=np.int32)
     return Aligned(
         Columns({name: Ragged(each, offsets) for name, each in ragged.items()}, dense, rows, (len(sentences),))

@@ -21,6 +21,7 @@ from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.special_tokens import SPECIALS
 from s2sjax.data import text
+from s2sjax.data.assets import sha256
 from s2sjax.data.batching.batch_plan import Plan
 from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.data_notes import Sides
@@ -30,18 +31,10 @@ from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.models.frontends import SpelledWords
 from s2sjax.tasks.tagging import tag_metrics, tagged_sentences
 from s2sjax.tasks.tagging.settings import TagData, TagEvaluate, TaggerModel
-from s2sjax.tasks.tagging.tagged_sentences import Sentence, Vocabularies
+from s2sjax.tasks.tagging.tagged_sentences import Sentence
 from s2sjax.tasks.tagging.tagger import Scores, Tagger, best_tags, tag_loss
-from s2sjax.tasks.task import (
-    Assets,
-    EncoderTask,
-    Predictor,
-    Task,
-    abstract,
-    check_positions,
-    source_vocabulary,
-    word_rows,
-)
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
@@ -78,9 +71,6 @@ class Tagging(config.Experiment):
         return TaggingTask(self)
 
 
-# ----------------------------------------------------------------------------------------- task
-
-
 class Tagged(NamedTuple):
     """Prediction for a sentence. As a string: the tags, then a tab and the intent if there is one."""
 
@@ -95,20 +85,14 @@ class TaggingTask(EncoderTask):
     """Sentences to tags. Assets: the vocabularies `words`, `characters`, `tags` and optionally `intents`."""
 
     noun = "sentence"
+    higher_is_better = True
     experiment: Tagging
 
-    @property
-    def known(self) -> Vocabularies:
-        a = self.assets
-        return Vocabularies(a["words"], a["characters"], a["tags"], a.get("intents"))
+    def labels(self, name: str) -> list[str]:
+        """The known `tags` or `intents`; none if intents are not learned."""
+        return tagged_sentences.labels_of(self.assets[name]) if name in self.assets else []
 
     # ------------------------------------------------------------------------------------ data
-
-    def has(self, split: str) -> bool:
-        return self.experiment.data.corpus.has(split)
-
-    def read(self) -> list[Sentence]:
-        return self.examples("train")
 
     def examples(self, split: str) -> list[Sentence]:
         return tagged_sentences.read(self.experiment.data.corpus, split, self.experiment.model.intent > 0)  # type: ignore[arg-type]
@@ -129,7 +113,8 @@ class TaggingTask(EncoderTask):
         )
 
     def fingerprint(self, data: Sequence[Sentence]) -> str:
-        return tagged_sentences.fingerprint(data)
+        rows = ((" ".join(each.words), " ".join(each.tags), each.intent, "\n") for each in data)
+        return sha256("\t".join(row).encode() for row in rows)
 
     def remarks(self, data: Sequence[Sentence]) -> list[str]:
         found = []
@@ -181,18 +166,13 @@ class TaggingTask(EncoderTask):
             )
         return {name: assets[name] for name in needed}
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {name: text.load(folder, name) for name in names}
-
     def columns(self, data: Sequence[Sentence]) -> AnyColumns:
-        return tagged_sentences.columns(data, self.known, self.experiment.model.spelling.length)
+        return tagged_sentences.columns(data, self.assets, self.experiment.model.spelling.length)
 
     def dev_columns(self, examples: Sequence[Sentence]) -> AnyColumns:
         """Leaves out sentences with a tag or an intent that training does not have: their loss is infinite."""
-        labels = set(tagged_sentences.labels_of(self.known.tags))
-        intents = None if self.known.intents is None else set(tagged_sentences.labels_of(self.known.intents))
-        kept = [s for s in examples if labels.issuperset(s.tags) and (intents is None or s.intent in intents)]
-        return self.columns(kept)
+        tags, intents = set(self.labels("tags")), set(self.labels("intents"))
+        return self.columns([s for s in examples if tags.issuperset(s.tags) and (not intents or s.intent in intents)])
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
         sizes = [f"{len(tagged_sentences.labels_of(asset)):,} {name}" for name, asset in self.assets.items()]
@@ -207,14 +187,13 @@ class TaggingTask(EncoderTask):
 
     @property
     def module(self) -> Tagger:
-        m, train, known = self.experiment.model, self.experiment.train, self.known
+        m, train = self.experiment.model, self.experiment.train
         dtype = jnp.dtype(train.dtype)
         frontend = SpelledWords(
-            known.words.size, known.characters.size, m.encoder.embedding_size, m.spelling_width,
+            self.assets["words"].size, self.assets["characters"].size, m.encoder.embedding_size, m.spelling_width,
             m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
         )  # fmt: skip
-        count = lambda vocabulary: len(tagged_sentences.labels_of(vocabulary)) if vocabulary else 0
-        counts = count(known.tags), count(known.intents)
+        counts = len(self.labels("tags")), len(self.labels("intents"))
         return Tagger(m.encoder, frontend, *counts, m.dropout, m.crf, dtype, train.remat)
 
     def init(self, key: Array) -> Any:
@@ -222,7 +201,7 @@ class TaggingTask(EncoderTask):
         spelt = jnp.ones((1, 2, self.experiment.model.spelling.length + 2), jnp.int32)
         return self.module.init(key, one, spelt)["params"]
 
-    def _losses(self, scores: Scores, batch: dict[str, Array], smoothing: float = 0.0) -> dict[str, losses.Total]:
+    def _losses(self, scores: Scores, batch: Mapping[str, Any], smoothing: float = 0.0) -> dict[str, losses.Total]:
         """Sums of -log p(tags) - weight * log p(intent), and the number of words."""
         label = lambda name: jnp.maximum(batch[name] - len(SPECIALS), 0)  # 0 in padding
         of_tags = tag_loss(scores, label("tags"), smoothing)
@@ -234,27 +213,16 @@ class TaggingTask(EncoderTask):
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
         module, smoothing = self.module, self.experiment.train.label_smoothing
-
-        def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
-            rngs = {"dropout": key}
-            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"], True, rngs=rngs)
-            return self._losses(scores, batch, smoothing)
-
-        return loss
+        return lambda params, batch, key, step: self._losses(_scores(module, params, batch, key), batch, smoothing)
 
     def evaluation_loss(self) -> EvaluationLoss:
         module = self.module
-
-        def loss(params: Any, batch: dict[str, Any]) -> dict[str, losses.Total]:
-            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
-            return self._losses(scores, batch)
-
-        return loss
+        return lambda params, batch: self._losses(_scores(module, params, batch), batch)
 
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         shape = (rows, *bucket)
         spelt = (*shape, self.experiment.model.spelling.length + 2)
-        intent = {"intent": ((rows,), np.int32)} if self.known.intents else {}
+        intent = {"intent": ((rows,), np.int32)} if "intents" in self.assets else {}
         return abstract(words=(shape, np.int32), characters=(spelt, np.int32), tags=(shape, np.int32), **intent)
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
@@ -262,16 +230,15 @@ class TaggingTask(EncoderTask):
         found: dict[str, Rows | None] = {}
         for name, paths in VOCABULARY_PATHS.items():
             mine, theirs = self.assets.get(name), other.assets.get(name)
-            if mine is None or (theirs is not None and mine.fingerprint == theirs.fingerprint):
+            if mine is None:
                 continue
             if name == "words" and theirs is None:  # the other task reads text
-                found |= word_rows(mine, other.assets, *paths, name="embedding/table")
+                found |= word_rows(mine, source_vocabulary(other.assets), paths, name="embedding/table")
                 continue
-            index = text.rows_in(mine, theirs) if isinstance(theirs, text.Vocabulary) else None
-            if index is not None and name in ("tags", "intents"):  # their rows exclude the special ids
-                index = np.maximum(index[len(SPECIALS) :] - len(SPECIALS), -1)
-            for path, axis in paths.items():
-                found[path] = None if axis is None or index is None else Rows(axis, index)
+            for path, rows in word_rows(mine, theirs, paths).items():
+                if rows and name in ("tags", "intents"):  # their rows exclude the special ids
+                    rows = rows._replace(of=np.maximum(rows.of[len(SPECIALS) :] - len(SPECIALS), -1))
+                found[path] = rows
         return found
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
@@ -279,28 +246,18 @@ class TaggingTask(EncoderTask):
         if self.experiment.model.crf:
             models.check_scan_mesh("a model.crf", mesh)
 
-    @property
-    def heads(self) -> tuple[int, ...]:
-        encoder: Any = self.experiment.model.encoder
-        return (encoder.heads,) if encoder.heads else ()
-
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:
         """The predictor, made once for each mesh, so that training, evaluation and figures share compiled programs."""
         require(not others, "a tagger has no ensembles: name one run")
-        made = self.__dict__.setdefault("_predictors", {})
-        if mesh not in made:
-            made[mesh] = self._make_predictor(mesh)
-        return made[mesh]
+        return self.once(self._make_predictor, mesh)
 
     def _make_predictor(self, mesh: jax.sharding.Mesh | None) -> Predictor:
-        module, e, known = self.module, self.experiment, self.known
-        labels = tagged_sentences.labels_of(known.tags)
-        intents = tagged_sentences.labels_of(known.intents) if known.intents else []
+        module, e, tags, intents = self.module, self.experiment, self.labels("tags"), self.labels("intents")
 
         def best(params: Any, batch: dict[str, Any]) -> dict[str, Array]:
-            scores: Any = module.apply({"params": params}, batch["words"], batch["characters"])
+            scores = _scores(module, params, batch)
             found = {"tags": best_tags(scores)}
             return found if scores.intents is None else found | {"intent": jnp.argmax(scores.intents, axis=-1)}
 
@@ -315,7 +272,7 @@ class TaggingTask(EncoderTask):
 
         def tagged_as(row: dict[str, Any], length: int) -> Tagged:
             intent = intents[row["intent"]] if "intent" in row else ""
-            return Tagged(tuple(labels[tag] for tag in row["tags"][:length]), intent)
+            return Tagged(tuple(tags[tag] for tag in row["tags"][:length]), intent)
 
         return predict
 
@@ -328,10 +285,6 @@ class TaggingTask(EncoderTask):
 
     def metrics(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> dict[str, Result]:
         return tag_metrics.score(self.experiment.evaluate.metrics, self._pairs(examples, outputs))
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def show(self, example: Sentence, output: Tagged) -> str:
         """A line like the/DET dog/VERB(NOUN), with the correct tag in parentheses after a wrong one."""
@@ -360,6 +313,10 @@ class TaggingTask(EncoderTask):
         if multihost.is_leader():
             tag_bars(path, tag_metrics.by_tag(self._pairs(examples, outputs)))
         return [path]
+
+
+def _scores(module: Tagger, params: Any, batch: Mapping[str, Any], key: Array | None = None) -> Scores:
+    return apply_model(module, params, batch["words"], batch["characters"], key=key)
 
 
 VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {

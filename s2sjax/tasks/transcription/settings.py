@@ -8,8 +8,6 @@ from s2sjax import config
 from s2sjax.config import settings
 from s2sjax.tasks.recognition.settings import FrameModel
 
-# ------------------------------------------------------------------------------------- settings
-
 
 @settings
 class SpellerModel(FrameModel):

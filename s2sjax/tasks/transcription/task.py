@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -52,14 +52,12 @@ class Transcription(SearchExperiment):
         return TranscriptionTask(self)
 
 
-# ----------------------------------------------------------------------------------------- task
-
-
 class TranscriptionTask(SignalTask, GenerationTask):
     """Signals to labels by an encoder-decoder. Assets: the statistics of the `features`, and the labels as `target`."""
 
     experiment: Transcription
     label_column = "target"
+    json_assets: ClassVar = {"features": assets.Statistics}
 
     # ------------------------------------------------------------------------------------ data
 
@@ -76,21 +74,12 @@ class TranscriptionTask(SignalTask, GenerationTask):
             "target": text.Vocabulary("words", labels, normalize="none"),
         }
 
-    def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
-        return {
-            "features": assets.load_json(assets.Statistics, folder, "features"),
-            "target": text.load(folder, "target"),
-        }
-
     def columns(self, data: Sequence[Signal]) -> Columns:
-        return self._columns(data, [signal.labels for signal in data], np.arange(len(data), dtype=np.int32))
+        return self._columns(data, [signal.labels for signal in data])
 
-    def _columns(self, data: Sequence[Signal], labels: Sequence[Sequence[str]], numbers: np.ndarray) -> Columns:
-        """numbers: the column `example`."""
-        features = self.assets["features"]
-        frames = Ragged.of_frames([features.apply(signal.frames) for signal in data])
+    def _columns(self, data: Sequence[Signal], labels: Sequence[Sequence[str]]) -> Columns:
         target = Ragged.of_ids([self.target.encode(" ".join(each)) for each in labels])
-        return Columns({"frames": frames, "target": target}, {}, numbers, (len(data),))
+        return self.frame_columns(data, {"target": target})
 
     # ----------------------------------------------------------------------------------- model
 
@@ -114,7 +103,8 @@ class TranscriptionTask(SignalTask, GenerationTask):
 
     def columns_with(self, examples: Sequence[Signal], outputs: Sequence[Transcript] | None) -> Columns:
         labels = [()] * len(examples) if outputs is None else [output.labels for output in outputs]
-        return self._columns(examples, labels, sample_numbers([example.name for example in examples]))
+        numbers = sample_numbers([example.name for example in examples])
+        return self._columns(examples, labels)._replace(example=numbers)
 
     def output_of(self, found: Output) -> Transcript:
         return Transcript(tuple(found.text.split()), found.score)

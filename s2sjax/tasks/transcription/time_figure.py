@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from s2sjax.evaluate.figures.attention_maps import ATTENTION_COLOURS
-from s2sjax.evaluate.figures.style import GREY, Target, new_figure, save
-from s2sjax.tasks.recognition.spikes import draw_frames, time_axis
+from s2sjax.evaluate.figures.style import GREY, Target
+from s2sjax.tasks.recognition.spikes import frame_figure, time_axis
 
-INCHES, PICTURE, ROW = 8.0, 1.3, 0.2
-"""width of the figure, height of the frames and of the row of a label"""
+ROW = 0.2
+"""height of the row of a label"""
 
 
 class FrameAttention(NamedTuple):
@@ -32,17 +32,8 @@ class FrameAttention(NamedTuple):
 
 
 def draw(path: Target, examples: Sequence[FrameAttention]) -> None:
-    """Draws one example below the other, on the same time scale; weights are from 0 to 1, large ones are dark."""
-    figure = new_figure()
-    longest, top = max(len(one.frames) for one in examples), 0.0
-    for one in examples:
-        width, height = INCHES * len(one.frames) / longest, ROW * len(one.labels)
-        frames = figure.add_axes((0, top - PICTURE, width, PICTURE))
-        looks = figure.add_axes((0, top - PICTURE - height - 0.06, width, height))
-        draw_frames(frames, one.frames, one.title)
-        _draw_weights(looks, one)
-        top -= PICTURE + height + 0.95
-    save(figure, path)
+    """Draws the frames and the attention weights of each example; weights are from 0 to 1, large ones are dark."""
+    frame_figure(path, examples, lambda one: ROW * len(one.labels), _draw_weights)
 
 
 def _draw_weights(panel: Axes, one: FrameAttention) -> None:
