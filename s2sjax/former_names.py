@@ -1,12 +1,13 @@
 """Names of version 0.1 that have changed. Runs and experiment files with these names still open.
 
-A module or a setting that is found under its former name warns once, and says the new one.
+A module, a setting or a method that is found under its former name warns once, and says the new one.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import operator
 import os
 import sys
@@ -168,6 +169,21 @@ def add_present_names(cls: type, fields: Collection[str]) -> None:
     for old, new in FIELDS.items():
         if old in fields and new not in fields:
             setattr(cls, new, property(operator.attrgetter(old)))
+
+
+def add_present_method(cls: type, former: str, now: str) -> None:
+    """Lets s2sjax call a method of a user's class, or of a class below it, that has its former name."""
+    kinds = [kind for kind in cls.__mro__ if callable(vars(kind).get(former, vars(kind).get(now)))]
+    if not any(former in vars(kind) and now not in vars(kind) for kind in kinds):
+        return
+    for kind in kinds:
+        if now in vars(kind):
+            setattr(kind, former, vars(kind)[now])  # for `super().former()`
+            continue
+        setattr(kind, now, vars(kind)[former])
+        code = inspect.unwrap(vars(kind)[former]).__code__
+        message = f"{kind.__name__}.{former} is now {kind.__name__}.{now}"
+        warnings.warn_explicit(message, FutureWarning, code.co_filename, code.co_firstlineno)
 
 
 def kind(name: str) -> str:

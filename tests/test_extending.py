@@ -13,12 +13,14 @@ import s2sjax
 
 ROOT = Path(s2sjax.__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+PROGRAMS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+FILES = {name: text for name, text in PROGRAMS.items() if not name.startswith("test_")}
 INPUT = {"corpus": "12\n", "task": "abacab\nccb\n"}
 
 
 def test_every_section_is_here():
     assert list(FILES) == ["cell", "score", "model", "corpus", "task"]
+    assert PROGRAMS.keys() - FILES == {f"test_{name}" for name in FILES}
 
 
 def in_another_process(program: str, folder: Path, stdin: str = "") -> str:
@@ -58,6 +60,15 @@ def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeyp
     assert said[0].startswith("kind ")
     assert any("checkpoint of step" in line for line in said)
     assert len(said) >= 3 + lines.count("\n")
+
+
+@zoo.each(FILES, quick=("corpus",))
+def test_its_own_test_passes(name, tmp_path):
+    """As a user runs it, beside the file."""
+    for file in (name, f"test_{name}"):
+        (tmp_path / f"{file}.py").write_text(PROGRAMS[file], encoding="utf-8")
+    run = f"import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'test_{name}.py']))"
+    assert in_another_process(run, tmp_path).startswith(".")  # it ends with an error if one fails
 
 
 @pytest.mark.slow

@@ -11,10 +11,14 @@ import json
 import tarfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import s2sjax
-from s2sjax import config, former_names, tasks
+from s2sjax import config, former_names, models, tasks
+from s2sjax.models.families.luong import LuongDecoder
 from s2sjax.runs.experiment_file import load_experiment
 
 ROOT = Path(s2sjax.__file__).parents[1]
@@ -134,6 +138,28 @@ def test_a_class_of_a_user_may_have_former_names():
         tokens: int = 160
 
     assert Words(tokens=3).batch_tokens == Words(3).tokens == 3
+
+
+def test_a_decoder_of_a_user_may_define_start():
+    class Mine(LuongDecoder):
+        def start(self, memory, steps):
+            return super().start(memory, steps)._replace(fed=jnp.ones((2, 8)))
+
+    @config.settings
+    class MyLuong(config.Luong):
+        decoder_type = Mine
+
+    ids = np.ones((2, 3), np.int32)
+    module = models.build(MyLuong(width=8, embedding_size=4), 7, 7)
+    with pytest.warns(FutureWarning, match=r"^Mine.start is now Mine.init_state$") as found:
+        params = module.init(jax.random.key(0), ids, ids)
+    assert found[0].filename == __file__, "the line that has the former name"
+    memory = module.apply(params, ids, method="encode")
+    assert module.apply(params, memory, 3, method="init_state").fed.all()
+    with pytest.warns(FutureWarning, match="^EncoderDecoder.start is now EncoderDecoder.init_state$"):
+        assert module.apply(params, memory, 3, method="start").fed.all()
+    ours = models.build(config.Luong(width=8, embedding_size=4), 7, 7)
+    assert not ours.apply(params, memory, 3, method="init_state").fed.any()
 
 
 def test_every_former_field_is_a_field_now():

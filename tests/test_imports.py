@@ -28,6 +28,7 @@ LAYERS = [
     "evaluate",
     "align",
     "tasks",
+    "testing",
     "runs",
     "report",
     "serve",

@@ -2,18 +2,18 @@
 
 import contextlib
 import dataclasses
-from functools import cache, partial
+from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import HAS_OLD_GENERATOR
 
-from s2sjax import config, models
-from s2sjax.core import losses, search
+from s2sjax import config
 from s2sjax.core.recurrence import cells
-from s2sjax.core.special_tokens import EOS, PAD, SOS
+from s2sjax.testing.model_laws import SHARPNESS, VOCABULARY, PureModel  # noqa: F401
+from s2sjax.testing.model_laws import random_batch as batch  # noqa: F401
+from s2sjax.testing.model_laws import random_parameters as parameters  # noqa: F401
 
 TINY = dict(width=8, embedding_size=6, dropout=0.2)
 TINY_TRANSFORMER = dict(width=8, heads=2, feedforward=16, encoder_layers=2, decoder_layers=2, dropout=0.2)
@@ -86,9 +86,6 @@ def without_dropout(model: config.ModelConfig) -> config.ModelConfig:
     return config.replace(model, dropout=0.0)
 
 
-VOCABULARY = 7  # the four specials and three words
-
-
 def widened(model: config.ModelConfig, width: int) -> config.ModelConfig:
     """A model of the zoo of another width: for fsdp and tensor meshes, which split it, and for kernels."""
     if isinstance(model, config.Pair):
@@ -101,75 +98,17 @@ def widened(model: config.ModelConfig, width: int) -> config.ModelConfig:
     return config.replace(model, **{name: value for name, value in options.items() if name in has})
 
 
-class Pure:
-    """A model as the pure functions that everything else uses, compiled, with random parameters."""
+class Pure(PureModel):
+    """A model of the zoo by its name, or by its settings: see s2sjax/testing/model_laws.py."""
 
-    def __init__(self, name, vocabulary: int = VOCABULARY, sharp: float = 1.0, dtype="float32", options=None):
-        """name: of a model of the zoo, or its settings."""
-        jit = partial(jax.jit, compiler_options=options)
-        self.module = models.build(MODELS.get(name, name), vocabulary, vocabulary, dtype)
-        self.params = parameters(self.module, sharp)
-        method = lambda name: partial(self.module.apply, method=name)
-        self._gradient = jit(jax.grad(self.loss, has_aux=True))
-        self._forward = jit(self.module.apply)
-        self._search = jit(self._find, static_argnums=2, static_argnames=("width", "nbest", "penalty", "alpha"))
-        self.encode = jit(method("encode"))
-        self.start = jit(method("start"), static_argnums=2)
-        self.step = jit(method("step"))
-
-    def loss(self, params, source, target):
-        """The mean cross-entropy of the real tokens, and the logits."""
-        logits = self.module.apply(params, source, target)
-        total, weight = losses.cross_entropy(logits, target, target != PAD)
-        return total / jnp.maximum(weight, 1), logits
-
-    # Both from one compiled program a shape.
-    def gradient(self, source, target, scale=1.0):
-        """At the parameters times `scale`."""
-        return self._gradient(jax.tree.map(lambda leaf: leaf * scale, self.params), source, target)[0]
-
-    def logits(self, source, target):
-        return np.asarray(self._gradient(self.params, source, target)[1])
-
-    def forward(self, source, target):
-        """The logits, where no gradient is needed: quicker to compile."""
-        return np.asarray(self._forward(self.params, source, target))
-
-    def decode(self, source, limit: int, **options) -> search.Hypotheses:
-        """Beam search, or greedy where no width is given."""
-        return jax.tree.map(np.asarray, self._search(self.params, source, limit, **options))
-
-    def _find(self, params, source, limit, **options):
-        apply = partial(self.module.apply, params)
-        memory = apply(source, method="encode")
-        state = apply(memory, limit, method="start")
-        limits = jnp.full(len(source), limit)
-        search_with = search.beam_search if options else search.greedy
-        return search_with(self.module.beams(params["params"], memory), state, limits, limit, **options)
-
-
-def parameters(module, sharp: float = 1.0):
-    """Random ones, biases included; a model's own initial ones are slow to compile.
-
-    An untrained model is nearly indifferent between tokens; `sharp` gives it opinions.
-    """
-    rng, ids = np.random.default_rng(0), np.ones((2, 3), np.int32)
-
-    def draw(path, leaf):
-        values, name = rng.normal(size=leaf.shape), path[-1].key
-        if name.endswith(("bias", "shift", "scale", "length")):
-            values = values / 10 + name.endswith(("scale", "length"))
-        else:
-            values = values / np.sqrt(leaf.shape[-2:][0])
-        return (values * sharp).astype(leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(module.init, jax.random.key(0), ids, ids))
+    def __init__(self, name, *arguments, **options):
+        super().__init__(MODELS.get(name, name), *arguments, **options)
 
 
 @cache
 def build(name: str) -> Pure:
     """Models are built and compiled once a process: that is what takes the time."""
-    return Pure(name, sharp=1.5)
+    return Pure(name, sharp=SHARPNESS)
 
 
 AS_USERS_COMPILE = {"xla_cpu_use_fusion_emitters": True} if HAS_OLD_GENERATOR else None
@@ -183,32 +122,6 @@ def optimized():
         yield
     finally:
         jax.config.update("jax_disable_most_optimizations", True)
-
-
-def batch(rng: np.random.Generator, rows=4, source=5, target=5, vocabulary=VOCABULARY):
-    """Random ids [rows, source], [rows, target]: lengths differ, <eos> ends each row, <pad> fills the rest."""
-
-    def side(length):
-        ids = rng.integers(4, vocabulary, (rows, length))
-        ends = rng.integers(0, length, rows)
-        position = np.arange(length)
-        ids = np.where(position < ends[:, None], ids, PAD)
-        ids[np.arange(rows), ends] = EOS
-        return ids.astype(np.int32)
-
-    return side(source), side(target)
-
-
-def step_by_step(model: Pure, source, target):
-    """The logits of `target` [B, T, V] by T single steps."""
-    memory = model.encode(model.params, source)
-    state = model.start(model.params, memory, target.shape[1])
-    previous, logits = np.full(len(source), SOS), []
-    for t in range(target.shape[1]):
-        state, now, _ = model.step(model.params, memory, state, previous)
-        logits.append(now)
-        previous = target[:, t]
-    return np.stack(logits, 1)
 
 
 FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.values()

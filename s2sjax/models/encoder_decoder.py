@@ -1,13 +1,13 @@
 """The contract of encoder-decoders, and the module that joins an encoder and a decoder.
 
     encode(source)             -> memory                      a pytree, every leaf [B, ...]
-    start(memory, steps)       -> state                       a pytree, every leaf [B, ...]; room for `steps` tokens
+    init_state(memory, steps)  -> state                       a pytree, every leaf [B, ...]; room for `steps` tokens
     step(memory, state, token) -> state, logits, attention    token [B], logits [B, V] float32, attention [B, S] or None
     __call__(source, target)   -> logits [B, T, V]            teacher forced, all positions
 
 `source` [B, S] and `target` [B, T] are ids with <pad> at the end of each row. With a `source_frontend`, the source is
 its input: frames, pictures, or a tuple of several arrays. Search, scoring, training and the laws in
-tests/models/test_laws.py use only these functions, and the optional capabilities of a `Decoder`.
+s2sjax/testing use only these functions, and the optional capabilities of a `Decoder`.
 
 Packed rows hold several examples (data/batching/packing.py). They come with `segments` [B, S] and [B, T], the number of
 the example of each token, from 1. Models whose configuration `takes_segments` keep the examples apart.
@@ -23,7 +23,7 @@ the example of each token, from 1. Models whose configuration `takes_segments` k
         parallel: ClassVar[bool] = True
         def setup(self): self.output = output_layer(self.config, self.embedding, self.embedding.width, self.dtype)
         def prepare(self, memory): return masked_mean(memory.states, memory.mask)
-        def start(self, mean, steps): return ()
+        def init_state(self, mean, steps): return ()
         def step(self, mean, state, token, train=False):
             return state, self.output.logits(self.embedding(token) + mean), None
         def hidden(self, mean, inputs, mask, train, segments=None): return self.embedding(inputs) + mean[:, None]
@@ -49,7 +49,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax import config, layers
+from s2sjax import config, former_names, layers
 from s2sjax.config import require
 from s2sjax.core.attention import position_encodings
 from s2sjax.core.backend.batch_sharding import constrain_batch_sharding
@@ -113,7 +113,7 @@ class Decoder(Protocol):
     def prepare(self, memory: EncoderOutput, /) -> Any:
         """Computes, once per sentence, the `memory` of the methods below: a pytree, every leaf [B, ...]."""
 
-    def start(self, memory: Any, steps: int, /) -> Any:
+    def init_state(self, memory: Any, steps: int, /) -> Any:
         """The state before the first token: a pytree, every leaf [B, ...], with room for `steps` tokens."""
 
     def step(self, memory: Any, state: Any, token: Array, train: bool = False, /) -> tuple[Any, Array, Array | None]:
@@ -121,6 +121,24 @@ class Decoder(Protocol):
 
     def hidden(self, memory: Any, inputs: Array, mask: Array, train: bool, segments: Segments = None, /) -> Array:
         """The inputs of `output` at all positions [B, T, W]. `inputs` [B, T] is the target shifted right."""
+
+
+class EncoderModule(nn.Module):
+    """A base class with the fields of an `Encoder`."""
+
+    config: Any
+    inputs: int
+    dtype: jnp.dtype
+    remat_policy: str = "none"
+
+
+class DecoderModule(nn.Module):
+    """A base class with the fields of a `Decoder`."""
+
+    config: Any
+    embedding: Any
+    dtype: jnp.dtype
+    remat_policy: str = "none"
 
 
 def capability(decoder_type: Any, name: str) -> bool:
@@ -233,6 +251,8 @@ class EncoderDecoder(nn.Module):
         self.frontend: Any = Tokens(self.source_embedding) if given is None else given
         self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
         shared = {"encoder": self.encoder} if decodes.share else {}
+        if isinstance(self.decoder_type, type):
+            former_names.add_present_method(self.decoder_type, "start", "init_state")
         self.decoder: Any = self.decoder_type(decodes, self.target_embedding, self.dtype, self.remat_policy, **shared)
         self.bridge = None
         if isinstance(self.config, config.Pair):
@@ -271,8 +291,13 @@ class EncoderDecoder(nn.Module):
             f"{config.model_name(self.config)} does not keep the examples of a packed row apart: unset data.packing",
         )
 
+    def init_state(self, memory, steps: int):
+        return self.decoder.init_state(memory, steps)
+
     def start(self, memory, steps: int):
-        return self.decoder.start(memory, steps)
+        """Former name of `init_state`."""
+        former_names.warn_field("EncoderDecoder", "start", "init_state")
+        return self.init_state(memory, steps)
 
     def step(self, memory, state, token: Array, train: bool = False):
         """Advances by token [B]. `train` enables dropout, for scheduled sampling without `parallel`."""
@@ -312,17 +337,12 @@ class EncoderDecoder(nn.Module):
     def __call__(self, source: Any, target: Array, train: bool = False, segments: Segments = None) -> Array:
         return self.logits(self.forced(source, target, train, segments))
 
-    def prepare_beams(self) -> Any:
-        return self.decoder.prepare_beams()
-
-    def step_beams(self, memory, prepared, state, token: Array):
-        return self.decoder.step_beams(memory, prepared, state, token)
-
     @nn.nowrap
     def prepared(self, params: Any) -> Any:
         """Prepares the parameters for `beams`, once for all sentences of a search."""
         has_beam_step = capability(self.decoder_type, "has_beam_step")
-        return self.apply({"params": params}, method="prepare_beams") if has_beam_step else None
+        prepare = lambda self: self.decoder.prepare_beams()
+        return self.apply({"params": params}, method=prepare) if has_beam_step else None
 
     @nn.nowrap
     def beams(self, params: Any, memory: Any, prepared: Any = None) -> Beams:
@@ -330,6 +350,7 @@ class EncoderDecoder(nn.Module):
         apply: Any = partial(self.apply, {"params": params})
         if not capability(self.decoder_type, "has_beam_step"):
             return as_beams(partial(apply, memory, method="step"))
-        step = partial(apply, memory, prepared or self.prepared(params), method="step_beams")
+        advance = lambda self, *arguments: self.decoder.step_beams(*arguments)
+        step = partial(apply, memory, prepared or self.prepared(params), method=advance)
         decoder: Any = self.decoder_type
         return Beams(decoder.tile, step, decoder.reorder)

@@ -34,24 +34,18 @@ class Tokens(nn.Module):
         return self.embedding(ids), ids != PAD  # type: ignore[operator]
 
 
-class SegmentedTokens(nn.Module):
+class SegmentedTokens(Tokens):
     """Embeds two texts in one row of ids [B, S], the first of length `first` [B], and adds a vector to the second.
 
     A second vector, for the first text (Devlin et al. 2019), is redundant: every embedding can contain it. Without it,
     a single text is represented exactly as the first of two.
     """
 
-    embedding: nn.Module
-
     def setup(self):
         self.second = param(self, "second", nn.initializers.normal(0.02), (self.width,))
 
-    @property
-    def width(self) -> int:
-        return self.embedding.width  # type: ignore[attr-defined]
-
-    def __call__(self, ids: Array, first: Array) -> tuple[Array, Array]:
-        xs, mask = self.embedding(ids), ids != PAD  # type: ignore[operator]
+    def __call__(self, ids: Array, first: Array) -> tuple[Array, Array]:  # type: ignore[override]
+        xs, mask = super().__call__(ids)
         is_second = (jnp.arange(ids.shape[1]) >= first[:, None])[..., None]  # [B, S, 1]
         return xs + jnp.where(is_second, self.second.astype(xs.dtype), 0), mask
 

@@ -36,23 +36,23 @@ def facts(model: config.ModelConfig, source_size: int, target_size: int) -> Fact
     def attention(params, source, token):
         apply: Any = partial(module.apply, params)
         memory = apply(source, method="encode")
-        return apply(memory, apply(memory, 1, method="start"), token, method="step")[2]
+        return apply(memory, apply(memory, 1, method="init_state"), token, method="step")[2]
 
     return Facts(
         weights=sum(leaf.size for leaf in jax.tree.leaves(params)),
         attention=jax.eval_shape(attention, params, ids, token) is not None,
-        parallel=all(equation.params.get("length") != POSITIONS for equation in _equations(trained.jaxpr)),
+        parallel=all(equation.params.get("length") != POSITIONS for equation in equations(trained.jaxpr)),
     )
 
 
-def _equations(program) -> Iterator:
+def equations(program) -> Iterator:
     """All equations of a traced program, including those inside scans and calls."""
     for equation in program.eqns:
         yield equation
         for value in jax.tree.leaves(list(equation.params.values())):
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
-                yield from _equations(inner)
+                yield from equations(inner)
 
 
 def table(source_size: int, target_size: int) -> str:

@@ -24,11 +24,9 @@ WeightedSums = dict[str, losses.Total]
 
 
 def choose(
-    module: EncoderDecoder,
-    train: config.Train,
-    proposal: sampled_softmax.Proposal | None = None,
+    module: EncoderDecoder, train: config.Train, proposal: sampled_softmax.Proposal | None = None,
     words: Array | None = None,
-) -> Callable[[Any, dict, Array, Array], WeightedSums]:
+) -> Callable[[Any, dict, Array, Array], WeightedSums]:  # fmt: skip
     """The loss that `train` selects. `proposal` is the distribution of sampled words; `words` [P, N] are by part."""
     if train.softmax.subset:
         assert words is not None
@@ -47,8 +45,7 @@ def loss(
     module: EncoderDecoder, smoothing: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
     """The cross-entropy of a batch under teacher forcing, with dropout."""
-    inputs = batch["source"], batch["target"], True, _segments(batch)
-    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
+    logits = _forced(module, params, batch, key)
     return {"loss": losses.cross_entropy(logits, batch["target"], batch["target"] != PAD, smoothing)}
 
 
@@ -64,8 +61,7 @@ def r_drop_loss(
     # Both copies of a row are adjacent, so that they stay on its device.
     twice = jax.tree.map(lambda column: jnp.repeat(column, 2, axis=0), batch)
     target, mask = twice["target"], twice["target"] != PAD
-    inputs = twice["source"], target, True, _segments(twice)
-    logits: Any = module.apply({"params": params}, *inputs, rngs={"dropout": key})
+    logits = _forced(module, params, twice, key)
     total, weight = losses.cross_entropy(logits, target, mask, smoothing)
     apart = losses.symmetric_divergence(logits[0::2], logits[1::2], mask[0::2])
     return {"loss": ((total + strength / 2 * apart) / 2, weight / 2), "cross_entropy": (total / 2, weight / 2)}
@@ -106,7 +102,7 @@ def scheduled_loss(
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
         advance = remat(module.remat_policy, advance, looped=True)
-        state = apply(memory, target.shape[1], method="start")
+        state = apply(memory, target.shape[1], method="init_state")
         logits = scheduled_sampling.step_by_step(advance, state, inputs, truth, for_draw, drawn)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}
 
@@ -138,7 +134,7 @@ def sampled_loss(
 ) -> WeightedSums:  # fmt: skip
     """Sampled softmax: see core/losses/sampled_softmax.py. The whole batch, on all devices, shares one sample."""
     target = batch["target"]
-    hidden = _hidden(module, params, batch, key)
+    hidden = _forced(module, params, batch, key, "forced")
     words = sampled_softmax.draw(proposal, jax.random.split(key)[0], samples)
     rows = partial(module.apply, {"params": params}, method="output_rows")
     true = _logits(hidden, rows(target), "btw,btw->bt")
@@ -158,19 +154,16 @@ def subset_loss(
     target = batch["target"]
     chosen = words[batch["part"][0]]  # [N]
     rows: Any = module.apply({"params": params}, chosen, method="output_rows")
-    logits = _logits(_hidden(module, params, batch, key), rows, "btw,kw->btk")
+    logits = _logits(_forced(module, params, batch, key, "forced"), rows, "btw,kw->btk")
     return {"loss": losses.cross_entropy(logits, jnp.searchsorted(chosen, target), target != PAD)}
 
 
-def _hidden(module: EncoderDecoder, params: Any, batch: dict, key: Array) -> Array:
-    """The inputs of the output layer under teacher forcing, with dropout: [B, T, W]."""
-    inputs: Any = batch["source"], batch["target"], True, _segments(batch)
-    return module.apply({"params": params}, *inputs, rngs={"dropout": key}, method="forced")  # type: ignore[return-value]
-
-
-def _segments(batch: dict) -> tuple[Array, Array] | None:
-    """The segments of a packed batch, or None: see s2sjax/data/batching/packing.py."""
-    return (batch["source_segments"], batch["target_segments"]) if "source_segments" in batch else None
+def _forced(module: EncoderDecoder, params: Any, batch: dict, key: Array, method: str = "__call__") -> Array:
+    """The logits under teacher forcing, with dropout, or the inputs of the output layer: [B, T, V] or [B, T, W]."""
+    packed = "source_segments" in batch  # see s2sjax/data/batching/packing.py
+    segments = (batch["source_segments"], batch["target_segments"]) if packed else None
+    inputs: Any = batch["source"], batch["target"], True, segments
+    return module.apply({"params": params}, *inputs, rngs={"dropout": key}, method=method)  # type: ignore[return-value]
 
 
 def _logits(hidden: Array, rows: Any, letters: str) -> Array:

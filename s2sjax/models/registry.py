@@ -1,18 +1,7 @@
 """Tables of the models of s2sjax. A new model is a row of FAMILIES, and of tests/zoo.py, which tests its laws.
 
-A user's model needs no row. Its settings class names its modules:
-
-    @config.settings
-    class Mine(config.ModelSettings):
-        encoder_type = MyEncoder        # see encoder_decoder.py; default: that of the base class
-        decoder_type = MyDecoder
-        width: int = 64
-        embedding: int = 64
-        tie: Literal["all", "output", "none"] = "none"
-        dropout: float = 0.1
-
-        encoder_spec = property(lambda self: config.EncoderSpec(self.width))
-        decoder_spec = property(lambda self: config.DecoderSpec(None))
+A user's model needs no row: its settings class names its modules, as `encoder_type` and `decoder_type`. See
+docs/extending.md and encoder_decoder.py.
 
 Parameters that match no rule of the class's `tensor_rules` are not split over the tensor axis of a mesh.
 """

@@ -17,8 +17,9 @@ from s2sjax.core import attention
 from s2sjax.core.recurrence import cells
 from s2sjax.errors import UserError
 from s2sjax.models import encoder_decoder, objectives
-from s2sjax.models.encoder_decoder import EncoderOutput, masked_mean, output_layer, shift_right
+from s2sjax.models.encoder_decoder import EncoderOutput, masked_mean, output_layer
 from s2sjax.models.families.luong import LuongDecoder
+from s2sjax.testing import model_laws
 from s2sjax.training import mesh as meshes
 from s2sjax.training.optimizers import optimizer
 from s2sjax.training.train_state import create, make_train_step
@@ -47,20 +48,7 @@ def extended(monkeypatch):
 
 
 def assert_steps_equal_teacher_forcing(model):
-    module = models.build(model, zoo.VOCABULARY, zoo.VOCABULARY)
-    source, target = zoo.batch(np.random.default_rng(1))
-
-    @jax.jit
-    def both(key):
-        forced, params = module.init_with_output(key, source, target)
-        memory = module.apply(params, source, method="encode")
-        state = module.apply(params, memory, target.shape[1], method="start")
-        step = lambda state, token: module.apply(params, memory, state, token, method="step")[:2]
-        _, steps = jax.lax.scan(step, state, shift_right(target).T)
-        return forced, steps.swapaxes(0, 1)
-
-    forced, steps = both(jax.random.key(0))
-    np.testing.assert_allclose(steps, forced, atol=1e-5)
+    model_laws.steps_equal_teacher_forcing(zoo.Pure(model, sharp=zoo.SHARPNESS))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +135,7 @@ class BagDecoder(nn.Module):
     def prepare(self, memory):
         return memory.final[0][0]
 
-    def start(self, memory, steps):
+    def init_state(self, memory, steps):
         return jnp.zeros(len(memory), jnp.int32)
 
     def step(self, memory, state, token, train=False):

@@ -24,7 +24,7 @@ def test_products_in_int8_are_close_to_those_of_floats(name, monkeypatch):
     def logits(params):
         used = {"params": quantization.restored(params)}
         memory = module.apply(used, IDS, method="encode")
-        state = module.apply(used, memory, 4, method="start")
+        state = module.apply(used, memory, 4, method="init_state")
         return module.apply(used, IDS, IDS), module.apply(used, memory, state, jnp.ones(2, int), method="step")[1]
 
     def found(params, multiplies: bool):

@@ -13,6 +13,7 @@ from s2sjax.core import losses, search
 from s2sjax.core.losses import sampled_softmax, scheduled_sampling
 from s2sjax.core.special_tokens import PAD
 from s2sjax.models import objectives
+from s2sjax.models.encoder_decoder import capability
 
 BAR = 1e-5
 # Always tested: one that goes step by step under its own output layer, one of two passes under a tied one.
@@ -76,14 +77,14 @@ def greedy(module, params, source):
     memory = apply(source, method="encode")
     step = lambda state, token: apply(memory, state, token, method="step")
     length = TARGET.shape[1]
-    return search.greedy(step, apply(memory, 9, method="start"), jnp.full(len(source), 9), 9).tokens[:, 0, :length]
+    return search.greedy(step, apply(memory, 9, method="init_state"), jnp.full(len(source), 9), 9).tokens[:, 0, :length]
 
 
 @every_model
 def test_reading_itself_alone_is_greedy_search_fed_back(name):
     """A parallel model reads the outputs of its first pass instead, which read the truth."""
     model = zoo.build(name)
-    if model.module.decoder_type.parallel:
+    if capability(model.module.decoder_type, "parallel"):
         target = TARGET
         own = np.asarray(scheduled_sampling.own_output(jnp.asarray(model.logits(SOURCE, target)), None))
     else:
@@ -130,7 +131,7 @@ def test_dropout_acts_and_parts_and_samples_are_what_they_claim(name):
     one, other = ({which: float(pairs["loss"][0]) for which, pairs in each.items()} for each in found)
 
     assert one["scheduled"] != other["scheduled"]  # each step has its own masks
-    if model.module.decoder_type.parallel:  # both passes have those of teacher forcing
+    if capability(model.module.decoder_type, "parallel"):  # both passes have those of teacher forcing
         assert one["scheduled"] == pytest.approx(one["forced"], abs=BAR)
 
     logits, real = jnp.asarray(model.logits(SOURCE, TARGET)), TARGET != PAD

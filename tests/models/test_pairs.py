@@ -97,7 +97,9 @@ def test_every_encoder_joins_every_decoder(name):
 
         def one_step(params, module=module):
             memory = module.apply(params, ids, method="encode")
-            return module.apply(params, memory, module.apply(params, memory, 3, method="start"), token, method="step")
+            return module.apply(
+                params, memory, module.apply(params, memory, 3, method="init_state"), token, method="step"
+            )
 
         _, logits, attention = jax.eval_shape(one_step, params)
         assert logits.shape == (2, 9)

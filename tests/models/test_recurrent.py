@@ -31,7 +31,7 @@ def first_attention(module, variables, source):
     def look(variables, source):
         apply = partial(module.apply, variables)
         memory = apply(source, method="encode")
-        return apply(memory, apply(memory, 1, method="start"), np.full(len(source), SOS), method="step")[2]
+        return apply(memory, apply(memory, 1, method="init_state"), np.full(len(source), SOS), method="step")[2]
 
     return jax.jit(look)(variables, source)
 

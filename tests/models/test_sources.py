@@ -56,12 +56,12 @@ def test_every_decoder_writes_about_pictures_and_frames(name):
     def both(params):
         apply = partial(module.apply, {"params": params})
         memory = apply(source, method="encode")
-        state, stepped = apply(memory, 4, method="start"), []
+        state, stepped = apply(memory, 4, method="init_state"), []
         for token in shift_right(jnp.array(TARGET)).T:
             state, logits, attention = apply(memory, state, token, method="step")
             stepped.append(logits)
         found = search.beam_search(
-            module.beams(params, memory), apply(memory, 4, method="start"), jnp.full(3, 4), 4, width=2, nbest=1
+            module.beams(params, memory), apply(memory, 4, method="init_state"), jnp.full(3, 4), 4, width=2, nbest=1
         )
         best = found.tokens[:, 0]
         scores = losses.log_likelihood(apply(source, best), best, best != PAD)
@@ -88,7 +88,7 @@ def test_the_attention_of_training_is_that_of_each_step(decoder):
         memory = apply((PICTURES,), method="encode")
         inputs = shift_right(jnp.array(TARGET))
         hidden, alpha = apply(memory, inputs, TARGET != PAD, method="hidden_and_attention")
-        forced = search.forced_attention(module.beams(params, memory), apply(memory, 4, method="start"), TARGET)
+        forced = search.forced_attention(module.beams(params, memory), apply(memory, 4, method="init_state"), TARGET)
         same = apply(memory, inputs, TARGET != PAD, method="hidden")
         sums = objectives.doubly_stochastic_loss(
             module, 0.0, 0.5, params, {"source": (PICTURES,), "target": TARGET}, jax.random.key(0)

@@ -33,7 +33,7 @@ def written(module, params, tokens: np.ndarray):
             state, logits, alpha = module.apply(params, memory, state, token, method="step")
             return state, (state, alpha, logits)
 
-        return jax.lax.scan(step, module.apply(params, memory, tokens.shape[1], method="start"), tokens.T)[1]
+        return jax.lax.scan(step, module.apply(params, memory, tokens.shape[1], method="init_state"), tokens.T)[1]
 
     return jax.tree.map(np.asarray, run(params))
 

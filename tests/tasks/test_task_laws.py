@@ -1,14 +1,16 @@
 """The laws of training for every task, through the whole runner: a new task joins by one line of EXPERIMENTS.
 
-One device equals eight; micro-batches equal one batch; a restart and a kill change no bit.
+One device equals eight; micro-batches equal one batch; a restart and a kill change no bit. The laws that need no run
+folder are in s2sjax/testing/task_laws.py.
 """
 
 import contextlib
+import operator
 import os
 import signal
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -19,7 +21,6 @@ import zoo
 import s2sjax
 from s2sjax import config
 from s2sjax.config import Data, DenseDense, InMemory, Luong, Mesh, Search, Spelling, Synthetic, Train
-from s2sjax.data.batching import batch_plan
 from s2sjax.data.signals.handwritten_digits import Patterns
 from s2sjax.data.signals.signal_examples import Strings
 from s2sjax.errors import UserError
@@ -47,8 +48,8 @@ from s2sjax.tasks.pretraining.settings import BertModel, Paragraphs
 from s2sjax.tasks.recognition.settings import Augment, LabelledSignals, RecognitionEvaluate, RecognizerModel
 from s2sjax.tasks.regression.settings import Fibonacci, SeriesModel, Windows
 from s2sjax.tasks.tagging.settings import TagData, TaggerModel
-from s2sjax.tasks.task import task_of
 from s2sjax.tasks.transcription.settings import SpellerModel
+from s2sjax.testing import task_laws
 from s2sjax.training import loop
 
 TRAIN = Train(
@@ -285,21 +286,21 @@ def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
     assert all(np.array_equal(a, b) for a, b in zip(params(straight(name)[1]), restarted, strict=True))
 
 
-@zoo.each(EXPERIMENTS, quick=tuple(EXPERIMENTS))
-def test_a_shard_of_a_batch_has_the_rows_of_the_whole_batch(name):
-    """They are equal bit for bit, random changes included, whichever other rows a process loads."""
-    task = task_of(EXPERIMENTS[name])
-    data = task.read()
-    columns = task.replace(assets=task.learn_assets(data)).columns(data)
-    plan = task.plan(columns, 4)
-    for step in (0, plan.steps_per_epoch + 1):
-        whole = batch_plan.make_batch(columns, plan, step)
-        for shards in ([0], [1, 2], [0, 3]):
-            some = batch_plan.make_batch(columns, plan, step, shards, 4)
-            assert some.keys() == whole.keys()
-            for column, rows in whole.items():
-                expected = np.concatenate([np.split(rows, 4)[shard] for shard in shards])
-                np.testing.assert_array_equal(some[column], expected)
+prepared = cache(lambda name: task_laws.PreparedTask(EXPERIMENTS[name]))
+OF_DATA = (task_laws.data_is_repeatable, task_laws.batches_follow_the_plan)
+law_name = operator.attrgetter("__name__")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("law", OF_DATA, ids=law_name)
+def test_a_law_of_the_data_holds(law, name):
+    law(prepared(name))
+
+
+@quick_for_one
+@pytest.mark.parametrize("law", [law for law in task_laws.LAWS if law not in OF_DATA], ids=law_name)
+def test_a_law_holds(law, name):
+    law(prepared(name))
 
 
 @every_task

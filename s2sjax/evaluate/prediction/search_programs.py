@@ -205,7 +205,7 @@ def _start(
     each = zip(modules, params, memories, prepared or [None] * len(modules))
     members = [module.beams(*of) for module, *of in each]
     states = tuple(
-        module.apply({"params": one}, memory, length, method="start")
+        module.apply({"params": one}, memory, length, method="init_state")
         for module, one, memory in zip(modules, params, memories)
     )
     return (members[0], states[0]) if len(members) == 1 else (ensemble.combine(members, mean), states)

@@ -3,21 +3,16 @@
 Letters: B batch, T target positions, E width of a token, H state width, V vocabulary.
 """
 
-from functools import partial
-from typing import ClassVar
-
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core import recurrence
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
-from s2sjax.models.families.recurrent_parts import read_out
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderOutput, Segments, output_layer
+from s2sjax.models.families.recurrent_parts import read_out, run_with_context, step_with_context
 
 
-class ChoDecoder(nn.Module):
+class ChoDecoder(DecoderModule):
     """A recurrent decoder whose cell and readout read the source vector c at every step.
 
     c = tanh(V h_S), h_S the final encoder state;  s_0 = tanh(V' c)
@@ -27,10 +22,6 @@ class ChoDecoder(nn.Module):
     """
 
     config: config.Cho
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -47,13 +38,12 @@ class ChoDecoder(nn.Module):
         """The source vector c [B, H]."""
         return jnp.tanh(self.summary(memory.final[-1][0]))
 
-    def start(self, summary: Array, steps: int) -> cells.Carry:
+    def init_state(self, summary: Array, steps: int) -> cells.Carry:
         return tuple(jnp.tanh(bridge(summary)) for bridge in self.bridge)
 
     def step(self, summary: Array, carry: cells.Carry, token: Array, train: bool = False):
-        embedded, weights = layers.dropout(self, self.embedding(token), self.config.dropout, train), self.cell()
-        projected = cells.project(weights, embedded) + summary @ weights["context"]
-        carry, state = cells.step(self.kind, weights, carry, projected)
+        embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
+        carry, state = step_with_context(self.kind, self.cell(), carry, embedded, summary)
         return carry, self.output.logits(self._readout(state, embedded, summary, train)), None
 
     def _readout(self, states: Array, embedded: Array, summary: Array, train: bool) -> Array:
@@ -61,9 +51,7 @@ class ChoDecoder(nn.Module):
         return layers.dropout(self, hidden, self.config.dropout, train)
 
     def hidden(self, summary: Array, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
-        embedded, weights = layers.dropout(self, self.embedding(inputs), self.config.dropout, train), self.cell()
-        projected = cells.project(weights, embedded.swapaxes(0, 1)) + summary @ weights["context"]  # [T, B, G*H]
-        step, start = partial(recurrence.plain_step, self.kind), self.start(summary, 0)
-        _, states = recurrence.scan(step, weights, start, projected, remat_policy=self.remat_policy)
+        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        states = run_with_context(self, self.kind, self.cell(), self.init_state(summary, 0), embedded, summary)
         everywhere = jnp.broadcast_to(summary[:, None], (*embedded.shape[:2], summary.shape[-1]))
-        return self._readout(states.swapaxes(0, 1), embedded, everywhere, train)
+        return self._readout(states, embedded, everywhere, train)

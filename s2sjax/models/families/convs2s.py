@@ -18,7 +18,7 @@ from s2sjax.core import attention
 from s2sjax.core.nn import convolution
 from s2sjax.core.special_tokens import PAD
 from s2sjax.layers.parameters import param
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, check_positions
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderModule, EncoderOutput, Segments, check_positions
 
 DOT = attention.SCORES["dot"]
 
@@ -81,9 +81,6 @@ class Block(nn.Module):
         past, y = self.convolution.one(past, x)
         return past, convolution.gated(y)
 
-    def start(self, rows: int) -> Array:
-        return self.convolution.start(rows)
-
     def add(self, x: Array, v: Array) -> Array:
         return scaled_sum(x if self.widen is None else self.widen(x), v)
 
@@ -105,13 +102,10 @@ def blocks(c: config.ConvS2S, shapes: tuple[tuple[int, int], ...], causal: bool,
 # ------------------------------------------------------------------------------------ encoder
 
 
-class ConvEncoder(nn.Module):
+class ConvEncoder(EncoderModule):
     """Computes z = W_o blocks(W_i e) from vectors with positions e, and returns z and e, of equal width."""
 
     config: config.ConvS2S
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -172,13 +166,10 @@ class Attention(nn.Module):
         return scaled_sum(self.answer(context * jnp.sqrt(lengths).astype(self.dtype)), v), alpha
 
 
-class ConvDecoder(nn.Module):
+class ConvDecoder(DecoderModule):
     """Causal blocks, each with attention between its convolution and its sum; logits = W_v W_o x."""
 
     config: config.ConvS2S
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
     parallel: ClassVar[bool] = True
     has_attention_heads: ClassVar[bool] = True
 
@@ -203,10 +194,10 @@ class ConvDecoder(nn.Module):
         values = keys if memory.embedded is None else scaled_sum(keys, memory.embedded)
         return DecoderMemory(keys, values, memory.mask)
 
-    def start(self, memory: DecoderMemory, steps: int) -> State:
+    def init_state(self, memory: DecoderMemory, steps: int) -> State:
         check_positions(self.config.max_length, steps)
         rows = memory.mask.shape[0]
-        return State(jnp.zeros(rows, jnp.int32), tuple(block.start(rows) for block in self.blocks))
+        return State(jnp.zeros(rows, jnp.int32), tuple(block.convolution.start(rows) for block in self.blocks))
 
     def step(self, memory: DecoderMemory, state: State, token: Array, train: bool = False):
         embedded = self.positions(self.embedding(token), state.position)

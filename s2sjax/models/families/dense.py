@@ -16,16 +16,13 @@ from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.layers.parameters import param
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderModule, EncoderOutput, Segments, output_layer
 
 
-class WindowEncoder(nn.Module):
+class WindowEncoder(EncoderModule):
     """Computes h_t = relu(W [e_{t-r}; ...; e_{t+r}] + b) for a window of radius r, then further dense layers."""
 
     config: config.DenseDense
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -54,13 +51,10 @@ def matched(states: Array, mask: Array, beyond: Array, position: Array) -> Array
     return jnp.where((position < mask.sum(1, keepdims=True))[..., None], found, beyond)
 
 
-class DenseDecoder(nn.Module):
+class DenseDecoder(DecoderModule):
     """Computes logits_t = W_o relu(W ... relu(W h_t + b) + b). The attention weights of step t are one-hot at t."""
 
     config: config.LSTMDense | config.DenseDense
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
     parallel: ClassVar[bool] = True
 
     def setup(self):
@@ -72,7 +66,7 @@ class DenseDecoder(nn.Module):
     def prepare(self, memory: EncoderOutput) -> EncoderOutput:
         return EncoderOutput(memory.states, memory.mask, ())
 
-    def start(self, memory: EncoderOutput, steps: int) -> Array:
+    def init_state(self, memory: EncoderOutput, steps: int) -> Array:
         """The number of tokens written so far: [B]."""
         return jnp.zeros(memory.mask.shape[0], jnp.int32)
 

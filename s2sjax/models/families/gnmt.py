@@ -4,30 +4,24 @@ Letters: B batch, S source positions, T target positions, E width of a token, H 
 """
 
 from functools import partial
-from typing import ClassVar
 
-import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention, recurrence
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderModule, EncoderOutput, Segments, output_layer
 from s2sjax.models.families.recurrent_parts import DecoderMemory, run_layers, step_layers
 from s2sjax.models.families.rnnsearch import SearchState, SearchWeights, rnnsearch_step
 
 
-class GNMTEncoder(nn.Module):
+class GNMTEncoder(EncoderModule):
     """A bidirectional lowest layer, each direction of full width, then layers that are residual from the third on.
 
     The lowest decoder layer starts from the final backward state, each other one from the final state of its layer.
     """
 
     config: config.GNMT
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -43,7 +37,7 @@ class GNMTEncoder(nn.Module):
         return EncoderOutput(layers.dropout(self, states, rate, train), mask, (backward, *final))
 
 
-class GNMTDecoder(nn.Module):
+class GNMTDecoder(DecoderModule):
     """The query is the previous state of the lowest layer, and every layer reads the context.
 
     c_t = attend(s^1_{t-1});  s^1_t = cell(s^1_{t-1}, [y_{t-1}; c_t]);  x^1 = s^1
@@ -54,10 +48,6 @@ class GNMTDecoder(nn.Module):
     """
 
     config: config.GNMT
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
 
     def setup(self):
         c, tokens = self.config, self.embedding.width
@@ -72,7 +62,7 @@ class GNMTDecoder(nn.Module):
         keys = self.score.prepare(self.attention(), memory.states)
         return DecoderMemory(memory.states, keys, memory.mask, memory.final)
 
-    def start(self, memory: DecoderMemory, steps: int) -> tuple[cells.Carry, ...]:
+    def init_state(self, memory: DecoderMemory, steps: int) -> tuple[cells.Carry, ...]:
         return memory.carry
 
     def _weights(self) -> tuple[SearchWeights, list[cells.Weights]]:

@@ -1,21 +1,16 @@
 """The identity encoder: the decoder attends to the output of the front end (Show, Attend and Tell, Xu et al. 2015)."""
 
-import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.config import at_least, require
-from s2sjax.models.encoder_decoder import EncoderOutput
+from s2sjax.models.encoder_decoder import EncoderModule, EncoderOutput
 
 
-class IdentityEncoder(nn.Module):
+class IdentityEncoder(EncoderModule):
     """Returns its input, h_s = x_s, after dropout."""
 
     config: "Identity"
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None) -> EncoderOutput:
         return EncoderOutput(layers.dropout(self, xs, self.config.dropout, train), mask, ())

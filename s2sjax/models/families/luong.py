@@ -5,9 +5,8 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,10 +15,14 @@ from s2sjax.core import attention, recurrence
 from s2sjax.core.attention import local_window
 from s2sjax.core.backend.matmul import product
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
-from s2sjax.models.families.recurrent_parts import DecoderMemory, draw_noise, draw_step_noise, run_layers
-
-# -------------------------------------------------------------------------------------- Luong
+from s2sjax.models.encoder_decoder import EncoderOutput, output_layer
+from s2sjax.models.families.recurrent_parts import (
+    AttentionDecoder,
+    DecoderMemory,
+    draw_noise,
+    draw_step_noise,
+    run_layers,
+)
 
 
 class LuongWeights(NamedTuple):
@@ -75,17 +78,13 @@ def luong_attention(
     return jnp.tanh(product(jnp.concatenate([context, states], axis=-1), weights.combine)), alpha
 
 
-class LuongDecoder(nn.Module):
+class LuongDecoder(AttentionDecoder):
     """The query is the current state: a_t = tanh(W_c [c_t; h_t]). With input feeding, the first cell reads a_{t-1}.
 
     Attends to the whole memory, or to a local window: see s2sjax/core/attention/local_window.py.
     """
 
     config: config.Luong
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -110,7 +109,7 @@ class LuongDecoder(nn.Module):
         keys = self.score.prepare(self.attention(), memory.states)
         return DecoderMemory(memory.states, keys, memory.mask, memory.final)
 
-    def start(self, memory: DecoderMemory, steps: int) -> LuongState:
+    def init_state(self, memory: DecoderMemory, steps: int) -> LuongState:
         nothing = jnp.zeros_like(memory.carry[-1][0])
         return LuongState(memory.carry, nothing, jnp.zeros(len(nothing), jnp.int32))
 
@@ -137,11 +136,6 @@ class LuongDecoder(nn.Module):
     def _attend(self):
         return partial(luong_attention, self.score, self.window, self.config.radius)
 
-    def hidden(
-        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
-    ) -> Array:
-        return self.hidden_and_attention(memory, inputs, mask, train)[0]
-
     def hidden_and_attention(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
     ) -> tuple[Array, Array]:
@@ -161,7 +155,7 @@ class LuongDecoder(nn.Module):
             tuple(draw_noise(self, self.kind, one, train) for one in shapes),
         )
         _, (attentional, alphas) = recurrence.scan(
-            self._step(), weights, self.start(memory, 0), xs, memory, remat_policy=self.remat_policy
+            self._step(), weights, self.init_state(memory, 0), xs, memory, remat_policy=self.remat_policy
         )
         return attentional.swapaxes(0, 1), alphas.swapaxes(0, 1)
 

@@ -3,23 +3,19 @@
 Letters: B batch, S source positions, E input width, F filters per kernel width.
 """
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.config import at_least, require
-from s2sjax.models.encoder_decoder import EncoderOutput
+from s2sjax.models.encoder_decoder import EncoderModule, EncoderOutput
 
 
-class NGramEncoder(nn.Module):
+class NGramEncoder(EncoderModule):
     """Computes h_s = [relu(W_k * x)_s for each width k], the features of the k-grams around each position."""
 
     config: "NGrams"
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config

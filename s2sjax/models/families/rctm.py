@@ -3,18 +3,21 @@
 Letters: B batch, S source positions, T target positions, E embedding, H width of the convolutions and of the state.
 """
 
-from functools import partial
-from typing import ClassVar
-
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
-from s2sjax.core import recurrence
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, masked_mean, output_layer
+from s2sjax.models.encoder_decoder import (
+    DecoderModule,
+    EncoderModule,
+    EncoderOutput,
+    Segments,
+    masked_mean,
+    output_layer,
+)
+from s2sjax.models.families.recurrent_parts import run_with_context, step_with_context
 
 
 def masked_max(states: Array, mask: Array) -> Array:
@@ -33,13 +36,10 @@ def masked_max(states: Array, mask: Array) -> Array:
 POOLS = {"mean": masked_mean, "max": masked_max}
 
 
-class ConvolutionalEncoder(nn.Module):
+class ConvolutionalEncoder(EncoderModule):
     """Convolutions over the source. The final carry is the pooled states."""
 
     config: config.RCTM
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -53,14 +53,10 @@ class ConvolutionalEncoder(nn.Module):
         return EncoderOutput(states, mask, ((POOLS[self.config.pool](states, mask),),))
 
 
-class RCTMDecoder(nn.Module):
+class RCTMDecoder(DecoderModule):
     """Computes h_t = cell(h_{t-1}, [y_{t-1}; c]) and logits = W_o h_t, with the sentence vector c and h_0 = 0."""
 
     config: config.RCTM
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -73,22 +69,15 @@ class RCTMDecoder(nn.Module):
         """The sentence vector c [B, H]."""
         return memory.final[-1][0]
 
-    def start(self, sentence: Array, steps: int) -> cells.Carry:
+    def init_state(self, sentence: Array, steps: int) -> cells.Carry:
         return cells.start(self.kind, self.config.width, sentence.shape[:1], self.dtype)
-
-    def _project(self, sentence: Array, embedded: Array) -> Array:
-        """Projects inputs and sentence vector to the gates: [..., B, E] -> [..., B, G*H]."""
-        weights = self.cell()
-        return cells.project(weights, embedded) + sentence @ weights["context"]
 
     def step(self, sentence: Array, carry: cells.Carry, token: Array, train: bool = False):
         embedded = layers.dropout(self, self.embedding(token), self.config.dropout, train)
-        carry, state = cells.step(self.kind, self.cell(), carry, self._project(sentence, embedded))
+        carry, state = step_with_context(self.kind, self.cell(), carry, embedded, sentence)
         return carry, self.output.logits(layers.dropout(self, state, self.config.dropout, train)), None
 
     def hidden(self, sentence: Array, inputs: Array, mask: Array, train: bool, segments: Segments = None) -> Array:
-        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train).swapaxes(0, 1)
-        projected = self._project(sentence, embedded)  # [T, B, G*H]
-        step, start = partial(recurrence.plain_step, self.kind), self.start(sentence, 0)
-        _, states = recurrence.scan(step, self.cell(), start, projected, remat_policy=self.remat_policy)
-        return layers.dropout(self, states.swapaxes(0, 1), self.config.dropout, train)
+        embedded = layers.dropout(self, self.embedding(inputs), self.config.dropout, train)
+        states = run_with_context(self, self.kind, self.cell(), self.init_state(sentence, 0), embedded, sentence)
+        return layers.dropout(self, states, self.config.dropout, train)

@@ -4,6 +4,7 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -14,17 +15,14 @@ from jax import Array
 from s2sjax import layers
 from s2sjax.core import recurrence
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderModule, EncoderOutput, Segments
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(EncoderModule):
     """A stack of recurrent layers over the source, or over the reversed source: see `layers.Recurrent`."""
 
     config: Any
     """settings with a `recurrent_encoder`: see `config.RecurrentSpec`"""
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -49,6 +47,15 @@ class DecoderMemory(NamedTuple):
     keys: Array  # [B, S, ...] keys of the score
     mask: Array  # [B, S]
     carry: tuple[cells.Carry, ...]  # initial carry of each decoder layer
+
+
+class AttentionDecoder(DecoderModule):
+    """The base of decoders that attend while they scan: `hidden_and_attention` computes both."""
+
+    def hidden(
+        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
+    ) -> Array:
+        return self.hidden_and_attention(memory, inputs, mask, train)[0]
 
 
 def draw_noise(module: nn.Module, cell: cells.Cell, shape: tuple[int, ...], train: bool) -> cells.Noise:
@@ -82,6 +89,22 @@ def run_layers(
         ys = ys + xs if residual and layer > 0 else ys
         xs = layers.dropout(module, ys, c.dropout, train, c.variational_dropout)
     return xs
+
+
+def run_with_context(
+    module: nn.Module, kind: cells.Cell, weights: cells.Weights, carry: cells.Carry, embedded: Array, context: Array
+) -> Array:
+    """Runs a cell that reads tokens [B, T, E] and, at each step, context [B, M]: [B, T, H]."""
+    projected = cells.project(weights, embedded.swapaxes(0, 1)) + context @ weights["context"]  # [T, B, G*H]
+    step, policy = partial(recurrence.plain_step, kind), module.remat_policy  # type: ignore[attr-defined]
+    return recurrence.scan(step, weights, carry, projected, remat_policy=policy)[1].swapaxes(0, 1)
+
+
+def step_with_context(
+    kind: cells.Cell, weights: cells.Weights, carry: cells.Carry, embedded: Array, context: Array
+) -> tuple[cells.Carry, Array]:
+    """One step of `run_with_context`: token [B, E] -> carry, [B, H]."""
+    return cells.step(kind, weights, carry, cells.project(weights, embedded) + context @ weights["context"])
 
 
 def step_layers(

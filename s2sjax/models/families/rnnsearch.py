@@ -4,9 +4,8 @@ Letters: B batch, S source positions, T target positions, E embedding, H state w
 """
 
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
@@ -14,8 +13,9 @@ from s2sjax import config, layers
 from s2sjax.core import attention, recurrence
 from s2sjax.core.backend.matmul import at_least_float32
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
+from s2sjax.models.encoder_decoder import EncoderOutput, output_layer
 from s2sjax.models.families.recurrent_parts import (
+    AttentionDecoder,
     DecoderMemory,
     RecurrentEncoder,
     draw_noise,
@@ -33,9 +33,6 @@ class BidirectionalEncoder(RecurrentEncoder):
         return memory._replace(final=(backward,))
 
 
-# ---------------------------------------------------------------------------------- RNNsearch
-
-
 class SearchWeights(NamedTuple):
     """Weights of one step of RNNsearch."""
 
@@ -51,13 +48,9 @@ class SearchState(NamedTuple):
 
 
 def rnnsearch_step(
-    cell: cells.Cell,
-    score: attention.AttentionScore,
-    weights: SearchWeights,
-    memory: DecoderMemory,
-    before: SearchState,
-    inputs,
-):
+    cell: cells.Cell, score: attention.AttentionScore, weights: SearchWeights, memory: DecoderMemory,
+    before: SearchState, inputs,
+):  # fmt: skip
     """Computes one step: projected [B, G*H] and noise -> SearchState; state [B, H], context [B, M], alpha [B, S]."""
     (carry, coverage), (projected, noise) = before, inputs
     keys = memory.keys if coverage is None else attention.add_coverage(weights.attention, memory.keys, coverage)
@@ -66,7 +59,7 @@ def rnnsearch_step(
     return SearchState(carry, None if coverage is None else coverage + alpha), (state, context, alpha)
 
 
-class RNNsearchDecoder(nn.Module):
+class RNNsearchDecoder(AttentionDecoder):
     """The query is the previous state; the cell and the readout read the context.
 
     s_0 = tanh(W b_1), b_1 the final backward state of the encoder
@@ -74,10 +67,6 @@ class RNNsearchDecoder(nn.Module):
     """
 
     config: config.RNNsearch
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
 
     def setup(self):
         c = self.config
@@ -97,7 +86,7 @@ class RNNsearchDecoder(nn.Module):
         carry = tuple(jnp.tanh(bridge(part)) for bridge, part in zip(self.bridge, memory.final[-1]))
         return DecoderMemory(memory.states, self.score.prepare(self.attention(), memory.states), memory.mask, (carry,))
 
-    def start(self, memory: DecoderMemory, steps: int) -> SearchState:
+    def init_state(self, memory: DecoderMemory, steps: int) -> SearchState:
         unseen = jnp.zeros(memory.mask.shape, at_least_float32(self.dtype))
         return SearchState(memory.carry[0], unseen if self.config.coverage else None)
 
@@ -123,11 +112,6 @@ class RNNsearchDecoder(nn.Module):
             self, hidden, self.config.dropout, train, self.config.variational_dropout and hidden.ndim == 3
         )
 
-    def hidden(
-        self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool, segments: Segments = None
-    ) -> Array:
-        return self.hidden_and_attention(memory, inputs, mask, train)[0]
-
     def hidden_and_attention(
         self, memory: DecoderMemory, inputs: Array, mask: Array, train: bool
     ) -> tuple[Array, Array]:
@@ -137,7 +121,7 @@ class RNNsearchDecoder(nn.Module):
         projected = cells.project(weights.cell, embedded.swapaxes(0, 1))  # [T, B, G*H]
         xs = projected, draw_noise(self, cells.CELLS[c.cell], (*projected.shape[:2], c.width), train)
         _, (states, contexts, alphas) = recurrence.scan(
-            self._step(), weights, self.start(memory, 0), xs, memory, remat_policy=self.remat_policy
+            self._step(), weights, self.init_state(memory, 0), xs, memory, remat_policy=self.remat_policy
         )
         hidden = self._readout(states.swapaxes(0, 1), embedded, contexts.swapaxes(0, 1), train)
         return hidden, alphas.swapaxes(0, 1)

@@ -1,30 +1,22 @@
 """Sequence to sequence learning (Sutskever, Vinyals and Le 2014): the decoder starts from the final encoder states."""
 
-from typing import ClassVar
-
-import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core.recurrence import cells
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, output_layer
+from s2sjax.models.encoder_decoder import DecoderModule, EncoderOutput, Segments, output_layer
 from s2sjax.models.families.recurrent_parts import RecurrentEncoder, run_layers, step_layers
 
 Carries = tuple[cells.Carry, ...]
 
 
-class SutskeverDecoder(nn.Module):
+class SutskeverDecoder(DecoderModule):
     """Computes h_t = stack(h_{t-1}, y_{t-1}) and logits = W_o h_t, starting from the final states of the encoder.
 
     With `share`, the decoder uses the stack of the encoder: one network encodes a sentence and decodes its translation.
     """
 
     config: config.Sutskever
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
-    parallel: ClassVar[bool] = False
     encoder: RecurrentEncoder | None = None
     """encoder whose stack the decoder shares, or None"""
 
@@ -43,7 +35,7 @@ class SutskeverDecoder(nn.Module):
     def prepare(self, memory: EncoderOutput) -> Carries:
         return memory.final
 
-    def start(self, memory: Carries, steps: int) -> Carries:
+    def init_state(self, memory: Carries, steps: int) -> Carries:
         return memory
 
     def step(self, memory: Carries, carries: Carries, token: Array, train: bool = False):

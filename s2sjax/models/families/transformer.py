@@ -20,7 +20,14 @@ from s2sjax.core import attention
 from s2sjax.core.attention import kv_cache, position_encodings
 from s2sjax.core.attention.sliding_window import offsets, windowed_multi_head
 from s2sjax.layers.parameters import param
-from s2sjax.models.encoder_decoder import EncoderOutput, Segments, check_positions, output_layer
+from s2sjax.models.encoder_decoder import (
+    DecoderModule,
+    EncoderModule,
+    EncoderOutput,
+    Segments,
+    check_positions,
+    output_layer,
+)
 
 
 class Attention(nn.Module):
@@ -61,12 +68,7 @@ class Attention(nn.Module):
         return self.output(attended.reshape(x.shape))
 
     def self_attention(
-        self,
-        x: Array,
-        lengths: Array | None,
-        causal: bool = False,
-        bias: Array | None = None,
-        mask: Array | None = None,
+        self, x: Array, lengths: Array | None, causal: bool, bias: Array | None = None, mask: Array | None = None
     ) -> Array:
         """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`.
 
@@ -237,19 +239,20 @@ class EncoderBlock(nn.Module):
     def __call__(
         self, x: Array, lengths: Array | None, train: bool, bias: Array | None = None, mask: Array | None = None
     ) -> Array:
-        h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.self_attention(h, lengths, self.causal, bias, mask), train)
-        h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, train), train)
+        return self.feed(self.attend(x, lengths, train, bias, mask), train)
+
+    def attend(self, x: Array, lengths: Array | None, train: bool, bias: Array | None, mask: Array | None) -> Array:
+        attended = self.attention.self_attention(self.around_attention.before(x), lengths, self.causal, bias, mask)
+        return self.around_attention.after(x, attended, train)
+
+    def feed(self, x: Array, train: bool) -> Array:
+        return self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x), train), train)
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(EncoderModule):
     """Position encoding and encoder blocks over xs [B, S, W]."""
 
     config: config.Transformer
-    inputs: int
-    dtype: jnp.dtype
-    remat_policy: str = "none"
 
     def setup(self):
         c = self.config
@@ -289,43 +292,29 @@ class State(NamedTuple):
     layers: tuple[tuple[Array, Array], ...]  # cache: keys and values [B, N, L, D] of the tokens so far
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(EncoderBlock):
     """Causal self-attention, cross-attention and a feed-forward network."""
 
-    config: config.Transformer
-    dtype: jnp.dtype
+    causal: bool = True
 
     def setup(self):
-        self.attention = Attention(self.config, self.dtype)
+        super().setup()
         self.cross = Attention(self.config, self.dtype)
-        self.feedforward = FeedForward(self.config, self.dtype)
-        self.around_attention = Residual(self.config, self.dtype)
         self.around_cross = Residual(self.config, self.dtype)
-        self.around_feedforward = Residual(self.config, self.dtype)
 
-    def __call__(
-        self,
-        x: Array,
-        states: Array,
-        source_lengths: Array | None,
-        train: bool,
-        bias: Array | None = None,
-        own: Array | None = None,
-        source_mask: Array | None = None,
-    ) -> Array:
+    def __call__(  # type: ignore[override]
+        self, x: Array, states: Array, source_lengths: Array | None, train: bool, bias: Array | None = None,
+        own: Array | None = None, source_mask: Array | None = None,
+    ) -> Array:  # fmt: skip
         """Computes all positions, x [B, T, W]. The causal mask suffices, because padding is at the end of the target.
 
         For rows that hold several pairs, `own` [B, T, T] is the mask of self-attention, and `source_mask` [B, T, S],
         instead of `source_lengths` [B], that of cross-attention.
         """
-        everything = jnp.full(x.shape[:1], x.shape[1]) if own is None else None
-        h = self.around_attention.before(x)
-        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias, own), train)
+        x = self.attend(x, None if own is not None else _whole(x), train, bias, own)
         h = self.around_cross.before(x)
         attended = self.cross(h, *self.cross.keys_values(states), source_lengths, source_mask)
-        x = self.around_cross.after(x, attended, train)
-        h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, train), train)
+        return self.feed(self.around_cross.after(x, attended, train), train)
 
     def source_keys_values(self, states: Array) -> tuple[Array, Array]:
         """Keys and values of cross-attention for single steps: [B, N, S, D] each."""
@@ -349,24 +338,23 @@ class DecoderBlock(nn.Module):
         attended, cache = self.attention.self_attention_step(h, joined, cache, beam_index, position, bias)
         x = self.around_attention.after(x, attended, False)
         attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)
-        x = self.around_cross.after(x, attended, False)
-        h = self.around_feedforward.before(x)
-        return self.around_feedforward.after(x, self.feedforward(h, False), False), cache, alpha
+        return self.feed(self.around_cross.after(x, attended, False), False), cache, alpha
 
     def cross_weights(self, x: Array, states: Array, mask: Array, bias: Array | None) -> Array:
         """The weights of cross-attention [B, N, T, S] that `__call__` uses."""
-        h, everything = self.around_attention.before(x), jnp.full(x.shape[:1], x.shape[1])
-        x = self.around_attention.after(x, self.attention.self_attention(h, everything, True, bias), False)
+        x = self.attend(x, _whole(x), False, bias, None)
         return self.cross.weights(self.around_cross.before(x), states, mask)
 
 
-class TransformerDecoder(nn.Module):
+def _whole(x: Array) -> Array:
+    """The lengths [B] of rows x [B, T, W] without padding."""
+    return jnp.full(x.shape[:1], x.shape[1])
+
+
+class TransformerDecoder(DecoderModule):
     """Position encoding and decoder blocks, with a key-value cache for single steps."""
 
     config: config.Transformer
-    embedding: layers.Embedding
-    dtype: jnp.dtype
-    remat_policy: str = "none"
     parallel: ClassVar[bool] = True
     has_beam_step: ClassVar[bool] = True
     has_attention_heads: ClassVar[bool] = True
@@ -384,7 +372,7 @@ class TransformerDecoder(nn.Module):
         layers = tuple(block.source_keys_values(memory.states) for block in blocks)
         return DecoderMemory(memory.states, memory.mask, layers)
 
-    def start(self, memory: DecoderMemory, steps: int) -> State:
+    def init_state(self, memory: DecoderMemory, steps: int) -> State:
         self.positions.check_length(steps)
         rows, window = memory.mask.shape[0], self.config.window
         length = min(steps, window + 1) if window else steps

@@ -90,7 +90,7 @@ def test_a_search_finds_the_same(positions, window, use_kernels):
     def found(kernels: bool):
         use_kernels(kernels)
         memory = module.apply({"params": params}, source, method="encode")
-        state = module.apply({"params": params}, memory, 12, method="start")
+        state = module.apply({"params": params}, memory, 12, method="init_state")
         limit = jnp.array([12, 7, 0])
         return search.beam_search(module.beams(params, memory), state, limit, 12, width=4, nbest=4, penalty="mean")
 

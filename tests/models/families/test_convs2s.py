@@ -209,7 +209,7 @@ def test_positions_beyond_the_table_are_refused_and_never_clamped():
     params = jax.eval_shape(module.init, jax.random.key(0), ids(16), ids(16))
 
     def start(params, steps):
-        return module.apply(params, module.apply(params, ids(16), method="encode"), steps, method="start")
+        return module.apply(params, module.apply(params, ids(16), method="encode"), steps, method="init_state")
 
     jax.eval_shape(lambda params: start(params, 16), params)
     for beyond in (

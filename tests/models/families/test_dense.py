@@ -35,7 +35,7 @@ def test_all_tokens_at_once_are_what_greedy_search_writes_one_by_one(name):
     choices = at_once[..., EOS:].argmax(-1) + EOS  # <pad> and <sos>, which come first, are never written
     memory, limit = model.encode(model.params, source), target.shape[1]
     step = lambda state, token: model.step(model.params, memory, state, token)
-    found = search.greedy(step, model.start(model.params, memory, limit), jnp.full(len(source), limit), limit)
+    found = search.greedy(step, model.init_state(model.params, memory, limit), jnp.full(len(source), limit), limit)
     tokens = np.asarray(found.tokens[:, 0, :-1])  # the last is <eos>, by the limit
     assert np.unique(tokens).size > 1
     np.testing.assert_array_equal(tokens, np.where(tokens == PAD, PAD, choices[:, :-1]))
@@ -46,7 +46,7 @@ def test_attention_is_the_position_itself(name):
     model = build(name)
     source = np.array([[4, 5, 2, 0, 0], [4, 4, 4, 4, 2], [4, 4, 4, 4, 2]])
     memory = model.encode(model.params, source)
-    state, looked = model.start(model.params, memory, 4), []
+    state, looked = model.init_state(model.params, memory, 4), []
     for _ in range(4):
         state, _, attention = model.step(model.params, memory, state, np.full(3, 4))
         looked.append(np.asarray(attention))

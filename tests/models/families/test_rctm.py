@@ -54,7 +54,7 @@ def test_the_decoder_equals_pytorchs_cell_that_is_fed_the_sentence_with_every_wo
     decoder["cell"]["state"], decoder["cell"]["bias"] = torch["weight_hh_l0"].T, torch["bias_ih_l0"]
 
     step = jax.jit(partial(module.apply, method="step"))
-    state = module.apply(params, torch["sentence"], len(ids), method="start")
+    state = module.apply(params, torch["sentence"], len(ids), method="init_state")
     for token, theirs in zip(ids, torch["states"][0]):
         state, logits, _ = step(params, torch["sentence"], state, np.array([token]))
         expected = theirs @ decoder["output"]["kernel"] + decoder["output"]["bias"]

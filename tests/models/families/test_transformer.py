@@ -104,7 +104,7 @@ def test_positions_windows_norms_and_ties_combine(options):
     @jax.jit
     def both(params):
         memory = module.apply(params, source, method="encode")
-        state = module.apply(params, memory, target.shape[1], method="start")
+        state = module.apply(params, memory, target.shape[1], method="init_state")
 
         def step(state, token):
             state, logits, _ = module.apply(params, memory, state, token, method="step")
@@ -162,11 +162,11 @@ def test_learned_positions_end_where_their_table_does():
     for too_long in (
         lambda: module.apply(params, long, method="encode"),
         lambda: jax.eval_shape(partial(module.apply, params), short, long),
-        lambda: jax.eval_shape(lambda memory: module.apply(params, memory, 5, method="start"), memory),
+        lambda: jax.eval_shape(lambda memory: module.apply(params, memory, 5, method="init_state"), memory),
     ):
         with pytest.raises(UserError, match=r"model\.max_length is 4: learned positions cannot address 5"):
             too_long()
-    jax.eval_shape(lambda memory: module.apply(params, memory, 4, method="start"), memory)
+    jax.eval_shape(lambda memory: module.apply(params, memory, 4, method="init_state"), memory)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,9 @@ def test_a_cache_that_stays_where_it_lies_finds_what_a_cache_that_moves_does(opt
         memory = apply(source, method="encode")
         step = partial(apply, memory, method="step") if moving else module.beams(params["params"], memory)
         limits = jnp.array([7, 6, 3])
-        return search.beam_search(step, apply(memory, 7, method="start"), limits, 7, width=4, nbest=4, penalty="mean")
+        return search.beam_search(
+            step, apply(memory, 7, method="init_state"), limits, 7, width=4, nbest=4, penalty="mean"
+        )
 
     moved, stayed = jax.jit(beam, static_argnums=0)(True), jax.jit(beam, static_argnums=0)(False)
     np.testing.assert_array_equal(moved.tokens, stayed.tokens)
