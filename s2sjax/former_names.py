@@ -84,6 +84,7 @@ _MOVED = {
         "models": "pictures>picture_grid",
         "evaluate": "picture_figure",
     },
+    "report": {"report": "examples>scored_outputs"},
     "runs": {"": "run folder lock code>stored_code evaluations comparison experiment_file dev_evaluation"},
     "cli": {"": "commands lines>standard_input startup>start_jax launch doctor fields>overrides"},
     "": {"": "addresses>files"},
@@ -122,6 +123,8 @@ KINDS = {
 }
 """former `kind` in config.json -> its kind now, for settings classes that have moved"""
 
+NAMES = {"s2sjax.evaluate.metrics": {"Result": "MetricResult"}}
+"""package -> former name -> name now, for classes and functions of the package and of its modules"""
 
 FIELDS = {
     "beam": "beam_size",
@@ -211,6 +214,15 @@ def _mentioned(code: CodeType) -> set[str]:
     """The names in a module's code, and in the functions that it defines."""
     inner = (_mentioned(part) for part in code.co_consts if isinstance(part, CodeType))
     return set(code.co_names).union(*inner)
+
+
+def name_in(module: str, name: str) -> Any:
+    """What has been renamed in a module, for its `__getattr__`."""
+    now = next((NAMES[package].get(name) for package in NAMES if f"{module}.".startswith(f"{package}.")), None)
+    if now is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn(f"{module}.{name} is now {module}.{now}")
+    return getattr(sys.modules[module], now)
 
 
 class _Finder(MetaPathFinder, Loader):

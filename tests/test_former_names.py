@@ -119,6 +119,16 @@ def test_an_experiment_file_that_imports_all_settings_opens(tmp_path):
     assert {(one.filename, one.lineno) for one in found} == {(str(file), 1)}
 
 
+@pytest.mark.parametrize("module", ["s2sjax.evaluate.metrics", "s2sjax.evaluate.metrics.corpus_metrics"])
+def test_a_class_is_found_by_its_former_name_with_a_warning(module):
+    metrics = importlib.import_module(module)
+    with pytest.warns(FutureWarning, match=rf"{module}.Result is now {module}.MetricResult") as found:
+        assert metrics.Result is metrics.MetricResult
+    assert found[0].filename == __file__
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Results'"):
+        metrics.Results  # noqa: B018
+
+
 def test_a_field_is_set_and_read_by_its_former_name_with_a_warning():
     with pytest.warns(FutureWarning, match=r"Search.beam is now Search.beam_size") as found:
         search = config.Search(beam=7)

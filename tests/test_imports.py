@@ -41,7 +41,7 @@ ALLOWED = {
     "core": {"core"},
     "data": {"errors", "files", "config", "core", "data"},
     "training": {"errors", "files", "config", "core", "training"},
-    "evaluate": {"errors", "files", "config", "core", "data", "evaluate"},
+    "evaluate": {"errors", "former_names", "files", "config", "core", "data", "evaluate"},
     "align": {"errors", "data", "align"},
 }
 

@@ -19,7 +19,7 @@ import common
 
 from s2sjax import config
 from s2sjax.config import ConvS2S, Data, Evaluate, RNNsearch, Search, Sutskever, Text, Train, Transformer, replace
-from s2sjax.evaluate.metrics import Result, score_by_length
+from s2sjax.evaluate.metrics import MetricResult, score_by_length
 from s2sjax.tasks import Translation
 
 HELD_OUT = 1000
@@ -153,7 +153,7 @@ class Trained(NamedTuple):
     def label(self) -> str:
         return "BLEU" if self.metric.startswith("bleu") else self.metric.upper() + ", %"
 
-    def by_length(self, size: str) -> list[tuple[int, int, Result]]:
+    def by_length(self, size: str) -> list[tuple[int, int, MetricResult]]:
         """The score of each bucket of source lengths, in words or letters, that has enough examples."""
         sources = [each["source"] for each in self.outputs]
         lengths = [len(source.split()) if size == "full" else len(source) for source in sources]

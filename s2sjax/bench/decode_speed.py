@@ -19,7 +19,7 @@ from s2sjax.bench import decode_peers, peers, result_files, timing
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.core.backend import quantization
-from s2sjax.evaluate.prediction.translator import search_batch
+from s2sjax.evaluate.prediction.search_programs import search_batch
 from s2sjax.evaluate.prediction.word_constraints import WordConstraints
 
 

@@ -2,8 +2,9 @@
 
 subjects.py    chooses the evaluation of each run
 contents.py    the contents of the report, as plain values
-examples.py    the outputs: scores, edit alignments, quality by source length
+scored_outputs.py  the outputs: scores, edit alignments, quality by source length
 views.py       attention and search trees, which need the model
 page.py        the HTML file: the values and the program that shows them
-*.js, *.css    the program: uses no library, and shows text from data only as text
+write.py       writes the file
+static/        the program: uses no library, and shows text from data only as text
 """

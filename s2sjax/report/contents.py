@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,7 +13,8 @@ import numpy as np
 from s2sjax import __version__, config
 from s2sjax.errors import UserError
 from s2sjax.evaluate.figures import logged_metrics
-from s2sjax.report import examples, views
+from s2sjax.report import scored_outputs, views
+from s2sjax.report.scored_outputs import clean
 from s2sjax.report.subjects import Subject
 from s2sjax.runs import comparison, evaluations, folder
 from s2sjax.runs.evaluations import Evaluation
@@ -43,25 +43,23 @@ class Limits(NamedTuple):
 def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
     """Collects the values that the page shows."""
     base = next((subject for subject in subjects if subject.evaluation), subjects[0])
-    compared = {number: _compared(base, subject, limits.resamples) for number, subject in enumerate(subjects)}
-    numbers = [number for number, found in compared.items() if "why" not in found]
-    shown = [subjects[number] for number in numbers]
+    compared = [_compared(base, subject, limits.resamples) for subject in subjects]
+    numbers = [number for number, found in enumerate(compared) if "why" not in found]
     values: dict[str, Any] = {
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "runs": [_run(subject) for subject in subjects],
         "fields": fields(subjects),
         "base": subjects.index(base),
-        "comparisons": {str(number): found for number, found in compared.items() if subjects[number] is not base},
+        "comparisons": {str(number): found for number, found in enumerate(compared) if subjects[number] is not base},
         "shown": numbers,
         "examples": None,
         "lengths": {"why": "there are no outputs: no run has been evaluated"},
     }
-    if shown:
-        values |= {"examples": _examples(shown), "lengths": _lengths(shown)}
-        rows = values["examples"]["scores"][0]
-        higher = values["examples"]["higher"]
-        values["examples"]["views"] = [_views(subject, rows, higher, limits) for subject in shown]
+    if shown := [subjects[number] for number in numbers]:
+        examples = _examples(shown)
+        examples["views"] = [_views(subject, examples["scores"][0], examples["higher"], limits) for subject in shown]
+        values |= {"examples": examples, "lengths": _lengths(shown)}
     return evaluations.finite(values)
 
 
@@ -69,7 +67,8 @@ def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
 
 
 def _run(subject: Subject) -> dict[str, Any]:
-    run, one = subject.run, subject.evaluation
+    run, one, log = subject.run, subject.evaluation, subject.run.folder / METRICS
+    logged = logged_metrics.read(log) if log.is_file() else {}
     return {
         "label": subject.label,
         "folder": str(run.folder),
@@ -79,69 +78,54 @@ def _run(subject: Subject) -> dict[str, Any]:
         "evaluation": one.describe() if one else "",
         "missing": subject.missing,
         "scores": _scores(one) if one else [],
-        "curves": _curves(run),
-        "speed": speed(run.folder / METRICS),
+        "curves": [
+            {"panel": panel, "dev": of_dev, "points": _thinned(points)}
+            for panel, of_dev, points in logged_metrics.curves(logged)
+        ],
+        "speed": speed(logged),
     }
 
 
 def _scores(one: Evaluation) -> list[dict[str, Any]]:
     groups = {"": one.page["metrics"], **one.page.get("corpora", {})}
     return [
-        {"group": group, "label": result["label"], "value": _formatted(result), "signature": result["signature"] or "",
-         "examples": result["examples"], "higher": result["higher_is_better"]}
+        {"group": group, "label": result["label"],
+         "value": "not a number" if result["value"] is None else result["format"].format(result["value"]),
+         "signature": result["signature"] or "", "examples": result["examples"], "higher": result["higher_is_better"]}
         for group, results in groups.items() for result in results.values()
     ]  # fmt: skip
 
 
-def _formatted(result: dict[str, Any]) -> str:
-    return "not a number" if result["value"] is None else result["format"].format(result["value"])
-
-
-def _curves(run: Run) -> list[dict[str, Any]]:
-    """The learning curves, each with its panel, whether it is of dev, and points [step, value]; [] without a log."""
-    if not (run.folder / METRICS).is_file():
-        return []
-    found = []
-    for name, points in logged_metrics.read(run.folder / METRICS).items():
-        panel, of_dev = logged_metrics.panel_of(name)
-        if panel:
-            found.append({"panel": panel, "dev": of_dev, "points": _thinned(points)})
-    return found
-
-
 def _thinned(points: Sequence[tuple[int, float]]) -> list[list[float]]:
-    """At most MOST_POINTS evenly spaced points, including the first and the last."""
+    """At most MOST_POINTS evenly spaced points [step, value], including the first and the last."""
     places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int).tolist()))
     return [[points[place][0], float(f"{points[place][1]:.6g}")] for place in places]
 
 
-def speed(log: Path) -> list[list[str]]:
-    """Time and memory, from metrics.jsonl, as [name, value] pairs."""
-    if not log.is_file():
-        return []
-    logged = {name: [value for _, value in points] for name, points in logged_metrics.read(log).items()}
-    found = []
-    if rates := logged.get("tokens_per_second"):
-        found.append(["training speed (median)", f"{median(rates):,.0f} tokens/s"])
-    for name, label in (
-        ("seconds", "time of training steps"),
-        ("compile_seconds", "time of compilation"),
-        ("evaluate_seconds", "time of evaluations during training"),
-        ("save_seconds", "time of saving checkpoints"),
-    ):
-        if values := logged.get(name):
-            found.append([label, duration(sum(values))])
-    if memory := logged.get("device_memory_bytes"):
-        found.append(["memory of a device in training", size(max(memory))])
-    return found
+SPEED: dict[str, tuple[str, Callable[[list[float]], str]]] = {
+    "tokens_per_second": ("training speed (median)", lambda rates: f"{median(rates):,.0f} tokens/s"),
+    "seconds": ("time of training steps", lambda each: duration(sum(each))),
+    "compile_seconds": ("time of compilation", lambda each: duration(sum(each))),
+    "evaluate_seconds": ("time of evaluations during training", lambda each: duration(sum(each))),
+    "save_seconds": ("time of saving checkpoints", lambda each: duration(sum(each))),
+    "device_memory_bytes": ("memory of a device in training", lambda each: size(max(each))),
+}
+"""name in metrics.jsonl: (label, function from the values to a text)"""
+
+
+def speed(logged: logged_metrics.Logged) -> list[list[str]]:
+    """Time and memory, as [name, value] pairs."""
+    values = {name: [value for _, value in points] for name, points in logged.items()}
+    return [[label, shown(values[name])] for name, (label, shown) in SPEED.items() if name in values]
 
 
 def duration(seconds: float) -> str:
     """Formats a duration: 5.2 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes = round(seconds / 60) if seconds >= 3600 else int(seconds // 60)
-    return f"{minutes} min {seconds % 60:.0f} s" if seconds < 3600 else f"{minutes // 60} h {minutes % 60} min"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
 
 
 def size(count: float) -> str:
@@ -178,42 +162,36 @@ def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]
     return {"rows": [list(row) for row in found.rows()], "resamples": resamples, "notes": notes}
 
 
-def _evaluations(shown: Sequence[Subject]) -> list[Evaluation]:
-    return [subject.evaluation for subject in shown if subject.evaluation]
-
-
 def _examples(shown: Sequence[Subject]) -> dict[str, Any]:
     """The outputs of evaluations of the same examples, as lists with an entry for each example."""
-    every = _evaluations(shown)
-    metric = examples.metric_of(every[0])
-    aligned = [examples.alignments(one.outputs) for one in every]
-    texts = [text for row in every[0].outputs for text in row["references"]]
+    first, *_ = every = [subject.evaluation for subject in shown if subject.evaluation]
+    metric = scored_outputs.metric_of(first)
+    aligned = [scored_outputs.alignments(one.outputs) for one in every]
     return {
         "labels": [subject.label for subject in shown],
-        "noun": every[0].page["noun"],
-        "split": every[0].split,
-        "metric": every[0][metric].label if metric else "",
-        "higher": bool(metric and every[0][metric].higher_is_better),
-        "sources": [examples.clean(row["source"]) for row in every[0].outputs],
-        "references": [[examples.clean(text) for text in row["references"]] for row in every[0].outputs],
-        "outputs": [[examples.clean(row["hypothesis"]) for row in one.outputs] for one in every],
-        "scores": [examples.scores(one, metric) for one in every],
-        "words": examples.unit_of(texts).by_words,
+        "noun": first.page["noun"],
+        "split": first.split,
+        "metric": first[metric].label if metric else "",
+        "higher": bool(metric and first[metric].higher_is_better),
+        "sources": [clean(row["source"]) for row in first.outputs],
+        "references": [[clean(text) for text in row["references"]] for row in first.outputs],
+        "outputs": [[clean(row["hypothesis"]) for row in one.outputs] for one in every],
+        "scores": [scored_outputs.scores(one, metric) for one in every],
+        "words": scored_outputs.unit_of([text for row in first.outputs for text in row["references"]]) == "words",
         "edits": aligned,
         "unaligned": "" if aligned[0] else "no edit alignments: each output is a single label or number",
     }
 
 
 def _lengths(shown: Sequence[Subject]) -> dict[str, Any]:
-    every = _evaluations(shown)
-    metric = examples.metric_of(every[0])
-    if source_vocabulary(shown[0].run.task.assets) is None:
-        return {
-            "why": f"quality by source length: the sources of {type(shown[0].run.experiment).__name__} are not text"
-        }
+    """Quality by source length; {"why": ...} if it cannot be computed."""
+    every = [subject.evaluation for subject in shown if subject.evaluation]
+    run, metric = shown[0].run, scored_outputs.metric_of(every[0])
+    if source_vocabulary(run.task.assets) is None:
+        return {"why": f"quality by source length: the sources of {type(run.experiment).__name__} are not text"}
     if metric is None:
         return {"why": "quality by source length: no metric has a score for each example"}
-    unit, buckets = examples.by_length(every, metric)
+    unit, buckets = scored_outputs.by_length(every, metric)
     result = every[0][metric]
     return {
         "unit": unit, "metric": result.label, "higher": result.higher_is_better, "format": result.format.count("%") > 0,
@@ -240,18 +218,18 @@ def chosen(scores: Sequence[float | None], higher: bool, count: int) -> list[int
 def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limits: Limits) -> dict[str, Any]:
     """{"attention": {row: view}, "trees": {row: view}, "why": [reasons for what is left out]}."""
     found: dict[str, Any] = {"attention": {}, "trees": {}, "why": []}
-    one, task = subject.evaluation, subject.run.task
+    run, one = subject.run, subject.evaluation
     assert one is not None
     if not (limits.attention or limits.trees):
         return found
-    if why := _no_model(subject):
+    if why := _no_model(run, one):
         return found | {"why": [f"no attention and no search trees: {why}"]}
-    run, search = subject.run, config.from_json(one.page["search"])
+    search = config.from_json(one.page["search"])
     run = run if search == run.experiment.search else run.adjusted(search=search)
     translator, params = run.task.translator(run.mesh()), run.params(one.page["average"], run.mesh())[0]  # type: ignore[attr-defined]
     sources, texts = ([row[name] for row in one.outputs] for name in ("source", "hypothesis"))
     if not translator.attends:
-        found["why"].append(f"no attention: {task.model_name} has none")
+        found["why"].append(f"no attention: {run.task.model_name} has none")
     elif limits.attention:
         detailed = chosen(scores, higher, min(limits.heads, limits.attention)) if translator.has_heads else []
         others = sorted({*chosen(scores, higher, limits.attention)} - {*detailed})
@@ -260,19 +238,16 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
             lines = [sources[row] for row in rows]
             maps = views.attention(translator, params, lines, ids, heads=heads) if rows else []
             found["attention"] |= {str(row): view for row, view in zip(rows, maps) if view}
-    if not views.has_trees(translator):
+    if not translator.has_trees:
         found["why"].append("no search trees: they require beam search, search.beam_size > 1")
     else:
-        for row in chosen(scores, higher, limits.trees):
-            if view := views.tree(translator, params, sources[row]):
-                found["trees"][str(row)] = view
+        trees = {str(row): views.tree(translator, params, sources[row]) for row in chosen(scores, higher, limits.trees)}
+        found["trees"] = {row: view for row, view in trees.items() if view}
     return found
 
 
-def _no_model(subject: Subject) -> str:
+def _no_model(run: Run, one: Evaluation) -> str:
     """The reason why the model that made the outputs cannot be used; "" if it can."""
-    one, run = subject.evaluation, subject.run
-    assert one is not None
     if not run.task.generates_text:
         return f"{type(run.experiment).__name__} does not translate text"
     if one.page["ensemble"]:

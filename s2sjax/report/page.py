@@ -67,7 +67,7 @@ def policy(scripts: tuple[str, ...]) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("s2sjax.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("s2sjax.report").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from s2sjax.core.special_tokens import EOS
-from s2sjax.evaluate.figures.search_tree_layout import arrange
+from s2sjax.evaluate.figures.search_tree_layout import arrange, labels
 from s2sjax.evaluate.metrics.edit_distance import printable
 from s2sjax.evaluate.prediction.translator import Translator
 
@@ -52,11 +52,6 @@ def _map(translator: Translator, source: Sequence[int], target: Sequence[int], w
     }
 
 
-def has_trees(translator: Translator) -> bool:
-    """Whether the search has a tree, which only beam search has."""
-    return translator.options.beam_size > 1 and not translator.options.sampling.count
-
-
 def tree(translator: Translator, params: Any, line: str) -> View | None:
     """The beam search of a line; None if the line is blank or the tree has too many nodes.
 
@@ -68,17 +63,11 @@ def tree(translator: Translator, params: Any, line: str) -> View | None:
     nodes, rows, _, kept, best, ranks = arrange(*translator.tree(params, line))
     if not 0 < len(nodes) <= MOST_NODES:
         return None
-    pieces = translator.target.pieces([node.token for node in nodes])
+    pieces = labels(nodes, translator.target.pieces)
+    marks = [node.ended + 2 * kept[n] + 4 * (n in best) for n, node in enumerate(nodes)]
     return {
         "nodes": [
-            [
-                node.parent,
-                "<eos>" if node.token == EOS else printable(piece),
-                round(node.log_prob, 3),
-                rows[number],
-                node.ended + 2 * kept[number] + 4 * (number in best),
-                ranks.get(number, 0),
-            ]
-            for number, (node, piece) in enumerate(zip(nodes, pieces))
-        ],
+            [node.parent, pieces[n], round(node.log_prob, 3), rows[n], marks[n], ranks.get(n, 0)]
+            for n, node in enumerate(nodes)
+        ]
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import METRICS, Result
+from s2sjax.evaluate.metrics.corpus_metrics import METRICS, MetricResult
 from s2sjax.evaluate.metrics.significance import Difference, bootstrap, line_scores, sacrebleu_bootstrap
 from s2sjax.runs import evaluations, stored_code
 from s2sjax.runs.evaluations import Evaluation
@@ -76,7 +76,7 @@ class Comparison:
             return bootstrap([row["terms"][name] for row in a], [row["terms"][name] for row in b], self.resamples)
         if name not in METRICS:
             raise UserError(
-                f"{name} has no terms for each example, so its difference cannot be tested: give Result.terms in "
+                f"{name} has no terms for each example, so its difference cannot be tested: give MetricResult.terms in "
                 "Task.metrics, see docs/extending.md"
             )
         one, other = ([row["hypothesis"] for row in rows] for rows in (a, b))
@@ -249,7 +249,7 @@ def _references(outputs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [tuple(row["references"]) for row in outputs]
 
 
-def _number(result: Result, value: float) -> str:
+def _number(result: MetricResult, value: float) -> str:
     return result.format.format(value).removesuffix("%")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import Result, summary
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, summary
 from s2sjax.evaluate.prediction.progress_listener import counting
 from s2sjax.files import replace_file
 from s2sjax.runs import folder, stored_code
@@ -34,7 +34,7 @@ FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
 LONGEST = 100
 """maximal number of characters of a name; a longer one ends in a hash"""
 STORED = ("value", "signature", "examples", "label", "format", "higher_is_better")
-"""fields of a Result that results.json stores"""
+"""fields of a MetricResult that results.json stores"""
 NEUTRAL = (*folder.FREE, "evaluate.metrics", "evaluate.drawn", "evaluate.figure")
 """settings that change neither outputs nor scores"""
 
@@ -79,7 +79,7 @@ class Evaluation:
         found = {name: value for name, value in found.items() if name not in NEUTRAL and not name.endswith(".kind")}
         return {"average": self.average, "ensemble": self.ensemble} | found
 
-    def __getitem__(self, metric: str) -> Result:
+    def __getitem__(self, metric: str) -> MetricResult:
         if metric not in self.results:
             raise UserError(f"{self.path} has no {metric}: it has {', '.join(self.results)}")
         return self.results[metric]
@@ -115,7 +115,7 @@ def differences(several: Sequence[Evaluation]) -> str:
 # -------------------------------------------------------------------------------------- evaluating
 
 SPLITS = ("train", "dev", "test")
-Results = dict[str, Result]
+Results = dict[str, MetricResult]
 
 
 def score(task: Task, examples: Sequence[Any], outputs: Sequence[Any]) -> tuple[Results, dict[str, Results]]:
@@ -190,14 +190,14 @@ def make(
     run: Path,
     split: str,
     step: int,
-    results: Mapping[str, Result],
+    results: Mapping[str, MetricResult],
     *,
     average: int = 0,
     ensemble: Sequence[tuple[str, int]] = (),
     settings: str = "",
     changed: Mapping[str, Any] | None = None,
     noun: str = "example",
-    groups: Mapping[str, Mapping[str, Result]] | None = None,
+    groups: Mapping[str, Mapping[str, MetricResult]] | None = None,
     **extra: Any,
 ) -> Evaluation:
     """Makes an evaluation without writing it.
@@ -219,7 +219,9 @@ def make(
     return Evaluation(run / FOLDER / _name(page, changed or {}), page | extra)
 
 
-def write(evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results: Mapping[str, Result]) -> Evaluation:
+def write(
+    evaluation: Evaluation, records: Sequence[Mapping[str, Any]], results: Mapping[str, MetricResult]
+) -> Evaluation:
     """Writes the results and the outputs, as NAME-2 if NAME has other results. Returns the written evaluation.
 
     Repeating an evaluation with the same results replaces it: only its date changes.
@@ -337,12 +339,12 @@ def _row(line: str, number: int) -> dict[str, Any]:
     return row
 
 
-def _results(page: Mapping[str, Any]) -> dict[str, Result]:
-    found = {name: Result(name=name, **{field: one[field] for field in STORED}) for name, one in page.items()}
+def _results(page: Mapping[str, Any]) -> dict[str, MetricResult]:
+    found = {name: MetricResult(name=name, **{field: one[field] for field in STORED}) for name, one in page.items()}
     return {name: one._replace(value=math.nan) if one.value is None else one for name, one in found.items()}
 
 
-def _to_json(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
+def _to_json(results: Mapping[str, MetricResult]) -> dict[str, dict[str, Any]]:
     return {name: {field: getattr(result, field) for field in STORED} for name, result in results.items()}
 
 

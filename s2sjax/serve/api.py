@@ -12,8 +12,10 @@ import math
 import os
 import threading
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +66,11 @@ class Asked(NamedTuple):
     nbest: int
     alignment: bool
 
+    @property
+    def aligns(self) -> bool:
+        """Whether the output has an alignment, which that of a blank line has not."""
+        return self.alignment and bool(self.line.strip())
+
 
 class Service:
     """Answers requests with a run. files: for a run that reads files, the folder whose files requests may name."""
@@ -94,7 +101,7 @@ class Service:
         if not self.translates:
             return [f"{type(self.run.experiment).__name__} does not translate text: the page shows only the output"]
         found = [] if self.translator.attends else [f"no attention: {self.run.task.model_name} has none"]
-        if not views.has_trees(self.translator):
+        if not self.translator.has_trees:
             found.append("no search tree: only beam search with search.beam_size above 1 has one")
         return found
 
@@ -122,8 +129,8 @@ class Service:
         if alignment and not (self.translates and self.translator.attends):
             raise UserError("alignment requires a model with attention that translates text: leave it out")
         self._check_warm()
-        asked = [Asked(item, where, number, nbest, alignment)
-                 for number, (item, where) in enumerate(self._items(found))]  # fmt: skip
+        name, items = self._items(found)
+        asked = [Asked(item, f"{name}[{n}]", n, nbest, alignment) for n, item in enumerate(items)]
         return self._hold(asked, sum(len(each.line) for each in asked) if self.kinds else 0)
 
     def _hold(self, asked: Sequence[Asked], size: int) -> Future[dict[str, Any]]:
@@ -158,8 +165,8 @@ class Service:
             ready = f"{self.compiled} of {self.programs} are ready"
             raise Warming(f"the server is compiling its programs, {ready}: try again later")
 
-    def _items(self, found: Mapping[str, Any]) -> list[tuple[Any, str]]:
-        """The items to decode, each with its name in errors."""
+    def _items(self, found: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """The name of the field with the items to decode, and the items."""
         names = [name for name in ("lines", "files") if name in found]
         if len(names) != 1:
             raise UserError("lines is missing" if not names else "send lines or files, not both")
@@ -173,7 +180,7 @@ class Service:
             items = self._contents(name, items)
         elif not self.translates:
             items = [self.run.task.example_of(line, f"lines[{n}]") for n, line in enumerate(items)]
-        return [(item, f"{name}[{n}]") for n, item in enumerate(items)]
+        return name, items
 
     def _contents(self, name: str, items: Sequence[Any]) -> list[bytes]:
         """The contents of the files that a request names or holds, up to a total size."""
@@ -231,14 +238,12 @@ class Service:
 
     def _turn(self) -> int:
         """The largest batch that takes at most twice as long to search as the smallest: see engine.py."""
-        seconds: dict[int, float] = {}
-        for rows in self.translator.sizes():
-            for _ in range(TRIALS):
-                began = time.perf_counter()
-                self.translator.trial(self.params, rows)
-                seconds[rows] = min(seconds.get(rows, math.inf), time.perf_counter() - began)
-        first = min(seconds)
-        return max(rows for rows, took in seconds.items() if took <= 2 * seconds[first])
+        search = self.translator.trial
+        seconds = {
+            rows: min(timeit.repeat(partial(search, self.params, rows), number=1, repeat=TRIALS))
+            for rows in self.translator.sizes()
+        }
+        return max(rows for rows, took in seconds.items() if took <= 2 * seconds[min(seconds)])
 
     # ------------------------------------------------------------------- in the thread of the engine
 
@@ -253,12 +258,15 @@ class Service:
         return lambda: self._answers(asked, collect(), notes)
 
     def _answers(self, asked: Sequence[Asked], found: Sequence[list[Output]], notes: Notes) -> list[dict[str, Any]]:
+        best = [outputs[: each.nbest] for each, outputs in zip(asked, found)]
+        aligned = [(each.line, one) for each, outputs in zip(asked, best) if each.aligns for one in outputs]
+        links = iter(self.translator.align(self.params, *zip(*aligned)) if aligned else ())
         cut, unknown = set(notes.cut), set(notes.unknown)
         answers = []
-        links = self._links(asked, found)
-        for number, (each, outputs) in enumerate(zip(asked, found), start=1):
-            of = lambda n, number=number, each=each: links.get((number, n), []) if each.alignment else None
-            shown = [_plain(output, of(n)) for n, output in enumerate(outputs[: each.nbest])]
+        for number, (each, outputs) in enumerate(zip(asked, best), start=1):
+            shown = [_plain(output) for output in outputs]
+            for one in shown if each.alignment else ():
+                one["alignment"] = [list(pair) for pair in next(links)] if each.aligns else []
             answer = {**shown[0], "cut": number in cut, "unknown": number in unknown}
             answers.append(answer | ({"nbest": shown} if each.nbest > 1 else {}))
         return answers
@@ -267,28 +275,13 @@ class Service:
         with few_shapes(all):
             return self.run.predictor(self.params, examples)
 
-    def _links(
-        self, asked: Sequence[Asked], found: Sequence[Sequence[Output]]
-    ) -> dict[tuple[int, int], list[list[int]]]:
-        """The (source piece, output piece) links of the requested outputs, by (line, rank)."""
-        wanted = [
-            (number, n, each.line, output)
-            for number, (each, outputs) in enumerate(zip(asked, found), start=1)
-            for n, output in enumerate(outputs[: each.nbest])
-            if each.alignment and each.line.strip()
-        ]
-        if not wanted:
-            return {}
-        links = self.translator.align(self.params, [line for _, _, line, _ in wanted], [each[3] for each in wanted])
-        return {(number, n): [list(pair) for pair in pairs] for (number, n, _, _), pairs in zip(wanted, links)}
-
     def _explain(self, line: str) -> dict[str, Any]:
         outputs = self.translator.decode(self.params, [line], notes=Notes())[0]
         maps: list[Any] = [None] * len(outputs)
         if self.translator.attends and line.strip():
             ids = [output.ids[:-1] for output in outputs]
             maps = views.attention(self.translator, self.params, [line] * len(outputs), ids, heads=True)
-        tree = views.tree(self.translator, self.params, line) if views.has_trees(self.translator) else None
+        tree = views.tree(self.translator, self.params, line) if self.translator.has_trees else None
         return evaluations.finite({"outputs": [_plain(each) for each in outputs], "attention": maps, "tree": tree})
 
 
@@ -315,10 +308,9 @@ def with_nbest(run: Run) -> Run:
     return run.adjusted(search=config.replace(search, nbest=search.beam_size))
 
 
-def _plain(output: Output, links: list[list[int]] | None = None) -> dict[str, Any]:
+def _plain(output: Output) -> dict[str, Any]:
     number = lambda value: round(value, 4) if math.isfinite(value) else None
-    found: dict[str, Any] = {"text": output.text, "score": number(output.score), "log_prob": number(output.log_prob)}
-    return found if links is None else found | {"alignment": links}
+    return {"text": output.text, "score": number(output.score), "log_prob": number(output.log_prob)}
 
 
 def fields(request: Any, known: Mapping[str, type], *required: str) -> dict[str, Any]:

@@ -174,9 +174,7 @@ class Engine:
             if job.left:
                 queue.append(job)
         served = {job for job, _ in batch}
-        self._jobs = deque(
-            [job for job in jobs if job not in served] + [job for job in jobs if job in served and job.left]
-        )
+        self._jobs = deque(sorted((job for job in jobs if job.left), key=served.__contains__))  # these come last
         self._waiting = sum(job.left for job in self._jobs)
         return batch
 

@@ -54,11 +54,11 @@ def check_sender(headers: Mapping[str, str], names: set[str]) -> None:
     if not is_ours(host, names):
         shown = host[:60]
         raise Refused(403, f"Host is {shown!r}: use an address, or one of {', '.join(sorted(names))}")
-    origin = headers.get("origin")
-    if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-        raise Refused(403, "the request comes from a page of another site")
+    ours = (f"http://{host}".lower(), f"https://{host}".lower())
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "")
-    if site not in ("none", "same-origin") and mode != "navigate":
+    if headers.get("origin", ours[0]).lower() not in ours or (
+        site not in ("none", "same-origin") and mode != "navigate"
+    ):
         raise Refused(403, "the request comes from a page of another site")
 
 

@@ -16,7 +16,7 @@ from s2sjax.core.signals import frame_augmentation
 from s2sjax.data.batching.columns import Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.data.signals.signal_examples import Signal, Signals, check_labels, fingerprint
-from s2sjax.evaluate.metrics.corpus_metrics import Result, mean_result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, mean_result
 from s2sjax.evaluate.metrics.edit_distance import distance
 from s2sjax.evaluate.prediction.batched_apply import DOUBLINGS
 from s2sjax.tasks.task import Task, abstract
@@ -121,7 +121,7 @@ class SignalTask(Task):
             example=((rows,), np.int32), **labels,
         )  # fmt: skip
 
-    def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Signal], outputs: Sequence[Transcript]) -> dict[str, MetricResult]:
         """Label and sequence error rate, in percent."""
         pairs = [(distance(o.labels, e.labels), len(e.labels)) for e, o in zip(examples, outputs)]
         terms = {

@@ -41,7 +41,7 @@ from s2sjax.data.corpora import memory_reader
 from s2sjax.data.data_notes import Sides, overlaps
 from s2sjax.data.examples import Example
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.mesh import Rules
@@ -325,7 +325,7 @@ class Task(ABC):
         assert type(self) is type(other), "the runner compares the tasks first"
 
     @abstractmethod
-    def metrics(self, examples: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Any], outputs: Sequence[Any]) -> dict[str, MetricResult]:
         """Scores of the outputs; the first one selects the best checkpoint."""
 
     @property

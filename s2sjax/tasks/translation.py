@@ -365,7 +365,7 @@ class TranslationTask(EncoderDecoderTask):
 
         return predict
 
-    def metrics(self, examples: Sequence[Example], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
+    def metrics(self, examples: Sequence[Example], outputs: Sequence[Output]) -> dict[str, metrics.MetricResult]:
         judge = self.experiment.evaluate
         texts, targets = [output.text for output in outputs], [example.targets for example in examples]
         return metrics.score(judge.metrics, texts, targets, judge.target_unit)

@@ -8,7 +8,8 @@ import pytest
 
 from s2sjax.errors import UserError
 from s2sjax.evaluate import metrics
-from s2sjax.report import contents, examples, subjects, write
+from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.report import contents, scored_outputs, subjects, write
 from s2sjax.runs import evaluations
 
 
@@ -23,23 +24,23 @@ def evaluation(tmp_path: Path, rows, names=("cer",), line="sentence", name="run"
 
 def test_edits_turn_the_closest_reference_into_the_output(tmp_path):
     rows = [("x", "a b c", ["a b", "a x c"]), ("y", "k", ["k"]), ("z", "", ["one two"])]
-    found = examples.alignments(evaluation(tmp_path, rows).outputs)
+    found = scored_outputs.alignments(evaluation(tmp_path, rows).outputs)
     assert found == [(0, "mmi"), (0, "m"), (0, "dd")]
 
 
 def test_texts_without_spaces_are_aligned_by_characters_but_labels_and_numbers_are_not(tmp_path):
     outputs = lambda pairs: [{"hypothesis": a, "references": [b]} for a, b in pairs]
-    assert examples.alignments(outputs([("abd", "abc"), ("x", "xy")])) == [(0, "mms"), (0, "md")]
-    assert examples.alignments(outputs([("yes", "no")] * 40)) is None
-    assert examples.alignments(outputs([("1.5", "2.5e3"), ("-3", "nan")])) is None
-    assert examples.alignments([{"hypothesis": "a", "references": []}]) is None
+    assert scored_outputs.alignments(outputs([("abd", "abc"), ("x", "xy")])) == [(0, "mms"), (0, "md")]
+    assert scored_outputs.alignments(outputs([("yes", "no")] * 40)) is None
+    assert scored_outputs.alignments(outputs([("1.5", "2.5e3"), ("-3", "nan")])) is None
+    assert scored_outputs.alignments([{"hypothesis": "a", "references": []}]) is None
 
 
 def test_composed_and_decomposed_accents_are_equal_and_long_pairs_are_left_out(monkeypatch):
     rows = [{"hypothesis": "cafe\u0301 x", "references": ["caf\u00e9 x"]}]
-    assert examples.alignments(rows) == [(0, "mm")]
-    monkeypatch.setattr(examples, "LONGEST", 3)
-    assert examples.alignments(rows) == [None]
+    assert scored_outputs.alignments(rows) == [(0, "mm")]
+    monkeypatch.setattr(scored_outputs, "LONGEST", 3)
+    assert scored_outputs.alignments(rows) == [None]
 
 
 def test_quality_by_length_counts_every_example_once(tmp_path):
@@ -47,8 +48,8 @@ def test_quality_by_length_counts_every_example_once(tmp_path):
     words = ["".join(rng.choice(list("ab"), size=rng.integers(1, 20))) for _ in range(200)]
     rows = [(word, word if len(word) < 10 else word[:-1], [word]) for word in words]
     one = evaluation(tmp_path, rows, ("cer", "chrf"))
-    unit, buckets = examples.by_length([one, one], "cer")
-    assert unit == "characters" and 2 <= len(buckets) <= examples.BUCKETS
+    unit, buckets = scored_outputs.by_length([one, one], "cer")
+    assert unit == "characters" and 2 <= len(buckets) <= scored_outputs.BUCKETS
     assert sum(bucket.examples for bucket in buckets) == 200
     assert [bucket.low for bucket in buckets[1:]] == [bucket.high + 1 for bucket in buckets[:-1]]
     assert buckets[0].values == [0.0, 0.0] and buckets[-1].values[0] > 0
@@ -56,14 +57,14 @@ def test_quality_by_length_counts_every_example_once(tmp_path):
         bucket.values[0] * sum(bucket.low <= len(w) <= bucket.high and len(w) for w in words) for bucket in buckets
     )
     assert total / sum(map(len, words)) == pytest.approx(one["cer"].value, rel=1e-4)
-    by_chrf = examples.by_length([one], "chrf")[1]  # not a ratio of sums
+    by_chrf = scored_outputs.by_length([one], "chrf")[1]  # not a ratio of sums
     assert [bucket.examples for bucket in by_chrf] == [bucket.examples for bucket in buckets]
     assert by_chrf[0].values == [100.0] and by_chrf[-1].values[0] < 100
 
 
 def test_examples_of_one_source_length_are_one_bucket(tmp_path):
     one = evaluation(tmp_path, [("ab", "x", ["x"]), ("cd", "y", ["x"])])
-    assert examples.by_length([one], "cer") == ("characters", [examples.Bucket(2, 2, 2, [50.0])])
+    assert scored_outputs.by_length([one], "cer") == ("characters", [scored_outputs.Bucket(2, 2, 2, [50.0])])
 
 
 def test_the_chosen_examples_are_the_worst_the_best_and_others():
@@ -83,13 +84,13 @@ def test_speed_and_memory_are_read_from_the_log(tmp_path):
         {"step": 2, "score": "cer", "cer": 5.0},
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert contents.speed(tmp_path / "metrics.jsonl") == [
+    assert contents.speed(logged_metrics.read(tmp_path / "metrics.jsonl")) == [
         ["training speed (median)", "200 tokens/s"],
         ["time of training steps", "1 h 0 min"],
         ["time of compilation", "4.0 s"],
         ["memory of a device in training", "2.5 MB"],
     ]
-    assert contents.speed(tmp_path / "none.jsonl") == []
+    assert contents.speed({}) == []
     assert [contents.duration(s) for s in (5.25, 200, 7500)] == ["5.2 s", "3 min 20 s", "2 h 5 min"]
     assert [contents.size(n) for n in (12, 5_000, 3.2e10)] == ["12 B", "5 kB", "32 GB"]
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import refused
 
 from s2sjax import config
-from s2sjax.evaluate.metrics.corpus_metrics import Result, score
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, score
 from s2sjax.runs import comparison, evaluations
 
 
@@ -94,7 +94,7 @@ def test_an_interrupted_evaluation_leaves_its_name_free(run):
 
 
 def test_nan_and_infinity_are_stored_as_null(run):
-    results = {"mse": Result("mse", float("nan"), False, None, 1, "MSE", "{:.4g}", [(float("nan"), 1.0)])}
+    results = {"mse": MetricResult("mse", float("nan"), False, None, 1, "MSE", "{:.4g}", [(float("nan"), 1.0)])}
     made = evaluations.make(run, "dev", 1, results)
     path = evaluations.write(made, [{"source": "", "hypothesis": "nan", "references": []}], results).path
     assert "NaN" not in (path / "results.json").read_text() + (path / "outputs.jsonl").read_text()
@@ -313,10 +313,10 @@ def test_other_errors_of_a_comparison(run, tmp_path, call):
 
 
 def test_a_users_metric_without_terms_cannot_be_tested(run):
-    results = {"taste": Result("taste", 1.0, True, None, 1, "taste")}
+    results = {"taste": MetricResult("taste", 1.0, True, None, 1, "taste")}
     record = {"source": "", "hypothesis": "", "references": []}
     found = evaluations.write(evaluations.make(run, "test", 1, results), [record], results)
-    assert "give Result.terms in Task.metrics" in refused(lambda: comparison.compare(found, found))
+    assert "give MetricResult.terms in Task.metrics" in refused(lambda: comparison.compare(found, found))
 
 
 def test_sacrebleu_metrics_are_tested_by_sacrebleu(run):

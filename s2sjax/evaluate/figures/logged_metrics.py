@@ -15,7 +15,10 @@ LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact 
           "macro_f1": "macro F1 (%)"}  # fmt: skip
 
 
-def read(path: Path) -> dict[str, list[tuple[int, float]]]:
+Logged = dict[str, list[tuple[int, float]]]
+
+
+def read(path: Path) -> Logged:
     """Returns {name: [(step, value), ...]} for every number in the file, by ascending step.
 
     Of several values of one step, the last is kept. Numbers of an evaluation are named dev/NAME.
@@ -36,6 +39,11 @@ def read(path: Path) -> dict[str, list[tuple[int, float]]]:
         for name, value in _numbers(record):
             curves.setdefault(name if name.startswith("dev") else prefix + name, {})[step] = value
     return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+def curves(logged: Logged) -> list[tuple[str, bool, list[tuple[int, float]]]]:
+    """The metrics among the numbers of `read`: (panel, whether it is of dev, points), see `panel_of`."""
+    return [(*panel_of(name), points) for name, points in logged.items() if panel_of(name)[0]]
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

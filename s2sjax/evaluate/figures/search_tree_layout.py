@@ -5,12 +5,14 @@ Letters: G groups, W prefixes per group, L steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from s2sjax.core.search.hypotheses import Hypotheses, Tree
+from s2sjax.core.special_tokens import EOS
+from s2sjax.evaluate.metrics.edit_distance import printable
 
 
 class Node(NamedTuple):
@@ -61,20 +63,30 @@ def arrange(tree: Tree, found: Hypotheses) -> Arranged:
     outputs = [
         tuple(tokens[:length]) for tokens, length in zip(found.tokens.tolist(), found.lengths.tolist()) if length
     ]
-    sentences = [sentence(every, number) for number in range(len(every))]
-    best = best_path(every, sentences, outputs[0] if outputs else ())
-    ranked = [number for number, node in enumerate(every) if node.ended and sentences[number] in outputs]
-    ranks = {number: outputs.index(sentences[number]) + 1 for number in ranked}
-    return Arranged(every, *heights(every), leads_to_end(every), best, ranks)
+    sentences = {number: sentence(every, number) for number, node in enumerate(every) if node.ended}
+    ranks = {number: outputs.index(tokens) + 1 for number, tokens in sentences.items() if tokens in outputs}
+    best = next((path(every, number) for number, rank in ranks.items() if rank == 1), [])  # of the first group
+    return Arranged(every, *heights(every), leads_to_end(every), set(best), ranks)
+
+
+def path(all_nodes: Sequence[Node], number: int) -> list[int]:
+    """The nodes from the root to a node."""
+    found = []
+    while number >= 0:
+        found.append(number)
+        number = all_nodes[number].parent
+    return found[::-1]
 
 
 def sentence(all_nodes: Sequence[Node], number: int) -> tuple[int, ...]:
     """The tokens from the root to a node."""
-    tokens = []
-    while number >= 0:
-        tokens.append(all_nodes[number].token)
-        number = all_nodes[number].parent
-    return tuple(reversed(tokens))
+    return tuple(all_nodes[each].token for each in path(all_nodes, number))
+
+
+def labels(all_nodes: Sequence[Node], pieces: Callable[[Sequence[int]], list[str]]) -> list[str]:
+    """The text of the token of each node. pieces: function from tokens to their texts."""
+    texts = pieces([node.token for node in all_nodes])
+    return ["<eos>" if node.token == EOS else printable(text) for node, text in zip(all_nodes, texts)]
 
 
 def leads_to_end(all_nodes: Sequence[Node]) -> list[bool]:
@@ -84,16 +96,6 @@ def leads_to_end(all_nodes: Sequence[Node]) -> list[bool]:
         if kept[number] and all_nodes[number].parent >= 0:
             kept[all_nodes[number].parent] = True
     return kept
-
-
-def best_path(all_nodes: Sequence[Node], sentences: Sequence[tuple[int, ...]], best: tuple[int, ...]) -> set[int]:
-    """The nodes on the path to the best output, in the first group that found it."""
-    ends = [number for number, node in enumerate(all_nodes) if node.ended and sentences[number] == best]
-    path, number = set(), ends[0] if ends else -1
-    while number >= 0:
-        path.add(number)
-        number = all_nodes[number].parent
-    return path
 
 
 def heights(all_nodes: Sequence[Node]) -> tuple[list[float], float]:

@@ -6,18 +6,18 @@ Letters: G groups, W prefixes per group, L steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from s2sjax.core.search.hypotheses import Hypotheses, Tree
-from s2sjax.core.special_tokens import EOS
 from s2sjax.errors import UserError
+from s2sjax.evaluate.figures import search_tree_layout
 from s2sjax.evaluate.figures.search_tree_layout import Node, arrange
 from s2sjax.evaluate.figures.search_tree_layout import nodes as nodes
 from s2sjax.evaluate.figures.style import DPI, TEXT, Target, ignore_missing_glyphs, new_figure, save, text_style
-from s2sjax.evaluate.metrics.edit_distance import printable
 
 PRUNED, BEST = "#9aa3af", "#1f5a96"
 ROW_HEIGHT = 0.24  # inches between leaves
@@ -37,16 +37,11 @@ def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[S
     all_nodes, rows, root, kept, path_of_best, ranks = arrange(tree, found)
     if not all_nodes:
         raise UserError("the search tree is empty: there is nothing to draw")
-    labels = [
-        "<eos>" if node.token == EOS else printable(piece)
-        for node, piece in zip(all_nodes, pieces([node.token for node in all_nodes]))
-    ]
+    labels = search_tree_layout.labels(all_nodes, pieces)
     figure = new_figure()
-    steps = 1 + max(node.step for node in all_nodes)
     widths = _widths(figure, all_nodes, labels)
-    begins = [0.0]  # inches from the left edge to the branches of each step
-    for step in range(steps):
-        begins.append(begins[-1] + FORK + widths[step])
+    # inches from the left edge to the branches of each step
+    begins = list(accumulate(widths, lambda begin, width: begin + FORK + width, initial=0.0))
     across, down = begins[-1] + 0.9, ROW_HEIGHT * (2 + max(rows))
     panel = figure.add_axes((0, -down, across, down))
     panel.set(xlim=(0, across), ylim=(max(rows) + 1, -1))

@@ -14,11 +14,11 @@ def curves(path: Target, shares: Sequence[float], scores: Mapping[str, Mapping[s
     width, height, gap = 3.6, 2.6, 0.9
     for number, (title, lines) in enumerate(scores.items()):
         panel = figure.add_axes((number * (width + gap), 0, width, height))
+        highest = [max(values) for values in zip(*lines.values())]
         for colour, (label, values) in zip(SERIES, lines.items()):
             panel.plot(shares, values, marker="o", markersize=5, linewidth=2, color=colour, label=label)
-            for share, value in zip(shares, values):
-                highest = value == max(each[list(shares).index(share)] for each in lines.values())
-                place = (0, 7) if highest else (0, -14)
+            for share, value, top in zip(shares, values, highest):
+                place = (0, 7) if value == top else (0, -14)
                 text = text_style(8) | {"color": colour}
                 panel.annotate(f"{value:.1f}", (share, value), place, textcoords="offset points", ha="center", **text)
         panel.set_xscale("log")

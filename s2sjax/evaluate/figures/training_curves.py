@@ -12,23 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from s2sjax.errors import UserError
-from s2sjax.evaluate.figures import logged_metrics as logged
-from s2sjax.evaluate.figures.search_trees import search_tree as search_tree
-from s2sjax.evaluate.figures.style import (
-    BACKGROUND,
-    GREY,
-    GRID,
-    PathLike,
-    Target,
-    new_figure,
-    save,
-    text_style,
-)
+from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.evaluate.figures.style import BACKGROUND, GREY, GRID, PathLike, Target, new_figure, save, text_style
 
 SERIES = ("#1f5a96", "#d1603d", "#3f8f5b", "#8a5aa5", "#b58a1b", "#5f6b7a")
-
-
-# ---------------------------------------------------------------------------------------- curves
 
 
 def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
@@ -40,12 +27,10 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike]) -> None:
     """
     panels: dict[str, list[Curve]] = {}
     for number, (run, log) in enumerate(runs.items()):
-        curves = logged.read(Path(log))
-        for name, points in curves.items():
-            metric, of_dev = logged.panel_of(name)
-            if metric:
-                panels.setdefault(metric, []).append(Curve(run, number, of_dev, points))
-        if not any(logged.panel_of(name)[0] for name in curves):
+        found = logged_metrics.curves(logged_metrics.read(Path(log)))
+        for metric, of_dev, points in found:
+            panels.setdefault(metric, []).append(Curve(run, number, of_dev, points))
+        if not found:
             raise UserError(f"{log} has neither a loss nor a score: wait until the run has logged a step")
     figure = new_figure()
     last = max(x for curves in panels.values() for curve in curves for x, _ in curve.points)

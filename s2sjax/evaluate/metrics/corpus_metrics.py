@@ -15,8 +15,10 @@ and each score comes with its signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from s2sjax import former_names
 from s2sjax.data.text.vocabulary import normalized
 from s2sjax.errors import UserError, nearest
 from s2sjax.evaluate.metrics.edit_distance import distance
@@ -24,9 +26,10 @@ from s2sjax.evaluate.metrics.edit_distance import distance
 Line = Literal["sentence", "word"]
 References = Sequence[tuple[str, ...]]
 Terms = Sequence[tuple[float, float]]
+__getattr__ = partial(former_names.name_in, __name__)
 
 
-class Result(NamedTuple):
+class MetricResult(NamedTuple):
     """The value of one metric on a set of examples."""
 
     name: str
@@ -54,15 +57,15 @@ class Result(NamedTuple):
 
 def mean_result(
     name: str, label: str, terms: Terms, signature: str | None = None, higher_is_better: bool = True
-) -> Result:
+) -> MetricResult:
     """The result whose value is the sum of the numerators divided by the sum of the denominators."""
     value = sum(above for above, _ in terms) / max(sum(below for _, below in terms), 1)
-    return Result(name, value, higher_is_better, signature, len(terms), label, terms=terms)
+    return MetricResult(name, value, higher_is_better, signature, len(terms), label, terms=terms)
 
 
 def score(
     metrics: Sequence[str], hypotheses: Sequence[str], references: References, line: Line = "sentence"
-) -> dict[str, Result]:
+) -> dict[str, MetricResult]:
     """Scores `hypotheses` by each of `metrics`; `references[i]` contains one or more references of line i.
 
     line: the unit that a line consists of. If it is one word, written as phones or letters, WER is the fraction of
@@ -72,9 +75,7 @@ def score(
     >>> {name: result.value for name, result in results.items()}  # 1 of 6 phones, 1 of 2 words
     {'per': 16.666666666666668, 'wer': 50.0}
     """
-    for name in metrics:
-        _check_name(name)
-    _check_lines(hypotheses, references)
+    _check(metrics, hypotheses, references)
     return {name: METRICS[name](name, hypotheses, references, line) for name in metrics}
 
 
@@ -85,21 +86,19 @@ def score_by_length(
     lengths: Sequence[int],
     bounds: Sequence[int] = (10, 20, 30, 40, 50),
     line: Line = "sentence",
-) -> list[tuple[int, int, Result]]:
-    """Scores by source length: (low, high, Result) for the lines with low <= length <= high.
+) -> list[tuple[int, int, MetricResult]]:
+    """Scores by source length: (low, high, MetricResult) for the lines with low <= length <= high.
 
     `lengths[i]` is the source length of line i. `bounds` are the upper bounds of the buckets; longer lines form one
     more bucket. Empty buckets are left out.
     With bounds (10, 20) and lengths up to 37, the buckets are 0 to 10, 11 to 20, and 21 to 37.
     """
-    _check_name(metric)
-    _check_lines(hypotheses, references)
+    _check([metric], hypotheses, references)
     if len(lengths) != len(hypotheses):
         raise UserError(f"{len(lengths)} source lengths for {len(hypotheses)} hypotheses: give one length per line")
     if list(bounds) != sorted(set(bounds)):
         raise UserError(f"bounds is {tuple(bounds)}: give the upper bounds of the buckets in ascending order")
-    buckets = []
-    low = 0
+    buckets, low = [], 0
     for high in (*bounds, max(lengths)):
         rows = [i for i, length in enumerate(lengths) if low <= length <= high]
         if rows:
@@ -109,41 +108,40 @@ def score_by_length(
     return buckets
 
 
-def summary(results: dict[str, Result], noun: str = "sentence") -> str:
+def summary(results: dict[str, MetricResult], noun: str = "sentence") -> str:
     """Formats the results: the error rates on one line, then each sacreBLEU score on a line with its signature.
 
     PER 7.93%  WER 33.10%  on 6,012 words
     BLEU 27.31  on 3,003 sentences  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
     """
 
-    def on(result: Result) -> str:
+    def on(result: MetricResult) -> str:
         return f"on {result.examples:,} {noun}{'' if result.examples == 1 else 's'}"
 
     rates = [result for result in results.values() if result.signature is None]
     signed = [result for result in results.values() if result.signature is not None]
-    lines = []
-    if rates:
-        lines.append("  ".join([*map(str, rates), on(rates[0])]))
-    lines += [f"{result}  {on(result)}  {result.signature}" for result in signed]
-    return "\n".join(lines)
+    first = ["  ".join([*map(str, rates), on(rates[0])])] if rates else []
+    return "\n".join(first + [f"{result}  {on(result)}  {result.signature}" for result in signed])
 
 
 def higher_is_better(name: str) -> bool:
     """Whether higher values of a metric are better; False for error rates and TER."""
-    _check_name(name)
+    _check_names([name])
     return METRICS[name] is not _rate and name != "ter"
 
 
 # ------------------------------------------------------------------------------- checks of the input
 
 
-def _check_name(name: str) -> None:
-    if name not in METRICS:
-        meant = nearest(name.lower(), METRICS)
-        raise UserError(f"unknown metric {name!r}: did you mean {meant!r}? The metrics are {', '.join(METRICS)}")
+def _check_names(metrics: Sequence[str]) -> None:
+    for name in metrics:
+        if name not in METRICS:
+            meant = nearest(name.lower(), METRICS)
+            raise UserError(f"unknown metric {name!r}: did you mean {meant!r}? The metrics are {', '.join(METRICS)}")
 
 
-def _check_lines(hypotheses: Sequence[str], references: References) -> None:
+def _check(metrics: Sequence[str], hypotheses: Sequence[str], references: References) -> None:
+    _check_names(metrics)
     if len(hypotheses) != len(references):
         raise UserError(
             f"{len(hypotheses)} hypotheses but {len(references)} lines of references: decode and score the same lines"
@@ -160,33 +158,26 @@ def _check_lines(hypotheses: Sequence[str], references: References) -> None:
 # --------------------------------------------------------------------------------------- the metrics
 
 
-def _errors(
-    symbols: Callable[[str], Sequence[str]], hypotheses: Sequence[str], references: References
-) -> list[tuple[int, int]]:
-    """The (distance, length) of the closest reference of each line, the first one on ties."""
+def _rate(name: str, hypotheses: Sequence[str], references: References, line: Line) -> MetricResult:
+    symbols: Callable[[str], Sequence[str]] = list if name == "cer" else str.split
 
     def closest(hypothesis: str, answers: tuple[str, ...]) -> tuple[int, int]:
+        """The (distance, length) of the closest reference of a line."""
         predicted, *correct = (symbols(normalized(each, "nfc")) for each in (hypothesis, *answers))
         pairs = [(distance(predicted, answer), len(answer)) for answer in correct]
         return min(pairs, key=lambda pair: pair[0])  # min returns the first on ties
 
-    return [closest(*pair) for pair in zip(hypotheses, references)]
-
-
-def _rate(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
-    lines = _errors(list if name == "cer" else str.split, hypotheses, references)
+    lines = list(map(closest, hypotheses, references))
     if name == "wer" and line == "word":  # the line is one word: correct or wrong
         lines = [(min(errors, 1), 1) for errors, _ in lines]
-    errors, length = (sum(column) for column in zip(*lines))
-    value, terms = 100.0 * errors / max(length, 1), [(100.0 * errors, length) for errors, length in lines]
-    return Result(name, value, higher_is_better(name), None, len(hypotheses), name.upper(), terms=terms)
+    terms = [(100.0 * errors, length) for errors, length in lines]
+    return mean_result(name, name.upper(), terms, higher_is_better=False)
 
 
-def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
+def _exact(name: str, hypotheses: Sequence[str], references: References, line: Line) -> MetricResult:
     """The percentage of lines that equal one of their references exactly."""
-    correct = list(map(equals_one_of, hypotheses, references))
-    value, terms = 100.0 * sum(correct) / len(correct), [(100.0 * right, 1.0) for right in correct]
-    return Result(name, value, higher_is_better(name), None, len(correct), "exact", terms=terms)
+    terms = [(100.0 * equals_one_of(*pair), 1.0) for pair in zip(hypotheses, references)]
+    return mean_result(name, "exact", terms)
 
 
 def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
@@ -194,15 +185,14 @@ def equals_one_of(hypothesis: str, answers: Sequence[str]) -> bool:
     return normalized(hypothesis, "nfc") in [normalized(answer, "nfc") for answer in answers]
 
 
-def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> Result:
+def _sacrebleu(name: str, hypotheses: Sequence[str], references: References, line: Line) -> MetricResult:
     metric = sacrebleu_metric(name)
     points = metric.corpus_score(hypotheses, reference_streams(references))
-    labels = {"bleu_tokenized": "legacy tokenised BLEU (not comparable)"} | {
-        each: f"BLEU-{order}" for order, each in enumerate(BLEU_ORDERS, start=1)
-    }
-    label = labels.get(name, points.name)
+    label = "legacy tokenised BLEU (not comparable)" if name == "bleu_tokenized" else points.name
+    if name in BLEU_ORDERS:
+        label = f"BLEU-{BLEU_ORDERS.index(name) + 1}"
     signature = str(metric.get_signature())
-    return Result(name, points.score, higher_is_better(name), signature, len(hypotheses), label, "{:.2f}")
+    return MetricResult(name, points.score, higher_is_better(name), signature, len(hypotheses), label, "{:.2f}")
 
 
 def sacrebleu_metric(name: str) -> Any:
@@ -224,7 +214,7 @@ def reference_streams(references: References) -> list[list[Any]]:
 
 BLEU_ORDERS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4")
 """BLEU of captions: n-grams up to n of words separated by blanks, without smoothing, as in Xu et al. 2015"""
-METRICS: dict[str, Callable[[str, Sequence[str], References, Line], Result]] = {
+METRICS: dict[str, Callable[[str, Sequence[str], References, Line], MetricResult]] = {
     "per": _rate,
     "wer": _rate,
     "cer": _rate,

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from s2sjax.config import require
+from s2sjax.core.backend import device
 from s2sjax.data.batching.columns import AnyColumns, Batch, Bucket, Buckets, first_bucket
 from s2sjax.evaluate.prediction.progress_listener import count
 
@@ -65,6 +66,13 @@ def placed(array: np.ndarray, sharding: NamedSharding | None) -> np.ndarray | ja
     if sharding is None:
         return array
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def dispatched(results: Tree) -> Tree:
+    """Waits for a program if several processes run on CPUs: concurrent programs may start their collectives in
+    different orders, and would deadlock.
+    """
+    return jax.block_until_ready(results) if jax.process_count() > 1 and device.on_cpu() else results
 
 
 class Batched:

@@ -5,6 +5,7 @@ Letters: B rows of a batch, S source length, T target length.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,51 +63,47 @@ class FewShapes(Translator):
     output of a source of S tokens has room for as many tokens as any source of this length may get.
     """
 
+    _batches: FewShapeBatches
+
     def __init__(self, translator: Translator, rows: int):
         # Translator.__init__ would make new programs. Those of the translator are shared, so that none compiles twice.
-        self._few = FewShapeBatches.like(translator._batches, rows, translator._programs.output_length)
-        self._compose(translator.options, translator._programs, translator._encoder, self._few)
+        vars(self).update(vars(translator))
+        self._batches = FewShapeBatches.like(translator._batches, rows, translator._programs.output_length)
 
     def sizes(self, width: int = 0) -> list[int]:
         """The numbers of rows that a search of this width may have; by default, a search of any bucket."""
-        most = self._few.slots(width)
-        return sorted({round_rows(count, most, self._few.multiple) for count in range(1, most + 1)})
+        most = self._batches.slots(width)
+        return sorted({round_rows(count, most, self._batches.multiple) for count in range(1, most + 1)})
 
     def programs(self, params: Any) -> list[Callable[[], Any]]:
         """Calls that compile all programs, searches first. Their batches are padding."""
-        params, last, positions = self._programs.stored(params), max(self._few.buckets), self._few.max_source
+        params, last, positions = self._programs.stored(params), max(self._batches.buckets), self._batches.max_source
         longest = min(filter(None, (self._encoder.limit, positions)))
         wider = {round_length(length, positions) for length in range(last + 1, longest + 1)}
-        widths = [*self._few.buckets, *sorted(wider)]
-        functions = [self._programs.attention] * self.attends + [self._programs.heads] * bool(self.has_heads)
-        found: list[Callable[[], Any]] = []
-        found += [partial(self._search_padding, params, rows, width) for width in widths for rows in self.sizes(width)]
-        found += [partial(self._attend_padding, function, params, width) for function in functions for width in widths]
-        if self.options.beam_size > 1 and not self.options.sampling.count:
-            found += [partial(self._tree_of_padding, params, width) for width in widths if width >= last]
+        widths = [*self._batches.buckets, *sorted(wider)]
+        attention = [self._programs.attention] * self.attends + [self._programs.heads] * bool(self.has_heads)
+        found: list[Callable[[], Any]] = [
+            partial(self._search_rows, params, _padding(rows, width), *self._begin(rows))
+            for width in widths
+            for rows in self.sizes(width)
+        ]
+        for program, width in itertools.product(attention, widths):
+            pair = (_padding(self._batches.pair_rows, each) for each in (width, self._batches.output_length(width)))
+            found.append(partial(program, params, *map(self._programs.place, pair)))
+        if self.has_trees:
+            tree = partial(self._programs.search, slots=1, record=True)
+            found += [partial(tree, params, _padding(1, width), *self._begin(1)) for width in widths if width >= last]
         return found
 
     def trial(self, params: Any, rows: int) -> None:
         """Searches with the same line in every row, to measure how the time depends on the number of rows."""
-        source = _padding(rows, max(self._few.buckets))
+        source = _padding(rows, max(self._batches.buckets))
         source[:, : -(-source.shape[1] // 2)] = self.source.size - 1
         jax.block_until_ready(self._search_rows(self._programs.stored(params), source, *self._begin(rows)))
-
-    # ------------------------------------------------------------------------- calls of the programs
 
     def _begin(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """The prefixes and the numbers of rows without a prefix of their own."""
         return np.repeat(padded_prefixes([self._encoder.prefix(None)]), rows, axis=0), np.zeros(rows, np.int32)
-
-    def _search_padding(self, params: tuple, rows: int, width: int) -> None:
-        self._search_rows(params, _padding(rows, width), *self._begin(rows))
-
-    def _tree_of_padding(self, params: tuple, width: int) -> None:
-        self._programs.search(params, _padding(1, width), *self._begin(1), slots=1, record=True)
-
-    def _attend_padding(self, function: Callable[..., Any], params: tuple, width: int) -> None:
-        rows, place = self._few.pair_rows, self._programs.place
-        function(params, place(_padding(rows, width)), place(_padding(rows, self._few.output_length(width))))
 
 
 def _padding(rows: int, width: int) -> np.ndarray:

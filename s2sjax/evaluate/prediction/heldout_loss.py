@@ -10,10 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from s2sjax.core.backend import device
 from s2sjax.data.batching.batch_plan import Plan, joined_buckets
 from s2sjax.data.batching.columns import AnyColumns, Batch, Buckets, first_bucket
-from s2sjax.evaluate.prediction.batched_apply import placed, replicated, row_sharding, spare_tokens
+from s2sjax.evaluate.prediction.batched_apply import dispatched, placed, replicated, row_sharding, spare_tokens
 
 Tree = Any
 Sums = dict[str, tuple[Any, Any]]
@@ -66,6 +65,5 @@ class DevLoss:
     def _sums(self, plan: Plan, params: Tree, step: int) -> Sums:
         bucket, rows = plan.at(step)
         batch = self._columns.batch(rows, plan.buckets[bucket])
-        sums = self._compiled(params, {name: placed(array, self._sharding) for name, array in batch.items()})
-        # On the CPUs of several processes, concurrent programs may start their collectives in different orders.
-        return jax.block_until_ready(sums) if jax.process_count() > 1 and device.on_cpu() else sums
+        placed_batch = {name: placed(array, self._sharding) for name, array in batch.items()}
+        return dispatched(self._compiled(params, placed_batch))

@@ -47,6 +47,10 @@ class LineEncoder:
             raise UserError(f"the prefix {text!r} is not in the target vocabulary: choose another")
         return ids
 
+    def sources(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of source lines, cut."""
+        return self.cut_sources([self.source.encode(line) for line in lines])
+
     def cut_sources(self, ids: Ids, numbers: Sequence[int] = (), notes: Notes | None = None) -> list[list[int]]:
         """Cuts sources that are longer than the limit or than the positions of the model, and notes their lines."""
         return self._cut(ids, self.max_source, numbers, notes)

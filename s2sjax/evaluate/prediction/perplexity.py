@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from s2sjax.core.special_tokens import EOS, PAD
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.progress_listener import count
 
 Tree = Any
@@ -104,7 +104,7 @@ def by_line(nats: np.ndarray, offsets: np.ndarray) -> list[LineNats]:
     return [LineNats(float(total), int(tokens)) for total, tokens in zip(sums, np.diff(offsets))]
 
 
-def results(lines: Sequence[LineNats], characters: bool, signature: str) -> dict[str, Result]:
+def results(lines: Sequence[LineNats], characters: bool, signature: str) -> dict[str, MetricResult]:
     """Perplexity and cross-entropy of a text; for texts of characters, also bits per character, which come first.
 
     A perplexity is not a ratio of sums, so `s2sjax compare` tests its logarithm, the cross-entropy, instead.
@@ -113,9 +113,10 @@ def results(lines: Sequence[LineNats], characters: bool, signature: str) -> dict
     terms = [(line.nats, float(line.tokens)) for line in lines]
     bits = [(total / math.log(2), tokens) for total, tokens in terms]
     perplexity = math.exp(mean) if mean < 700 else math.inf
-    found = {
-        "bpc": Result("bpc", mean / math.log(2), False, signature, len(lines), "bits per character", "{:.4f}", bits),
-        "perplexity": Result("perplexity", perplexity, False, signature, len(lines), "perplexity", "{:.2f}"),
-        "nats": Result("nats", mean, False, signature, len(lines), "nats per token", "{:.4f}", terms),
-    }
-    return found if characters else {name: found[name] for name in ("perplexity", "nats")}
+    common: Any = {"higher_is_better": False, "signature": signature, "examples": len(lines)}
+    found = [
+        MetricResult("bpc", mean / math.log(2), label="bits per character", format="{:.4f}", terms=bits, **common),
+        MetricResult("perplexity", perplexity, label="perplexity", format="{:.2f}", **common),
+        MetricResult("nats", mean, label="nats per token", format="{:.4f}", terms=terms, **common),
+    ]
+    return {result.name: result for result in (found if characters else found[1:])}

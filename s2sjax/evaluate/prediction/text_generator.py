@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -24,7 +23,7 @@ from s2sjax.data.text.vocabulary import AnyVocabulary
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.search_programs import Converted, attention_weights, search_batch
 from s2sjax.evaluate.prediction.translator import Output, outputs_of
-from s2sjax.evaluate.prediction.word_constraints import check_beam, word_constraints
+from s2sjax.evaluate.prediction.word_constraints import word_constraints
 
 
 class Generator:
@@ -50,7 +49,7 @@ class Generator:
 
         source_buckets: the buckets of searches, where there are no targets; by default `buckets`.
         """
-        check_beam(options, target)
+        self._words = word_constraints(options, target)
         self.attends = all(module.attends for module in modules)  # type: ignore[attr-defined]
         require(
             options.coverage == 0 or self.attends,
@@ -58,7 +57,6 @@ class Generator:
         )
         self.target, self.options = target, options
         self._modules, self._source_of = modules, source_of
-        self._words = word_constraints(options, target)
         self._converted = Converted(options.precision)
         most = max(source_buckets[-1]) if source_buckets else longest
         self._search = Batched(self._search_rows, source_buckets or buckets, rows, mesh, most)
@@ -71,9 +69,7 @@ class Generator:
 
     def decode(self, params: Any, columns: AnyColumns) -> list[list[Output]]:
         """Returns the n best outputs of each row, best first. `params` is a list for an ensemble."""
-        found = self._search(self._stored(params), columns)
-        alone = lambda one: jax.tree.map(lambda leaf: leaf[None], one)
-        return [outputs_of(self.options, self.target, alone(one), 0) for one in found]
+        return [outputs_of(self.options, self.target, found) for found in self._search(self._stored(params), columns)]
 
     def lower(self, params: Any, batch: Any) -> Any:
         """Lowers the search for arrays of these shapes, ready to be compiled."""

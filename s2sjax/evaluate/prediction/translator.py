@@ -13,19 +13,18 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from s2sjax import config
-from s2sjax.core.backend import device
 from s2sjax.core.search.hypotheses import Hypotheses, Tree
 from s2sjax.core.special_tokens import EOS
+from s2sjax.data.batching.columns import Ragged
 from s2sjax.data.text.vocabulary import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate.prediction import minimum_bayes_risk
-from s2sjax.evaluate.prediction.forced_scoring import ForcedScoring
+from s2sjax.evaluate.prediction.batched_apply import dispatched
 from s2sjax.evaluate.prediction.line_batches import Ids, LineBatches, LineEncoder, padded_prefixes
 from s2sjax.evaluate.prediction.line_notes import Notes
 from s2sjax.evaluate.prediction.progress_listener import count
 from s2sjax.evaluate.prediction.search_programs import Programs
-from s2sjax.evaluate.prediction.search_programs import search_batch as search_batch
-from s2sjax.evaluate.prediction.word_constraints import check_beam, word_constraints
+from s2sjax.evaluate.prediction.word_constraints import word_constraints
 
 
 class Output(NamedTuple):
@@ -49,7 +48,7 @@ class Translator:
     """Decodes and scores lines with a model or an ensemble, its vocabularies and search options.
 
     Its parts: `Programs` compiles one program per shape, and reuses it between calls; `LineEncoder` encodes and cuts
-    lines; `LineBatches` makes batches; `ForcedScoring` scores given targets.
+    lines; `LineBatches` makes batches.
     """
 
     def __init__(
@@ -68,45 +67,27 @@ class Translator:
         With `batch_sharding`, the rows of a batch are a multiple of `multiple`, the number of their shards.
         Several modules are an ensemble; `params` is then a sequence with one entry per module.
         """
-        check_beam(options, target)
         words = word_constraints(options, target)
-        programs = Programs(module, options, words, batch_sharding)
-        positions = (programs.max_source, programs.max_target)
+        self.options, self.source, self.target = options, source, target
+        self._programs = Programs(module, options, words, batch_sharding)
+        self.attends, self.has_heads = self._programs.attends, self._programs.has_heads
+        self.has_trees = options.beam_size > 1 and not options.sampling.count
+        positions = (self._programs.max_source, self._programs.max_target)
         limit = options.max_source or MAX_BUCKETS * max(buckets)
+        self._encoder = LineEncoder(source, target, limit, *positions, words.prefix)
         max_queue = MAX_QUEUE if batch_sharding is None else 1  # slots cannot be refilled across devices
-        encoder = LineEncoder(source, target, limit, *positions, words.prefix)
-        self._compose(options, programs, encoder, LineBatches(buckets, rows, multiple, *positions, max_queue))
+        self._batches = LineBatches(buckets, rows, multiple, *positions, max_queue)
         if options.coverage:
             self.require_attention(f"search.coverage {options.coverage}", "set it to 0")
-
-    def _compose(self, options: config.Search, programs: Programs, encoder: LineEncoder, batches: LineBatches) -> None:
-        self.options, self.source, self.target = options, encoder.source, encoder.target
-        self.attends, self.has_heads = programs.attends, programs.has_heads
-        self._programs, self._encoder, self._batches = programs, encoder, batches
-        self._forced = ForcedScoring(programs, batches)
 
     def require_attention(self, what: str, remedy: str = "choose a model with attention") -> None:
         """Raises a UserError if the model, or a member of the ensemble, has no attention."""
         if not self.attends:
             raise UserError(f"{what} requires a model with attention, and this model has none: {remedy}")
 
-    def decode(
-        self,
-        params: Any,
-        lines: Sequence[str],
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        notes: Notes | None = None,
-        numbers: Sequence[int] | None = None,
-    ) -> list[list[Output]]:
-        """Returns the n best outputs of each line, best first. A blank line has one empty output.
-
-        prefixes: forced prefix of each line, instead of search.prefix
-        first: number of the first line in its corpus
-        notes: collects warnings about the lines
-        numbers: seeds of the random samples of each line; by default the number of the line in its corpus
-        """
-        return self.dispatch(params, lines, prefixes, first, notes, numbers)()
+    def decode(self, params: Any, lines: Sequence[str], *args: Any, **options: Any) -> list[list[Output]]:
+        """Returns the n best outputs of each line, best first. The arguments are those of `dispatch`."""
+        return self.dispatch(params, lines, *args, **options)()
 
     def dispatch(
         self,
@@ -117,7 +98,13 @@ class Translator:
         notes: Notes | None = None,
         numbers: Sequence[int] | None = None,
     ) -> Callable[[], list[list[Output]]]:
-        """Begins to decode, and returns a function that waits for the outputs. The arguments are those of `decode`."""
+        """Begins to decode, and returns a function that waits for the outputs. A blank line has one empty output.
+
+        prefixes: forced prefix of each line, instead of search.prefix
+        first: number of the first line in its corpus
+        notes: collects warnings about the lines
+        numbers: seeds of the random samples of each line; by default the number of the line in its corpus
+        """
         numbers = range(first, first + len(lines)) if numbers is None else numbers
         nonblank = [index for index, line in enumerate(lines) if line.strip()]
         sources = [self.source.encode(lines[index]) for index in nonblank]
@@ -133,7 +120,7 @@ class Translator:
         for indices, source in self._batches.sources(params, sources):
             seeds = np.array([numbers[nonblank[index]] if index >= 0 else 0 for index in indices], np.int32)
             begin = padded_prefixes([forced[index] if index >= 0 else [] for index in indices])
-            batches.append((indices, _dispatch(self._search_rows(params, source, begin, seeds))))
+            batches.append((indices, dispatched(self._search_rows(params, source, begin, seeds))))
 
         def collect() -> list[list[Output]]:
             outputs, done = [[EMPTY] for _ in lines], 0
@@ -141,7 +128,8 @@ class Translator:
                 found = jax.device_get(found)
                 for row, index in enumerate(indices):
                     if index >= 0:
-                        outputs[nonblank[index]] = outputs_of(self.options, self.target, found, row)
+                        one = Hypotheses(*(leaf[row] for leaf in found))
+                        outputs[nonblank[index]] = outputs_of(self.options, self.target, one)
                         done += 1
                 count(done, len(nonblank))
             return outputs
@@ -164,10 +152,10 @@ class Translator:
         }
 
     def tree(self, params: Any, line: str, prefix: str | None = None) -> tuple[Tree, Hypotheses]:
-        """The search tree and the hypotheses of one line; the leaves have no batch axis. `prefix`: see `decode`."""
-        if self.options.beam_size == 1 or self.options.sampling.count:
+        """The search tree and the hypotheses of one line; the leaves have no batch axis. prefix: forced prefix."""
+        if not self.has_trees:
             raise UserError("only beam search has a tree: set search.beam_size above 1 and search.sampling.count to 0")
-        (ids,) = self._encoder.cut_sources([self.source.encode(line)])
+        (ids,) = self._encoder.sources([line])
         inputs = self._batches.alone(ids), padded_prefixes([self._encoder.prefix(prefix)]), np.zeros(1, np.int32)
         found, tree = self._programs.search(self._programs.stored(params), *inputs, slots=1, record=True)
         return jax.tree.map(lambda leaf: leaf[0], jax.device_get((tree, found)))
@@ -177,8 +165,8 @@ class Translator:
     ) -> list[tuple[list[str], list[str], np.ndarray]]:
         """The attention of the output of each line: (source pieces, target pieces, weights [T, S])."""
         self.require_attention("an attention map")
-        sources = self._encoder.cut_sources([self.source.encode(line) for line in lines])
-        found = dict(self._output_attention(params, sources, outputs, eos=True))
+        sources, targets = self._encoder.sources(lines), [output.ids[:-1] for output in outputs]
+        found = dict(self._forced_attention(params, sources, targets, eos=True))
         alone = lambda output: np.ones((len(output.ids), 1))  # the source of a blank line is only <eos>
         return [
             (self.source.pieces([*ids, EOS]), self.target.pieces(output.ids), found.get(n, alone(output)))
@@ -188,17 +176,11 @@ class Translator:
     def align(self, params: Any, lines: Sequence[str], outputs: Sequence[Output]) -> list[list[tuple[int, int]]]:
         """Links each output piece except <eos> to the source piece with the highest weight: (source, output) pieces."""
         self.require_attention("an alignment")
-        sources = self._encoder.cut_sources([self.source.encode(line) for line in lines])
+        sources, targets = self._encoder.sources(lines), [output.ids[:-1] for output in outputs]
         found: list[list[tuple[int, int]]] = [[] for _ in lines]
-        for index, weights in self._output_attention(params, sources, outputs):
+        for index, weights in self._forced_attention(params, sources, targets):
             found[index] = [(int(place), t) for t, place in enumerate(weights.argmax(-1))]
         return found
-
-    def _output_attention(
-        self, params: Any, sources: Ids, outputs: Sequence[Output], eos: bool = False
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        targets = [output.ids[:-1] for output in outputs]
-        return self._forced.attention(self._programs.stored(params), sources, targets, eos=eos)
 
     def attention_of(
         self, params: Any, sources: Ids, targets: Ids, heads: bool = False, eos: bool = False
@@ -211,14 +193,22 @@ class Translator:
         """
         self.require_attention("an attention map")
         read, written = self._encoder.cut_sources(sources), self._encoder.cut_targets(targets)
-        return self._forced.attention(self._programs.stored(params), read, written, heads, eos)
+        return self._forced_attention(params, read, written, heads, eos)
+
+    def _forced_attention(
+        self, params: Any, sources: Ids, targets: Ids, heads: bool = False, eos: bool = False
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        program = self._programs.heads if heads else self._programs.attention
+        for index, weights in self._forced(program, params, sources, targets):
+            if sources[index]:
+                yield index, weights[..., : len(targets[index]) + eos, : len(sources[index]) + eos]
 
     def score(
         self, params: Any, pairs: Sequence[tuple[str, str]], first: int = 0, notes: Notes | None = None
     ) -> list[tuple[float, int]]:
         """Returns (log-probability, number of tokens including <eos>) of each (source, target) by teacher forcing.
 
-        Sources and targets longer than search.max_source are cut. `first` and `notes`: see `decode`.
+        Sources and targets longer than search.max_source are cut. `first` and `notes`: see `dispatch`.
         """
         numbers = range(first + 1, first + len(pairs) + 1)
         sources = [self.source.encode(source) for source, _ in pairs]
@@ -229,15 +219,24 @@ class Translator:
                 notes.add_unknown(number, [(self.source, pair[0], read), (self.target, pair[1], written)])
         sources = self._encoder.cut_sources(sources, numbers, notes)
         targets = self._encoder.cut_targets(targets, numbers, notes)
-        return self._forced.log_likelihoods(self._programs.stored(params), sources, targets)
+        found = dict(self._forced(self._programs.log_likelihood, params, sources, targets))
+        return [(float(found[index]), len(target) + 1) for index, target in enumerate(targets)]
+
+    def _forced(
+        self, program: Callable[..., Any], params: Any, sources: Ids, targets: Ids
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (index, result of the program) of each pair of source and target ids, both without <eos>."""
+        params, place = self._programs.stored(params), self._programs.place
+        for indices, source, target in self._batches.pairs(params, sources, Ragged.of_ids(targets)):
+            found = np.asarray(program(params, place(source), place(target)))
+            yield from ((int(index), found[row]) for row, index in enumerate(indices) if index >= 0)
 
 
-def outputs_of(options: config.Search, target: AnyVocabulary, found: Hypotheses, row: int) -> list[Output]:
-    """The n best outputs in one row of the hypotheses, best first."""
-    hypotheses = zip(found.tokens[row], found.lengths[row], found.scores[row], found.log_probs[row])
+def outputs_of(options: config.Search, target: AnyVocabulary, found: Hypotheses) -> list[Output]:
+    """The n best outputs among the hypotheses of one source, best first."""
     outputs = [
         Output(target.decode(tokens), float(score), float(log_prob), tokens[:length].tolist())
-        for tokens, length, score, log_prob in hypotheses
+        for tokens, length, score, log_prob in zip(found.tokens, found.lengths, found.scores, found.log_probs)
         if length > 0
     ]
     utility = options.sampling.mbr
@@ -246,10 +245,3 @@ def outputs_of(options: config.Search, target: AnyVocabulary, found: Hypotheses,
         outputs = [outputs[index]._replace(score=score) for index, score in ranked]
     # If the constraints allow no output, the output is empty.
     return outputs[: options.nbest] or [EMPTY._replace(score=-np.inf, log_prob=-np.inf)]
-
-
-def _dispatch(found: Hypotheses) -> Hypotheses:
-    """Waits for each program if several processes run on CPUs: concurrent programs may start their collectives in
-    different orders, and would deadlock.
-    """
-    return jax.block_until_ready(found) if jax.process_count() > 1 and device.on_cpu() else found

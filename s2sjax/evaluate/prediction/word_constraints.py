@@ -21,8 +21,13 @@ class WordConstraints(NamedTuple):
 def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints:
     """Converts search.prefix, search.forbidden_words and search.required_words to tokens.
 
-    Raises a UserError if a word is not in the vocabulary, or if no output can satisfy all constraints.
+    Raises a UserError if a word is not in the vocabulary, if no output can satisfy all constraints, or if the beam is
+    larger than the vocabulary.
     """
+    if o.beam_size > target.size:
+        raise UserError(
+            f"search.beam_size {o.beam_size} is larger than the target vocabulary ({target.size}): lower it"
+        )
 
     def ids(field: str, word: str) -> tuple[int, ...]:
         found = (UNK,) if word == "<unk>" else tuple(target.encode(word))
@@ -45,11 +50,3 @@ def word_constraints(o: config.Search, target: AnyVocabulary) -> WordConstraints
                 "raise search.max_length"
             )
     return words
-
-
-def check_beam(options: config.Search, target: AnyVocabulary) -> None:
-    """Raises a UserError if the beam is larger than the target vocabulary."""
-    if options.beam_size > target.size:
-        raise UserError(
-            f"search.beam_size {options.beam_size} is larger than the target vocabulary ({target.size}): lower it"
-        )

@@ -177,7 +177,7 @@ class CaptioningTask(GenerationTask):
     def output_of(self, found: Output) -> Output:
         return found
 
-    def metrics(self, examples: Sequence[Picture], outputs: Sequence[Output]) -> dict[str, metrics.Result]:
+    def metrics(self, examples: Sequence[Picture], outputs: Sequence[Output]) -> dict[str, metrics.MetricResult]:
         texts, references = [output.text for output in outputs], [example.captions for example in examples]
         return metrics.score(self.experiment.evaluate.metrics, texts, references)
 

@@ -26,7 +26,7 @@ from s2sjax.data.assets import Labels, Statistics, sha256
 from s2sjax.data.batching.columns import Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.layers.embedding import Spelling
@@ -272,7 +272,7 @@ class ClassificationTask(EncoderTask):
 
         return predict
 
-    def metrics(self, examples: Sequence[Labelled], outputs: Sequence[Prediction]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Labelled], outputs: Sequence[Prediction]) -> dict[str, MetricResult]:
         found, correct = [output.label for output in outputs], [example.label for example in examples]
         return {name: scores.METRICS[name](found, correct) for name in self.experiment.evaluate.metrics}
 

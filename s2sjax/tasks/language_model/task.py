@@ -27,7 +27,7 @@ from s2sjax.data.batching.batch_plan import Plan, round_length
 from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.data_notes import Sides
 from s2sjax.data.text import text_streams
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction import batched_apply, perplexity
 from s2sjax.evaluate.prediction.perplexity import LineNats
 from s2sjax.tasks.language_model import language_models
@@ -330,7 +330,7 @@ class LanguageModelTask(Task):
             f"a prompt has {longest:,} tokens, this program reads at most {most:,}: shorten it",
         )
 
-    def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, MetricResult]:
         words = self.vocabulary.size - FIRST
         signature = f"unit:{self.experiment.data.unit}|vocabulary:{words}|tokens:{sum(o.tokens for o in outputs)}"
         return perplexity.results(outputs, self.experiment.data.unit == "characters", signature)

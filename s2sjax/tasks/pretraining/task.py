@@ -24,7 +24,7 @@ from s2sjax.data import text
 from s2sjax.data.batching.columns import AnyColumns, Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.data.text import text_streams
-from s2sjax.evaluate.metrics.corpus_metrics import Result, mean_result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, mean_result
 from s2sjax.evaluate.prediction import perplexity
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
@@ -280,7 +280,7 @@ class PretrainingTask(EncoderTask):
             found.append(paragraphs.filled(line.text, pieces))
         return found
 
-    def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, MetricResult]:
         """Perplexity and accuracy of the masked words, and accuracy of next sentences."""
         words = sum(output.words for output in outputs)
         signature = f"unit:{self.vocabulary.unit}|vocabulary:{self.vocabulary.size}|words:{words}"

@@ -22,7 +22,7 @@ from s2sjax.data import assets
 from s2sjax.data.batching.columns import Bucket, Columns, Ragged
 from s2sjax.data.data_notes import Sides
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.tasks.regression.regressor import Regressor, squared_error
@@ -248,7 +248,7 @@ class RegressionTask(Task):
 
         return predict
 
-    def metrics(self, examples: Sequence[Window], outputs: Sequence[Estimate]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Window], outputs: Sequence[Estimate]) -> dict[str, MetricResult]:
         scale = self.assets["scale"]
         correct = scale.apply([window.target for window in examples])
         errors = np.array([output.scaled for output in outputs]) - correct
@@ -256,7 +256,7 @@ class RegressionTask(Task):
         values = {"mse": errors**2, "mae": np.abs(errors), "persistence": persistence}
         signature = f"scale:{scale.low:.6g}..{scale.high:.6g}"
         return {
-            name: Result(
+            name: MetricResult(
                 name, float(values[name].mean()), False, signature, len(examples), LABELS[name], "{:.4g}",
                 [(float(error), 1.0) for error in values[name]],
             )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from s2sjax.evaluate.metrics.corpus_metrics import Result, Terms, mean_result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, Terms, mean_result
 
 Tags = Sequence[str]
 
@@ -43,7 +43,7 @@ def entities(tags: Tags) -> set[tuple[str, int, int]]:
     return found
 
 
-def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, Result]:
+def score(metrics: Sequence[str], pairs: Sequence[Pair]) -> dict[str, MetricResult]:
     """Computes each metric in percent, with the terms of each sentence."""
     chosen = {name: METRICS[name] for name in metrics}
     return {name: mean_result(name, label, terms(pairs)) for name, (label, terms) in chosen.items()}

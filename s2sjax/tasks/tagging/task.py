@@ -25,7 +25,7 @@ from s2sjax.data.assets import sha256
 from s2sjax.data.batching.batch_plan import Plan
 from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.data_notes import Sides
-from s2sjax.evaluate.metrics.corpus_metrics import Result
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.batched_apply import Batched
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.models.frontends import SpelledWords
@@ -283,7 +283,7 @@ class TaggingTask(EncoderTask):
             for sentence, output in zip(examples, outputs, strict=True)
         ]
 
-    def metrics(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> dict[str, Result]:
+    def metrics(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> dict[str, MetricResult]:
         return tag_metrics.score(self.experiment.evaluate.metrics, self._pairs(examples, outputs))
 
     def show(self, example: Sentence, output: Tagged) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import Result, score, score_by_length, summary
+from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, score, score_by_length, summary
 
 patient = settings(deadline=None)  # a busy machine is not a failure
 ALL = ["per", "wer", "cer", "exact", "bleu", "chrf", "ter", "bleu_tokenized"]
@@ -207,9 +207,9 @@ def test_buckets_refuse_missing_lengths_and_falling_ends():
 
 
 RESULTS = {
-    "per": Result("per", 7.9312, False, None, 6012, "PER"),
-    "bleu": Result("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU", "{:.2f}"),
-    "wer": Result("wer", 33.1, False, None, 6012, "WER"),
+    "per": MetricResult("per", 7.9312, False, None, 6012, "PER"),
+    "bleu": MetricResult("bleu", 27.312, True, "nrefs:1|case:mixed", 6012, "BLEU", "{:.2f}"),
+    "wer": MetricResult("wer", 33.1, False, None, 6012, "WER"),
 }
 
 

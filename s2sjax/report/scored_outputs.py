@@ -5,15 +5,14 @@ Letters: N examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from s2sjax.data.text.vocabulary import normalized
 from s2sjax.evaluate import metrics
 from s2sjax.evaluate.metrics import edit_distance
-from s2sjax.evaluate.metrics.corpus_metrics import Result
 from s2sjax.runs import comparison
 from s2sjax.runs.evaluations import Evaluation
 
@@ -23,20 +22,13 @@ BUCKETS = 6
 MARKS = {"match": "m", "substitute": "s", "insert": "i", "delete": "d"}
 
 
-class Unit(NamedTuple):
-    """The unit into which texts are split: words, or characters if no text contains a space."""
-
-    name: str
-    by_words: bool
-
-    def split(self, text: str) -> list[str]:
-        return text.split() if self.by_words else list(text)
+Unit = Literal["words", "characters"]
+SPLIT: dict[Unit, Callable[[str], list[str]]] = {"words": str.split, "characters": list}
 
 
 def unit_of(texts: Sequence[str]) -> Unit:
-    """Chooses the unit of texts."""
-    by_words = any(len(text.split()) > 1 for text in texts)
-    return Unit("words" if by_words else "characters", by_words)
+    """The unit into which texts are split: words, or characters if no text contains a space."""
+    return "words" if any(len(text.split()) > 1 for text in texts) else "characters"
 
 
 def clean(text: str) -> str:
@@ -64,12 +56,12 @@ def alignments(outputs: Sequence[dict[str, Any]]) -> list[tuple[int, str] | None
     Edits are letters: m match, s substitute, i insert, d delete. None for an example that has no reference or is too
     long; None instead of a list if every text is a label or a number.
     """
-    texts = [clean(text) for row in outputs for text in (row["hypothesis"], *row["references"])]
     references = [clean(text) for row in outputs for text in row["references"]]
+    texts = [clean(row["hypothesis"]) for row in outputs] + references
     unit = unit_of(references)
-    if not references or not (unit.by_words or _are_strings(texts)):
+    if not references or not (unit == "words" or _are_strings(texts)):
         return None
-    return [_align(unit, row) for row in outputs]
+    return [_align(SPLIT[unit], row) for row in outputs]
 
 
 def _are_strings(texts: Sequence[str]) -> bool:
@@ -84,11 +76,10 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _align(unit: Unit, row: dict[str, Any]) -> tuple[int, str] | None:
-    written = unit.split(clean(row["hypothesis"]))
-    answers = [unit.split(clean(text)) for text in row["references"]]
-    if not answers:
+def _align(split: Callable[[str], list[str]], row: dict[str, Any]) -> tuple[int, str] | None:
+    if not row["references"]:
         return None
+    written, *answers = (split(clean(text)) for text in (row["hypothesis"], *row["references"]))
     which = min(range(len(answers)), key=lambda number: edit_distance.distance(answers[number], written))
     if len(answers[which]) * len(written) > LONGEST:
         return None
@@ -108,22 +99,21 @@ class Bucket(NamedTuple):
     """score of each evaluation"""
 
 
-def by_length(evaluations: Sequence[Evaluation], metric: str) -> tuple[str, list[Bucket]]:
+def by_length(evaluations: Sequence[Evaluation], metric: str) -> tuple[Unit, list[Bucket]]:
     """Scores evaluations of the same examples by source length. Returns (unit of the lengths, buckets).
 
     Each bucket is scored as a separate corpus.
     """
     sources = [clean(row["source"]) for row in evaluations[0].outputs]
     unit = unit_of(sources)
-    lengths = [len(unit.split(source)) for source in sources]
+    lengths = [len(SPLIT[unit](source)) for source in sources]
     bounds = _bounds(lengths)
+    lows, counts = [min(lengths), *(bound + 1 for bound in bounds)], np.bincount(np.searchsorted(bounds, lengths))
     each = [_scored(one, metric, lengths, bounds) for one in evaluations]
-    found = []
-    for low, high in zip([min(lengths), *(bound + 1 for bound in bounds)], bounds):
-        rows = [number for number, length in enumerate(lengths) if low <= length <= high]
-        if rows:
-            found.append(Bucket(low, high, len(rows), [scored.get(high) for scored in each]))
-    return unit.name, found
+    return unit, [
+        Bucket(low, high, int(count), [scored.get(high) for scored in each])
+        for low, high, count in zip(lows, bounds, counts)
+    ]
 
 
 def _bounds(lengths: Sequence[int]) -> list[int]:
@@ -141,5 +131,5 @@ def _scored(evaluation: Evaluation, metric: str, lengths: Sequence[int], bounds:
         values = [above / max(below, 1) for above, below in sums]
         return {bound: round(float(value), 4) for bound, value in zip(bounds, values) if np.isfinite(value)}
     texts, references = [row["hypothesis"] for row in rows], [tuple(row["references"]) for row in rows]
-    parts: list[tuple[int, int, Result]] = metrics.score_by_length(metric, texts, references, lengths, bounds[:-1])
+    parts = metrics.score_by_length(metric, texts, references, lengths, bounds[:-1])
     return {high: round(part.value, 4) for _, high, part in parts}
