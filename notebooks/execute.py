@@ -38,7 +38,8 @@ def execute(path: Path) -> Any:
     from nbclient import NotebookClient
 
     # A notebook counts devices and compares numbers: what another test has set must not change them.
-    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
+    set_by_tests = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS")
+    environment = {name: value for name, value in os.environ.items() if name not in set_by_tests}
     searched = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, searched))}
     book = nbformat.read(path, as_version=4)

@@ -31,9 +31,13 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["XDG_STATE_HOME"] = os.environ.get("S2SJAX_TEST_STATE") or tempfile.mkdtemp(prefix="s2sjax-test-state-")
 os.environ["S2SJAX_TEST_STATE"] = os.environ["XDG_STATE_HOME"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+if not ON_GPU:  # tests compile more than they compute, and so do the processes that they start
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import hypothesis
 import jax
+import jaxtyping
+import numpy as np
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -41,7 +45,11 @@ if ON_GPU:
     jax.config.update("jax_default_matmul_precision", "highest")  # its products of float32 have ten bits otherwise
 else:
     jax.config.update("jax_num_cpu_devices", 8)
-    jax.config.update("jax_disable_most_optimizations", True)
+
+# The shapes and dtypes that these modules annotate are checked at every call. As in JAX, NumPy's arrays will do.
+CHECKED = ("attention", "recurrence", "nn", "losses", "search", "chains", "signals", "backend.matmul")
+jaxtyping.Array = jax.Array | np.ndarray | np.generic
+jaxtyping.install_import_hook([f"s2sjax.core.{name}" for name in CHECKED], "typechecking.checked")
 
 RANDOM = os.environ.get("S2SJAX_TEST_RANDOM") == "1"
 """Whether seeds are drawn: `make test-all` sets it. Everywhere else each run tests the same cases."""
@@ -57,7 +65,10 @@ def seed_of(usual: int) -> int:
 hypothesis.settings.register_profile("tests", derandomize=not RANDOM, deadline=None, database=None)
 hypothesis.settings.load_profile("tests")
 
-LONGEST = ("test_pod.py", "test_docs.py", "test_cli.py", "test_failures.py", "test_loop.py")
+LONGEST = (
+    "test_pod.py", "test_task_laws.py", "test_notebooks.py", "test_docs.py", "test_extending.py", "test_cli.py",
+    "test_failures.py", "test_loop.py",
+)  # fmt: skip
 """Files that take minutes: the workers begin with them, so that none ends long after the others."""
 
 
@@ -121,6 +132,14 @@ def refused(action) -> str:
         action()
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def explicit_ranks(request):
+    """In core, layers and models, arrays of different ranks broadcast only where the code says so: `x[:, None]`."""
+    tested = request.path.relative_to(Path(__file__).parent).parts[0]
+    with jax.numpy_rank_promotion("raise" if tested in ("core", "layers", "models") else "allow"):
+        yield
 
 
 needs_eight_devices = pytest.mark.skipif(ON_GPU, reason="needs eight fake devices of a CPU")

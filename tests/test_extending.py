@@ -44,7 +44,7 @@ main.main(["decode", {run!r}])
 """
 
 
-@zoo.each(FILES, quick=("task",))
+@zoo.each(FILES, quick=("cell",))
 def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeypatch):
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
@@ -62,13 +62,14 @@ def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeyp
     assert len(said) >= 3 + lines.count("\n")
 
 
-@zoo.each(FILES, quick=("corpus",))
-def test_its_own_test_passes(name, tmp_path):
-    """As a user runs it, beside the file."""
-    for file in (name, f"test_{name}"):
-        (tmp_path / f"{file}.py").write_text(PROGRAMS[file], encoding="utf-8")
-    run = f"import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'test_{name}.py']))"
-    assert in_another_process(run, tmp_path).startswith(".")  # it ends with an error if one fails
+@pytest.mark.slow
+def test_their_own_tests_pass(tmp_path):
+    """As a user runs them, beside the files."""
+    for name, text in PROGRAMS.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    run = "import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider']))"
+    count = sum(text.count("\ndef test_") for text in PROGRAMS.values())
+    assert in_another_process(run, tmp_path).startswith("." * count)  # it ends with an error if one fails
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from s2sjax.core import attention, losses
 from s2sjax.core.attention import decode_kernel, kv_cache, short_sequence_kernel
 from s2sjax.core.backend import device
 from s2sjax.core.special_tokens import PAD
+from s2sjax.testing import model_laws
 
 pytestmark = [pytest.mark.skipif(not ON_GPU, reason="needs a GPU: make test-gpu"), pytest.mark.exhaustive]
 every_family = pytest.mark.parametrize("name", zoo.FAMILIES)
@@ -60,7 +61,7 @@ def test_the_laws_hold_in_bfloat16(name):
     real = (target != PAD)[..., None]
     exact = single.logits(source, target) * real
     longer = [np.pad(side, ((0, 2), (0, 3))) for side in (source, target)]
-    found = single.decode(source, 5, **laws.BEAM)
+    found = single.decode(source, 5, **model_laws.BEAM)
     gradient = single.gradient(source, target)
     with jax.default_matmul_precision("default"):
         assert half.logits(source, target).dtype == np.float32
@@ -68,7 +69,7 @@ def test_the_laws_hold_in_bfloat16(name):
         assert relative_error(half.step_by_step(source, target)[0] * real, exact) < BAR
         assert relative_error(half.logits(*longer)[:4, : target.shape[1]] * real, exact) < BAR
         assert relative_error(half.gradient(source, target), gradient) < 2 * BAR  # twice as deep
-        found = half.decode(source, 5, **laws.BEAM)
+        found = half.decode(source, 5, **model_laws.BEAM)
     for place in range(3):
         tokens = found.tokens[:, place]
         log_p = losses.log_likelihood(single.logits(source, tokens), tokens, tokens != PAD)

@@ -126,7 +126,7 @@ def optimized():
 
 FAMILIES = {type(model): name for name, model in reversed(MODELS.items())}.values()
 """One model of each family, for the laws that cost the most to check."""
-KINDS = ("luong", "rnnsearch", "transformer-post", "convs2s")
+KINDS = ("luong", "transformer-post", "convs2s")
 """Models that training runs in different ways: .ci/run takes these for laws of training, `make test-all` all."""
 
 

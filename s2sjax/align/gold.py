@@ -43,7 +43,7 @@ def score(links: Sequence[Links], gold: Sequence[Gold]) -> Agreement:
     """Compares the links of each sentence with its gold alignment.
 
     >>> score([{(0, 0), (1, 2)}], [Gold({(0, 0)}, {(0, 0), (1, 1)})])
-    Agreement(aer=33.33333333333333, precision=50.0, recall=100.0, sentences=1)
+    Agreement(aer=33.3..., precision=50.0, recall=100.0, sentences=1)
     """
     if len(links) != len(gold):
         raise UserError(

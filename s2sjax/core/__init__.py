@@ -9,3 +9,7 @@ chains/       CTC, conditional random fields, hidden Markov models, Kalman filte
 signals/      log-mel frames, changes of frames and pictures
 backend/      what depends on the device: products, precision, sharding, remat
 """
+
+__all__ = [
+    "attention", "backend", "chains", "losses", "nn", "recurrence", "search", "signals", "special_tokens", "tables",
+]  # fmt: skip

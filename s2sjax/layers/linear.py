@@ -6,7 +6,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import lax
+from jaxtyping import Array, Float
 
 from s2sjax.core.backend import device
 from s2sjax.core.backend.matmul import at_least_float32, product, product_in_float32, product_with_table
@@ -57,19 +58,18 @@ class Dense(nn.Module):
             y = product(x, self.kernel.astype(self.dtype))
         else:
             y = product_with_table(x, self.table.astype(self.dtype)).astype(self.dtype)
-        return y if self.offset is None else y + self.offset.astype(self.dtype)
+        return add_bias(y, self.offset, self.dtype)
 
     def in_parts(self, x: Array, parts: int) -> list[Array]:
         """The outputs as a list of equal parts, one product each: slicing the kernel costs less."""
         part = lambda array, i: jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis=-1)[i], array.astype(self.dtype))
         kernels = [part(self.kernel, i) for i in range(parts)]
         offsets = [None if self.offset is None else part(self.offset, i) for i in range(parts)]
-        products = [product(x, kernel) for kernel in kernels]
-        return [y if offset is None else y + offset for y, offset in zip(products, offsets)]
+        return [add_bias(product(x, kernel), offset) for kernel, offset in zip(kernels, offsets)]
 
     def logits(self, x: Array) -> Array:
         y = product_in_float32(x, self.kernel.astype(self.dtype))
-        return y if self.offset is None else y + self.offset
+        return add_bias(y, self.offset)
 
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
         """The weights [..., inputs] and biases [...] of the output layer for these words."""
@@ -78,6 +78,11 @@ class Dense(nn.Module):
 
 
 TABLE = "kernel_table"
+
+
+def add_bias(y: Float[Array, "... D"], bias: Float[Array, " D"] | None, dtype: Any = None) -> Float[Array, "... D"]:
+    """y + bias, the bias converted to a dtype."""
+    return y if bias is None else y + lax.broadcast_to_rank(bias.astype(dtype or bias.dtype), y.ndim)
 
 
 def kernels_as_tables(params: Any) -> Any:

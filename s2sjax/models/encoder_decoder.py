@@ -47,7 +47,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from s2sjax import config, former_names, layers
 from s2sjax.config import require
@@ -62,35 +62,42 @@ from s2sjax.models.frontends import Tokens, token_embedding
 class EncoderOutput(NamedTuple):
     """The output of an encoder."""
 
-    states: Array  # [B, S, M] one vector per source position
-    mask: Array  # [B, S] mask of the source positions that are not padding
+    states: Float[Array, "B S M"]  # one vector per source position
+    mask: Bool[Array, "B S"]  # mask of the source positions that are not padding
     final: tuple[Carry, ...]  # final carry of each recurrent layer; () if there is none
-    embedded: Array | None = None  # [B, S, M] encoder input, for a decoder that attends to both (ConvS2S)
+    embedded: Float[Array, "B S M"] | None = None  # encoder input, for a decoder that attends to both (ConvS2S)
 
 
 Memory = EncoderOutput
 """former name, which the stored code of runs may import"""
 
 
-Segments = tuple[Array, Array] | None
-"""segments of a packed batch, [B, S] and [B, T]; None for other batches"""
+Segments = tuple[Int[Array, "B S"], Int[Array, "B T"]] | None
+"""segments of a packed batch; None for other batches"""
 
 
 class Encoder(Protocol):
     """A Flax module, built as Type(config, inputs, dtype, remat_policy). `inputs` is the width of xs."""
 
-    def __call__(self, xs: Array, mask: Array, train: bool, segments: Array | None = None, /) -> EncoderOutput:
-        """Encodes xs [B, S, inputs] with mask [B, S]; segments [B, S] are given for packed rows."""
+    def __call__(
+        self,
+        xs: Float[Array, "B S inputs"],
+        mask: Bool[Array, "B S"],
+        train: bool,
+        segments: Int[Array, "B S"] | None = None,
+        /,
+    ) -> EncoderOutput:
+        """Encodes the source; segments are given for packed rows."""
 
 
 class OutputLayer(Protocol):
     """The layer above the decoder: `layers.Dense` or a tied `layers.Embedding`."""
 
-    def logits(self, x: Array, /) -> Array:
-        """Float32 logits of all words: [..., W] -> [..., V]."""
+    def logits(self, x: Float[Array, "*shape W"], /) -> Float[Array, "*shape V"]:
+        """Float32 logits of all words."""
 
-    def rows(self, ids: Array, /) -> tuple[Array, Array | None]:
-        """Weights [..., W] and biases [...] of some words; needed only for `train.softmax`."""
+    def rows(self, ids: Int[Array, "*shape"], /) -> tuple[Float[Array, "*shape W"], Float[Array, "*shape"] | None]:
+        """Weights and biases of some words; needed only for `train.softmax`."""
 
 
 class Decoder(Protocol):
@@ -110,17 +117,27 @@ class Decoder(Protocol):
     [B, layers, heads, T, S]"""
     output: OutputLayer
 
-    def prepare(self, memory: EncoderOutput, /) -> Any:
+    def prepare(self, memory: EncoderOutput, /) -> PyTree[Array]:
         """Computes, once per sentence, the `memory` of the methods below: a pytree, every leaf [B, ...]."""
 
-    def init_state(self, memory: Any, steps: int, /) -> Any:
+    def init_state(self, memory: PyTree[Array], steps: int, /) -> PyTree[Array]:
         """The state before the first token: a pytree, every leaf [B, ...], with room for `steps` tokens."""
 
-    def step(self, memory: Any, state: Any, token: Array, train: bool = False, /) -> tuple[Any, Array, Array | None]:
-        """Reads token [B]; returns the state, logits [B, V] float32, and attention [B, S] or None."""
+    def step(
+        self, memory: PyTree[Array], state: PyTree[Array], token: Int[Array, " B"], train: bool = False, /
+    ) -> tuple[PyTree[Array], Float[Array, "B V"], Float[Array, "B S"] | None]:
+        """Reads a token; returns the state, logits in float32, and attention or None."""
 
-    def hidden(self, memory: Any, inputs: Array, mask: Array, train: bool, segments: Segments = None, /) -> Array:
-        """The inputs of `output` at all positions [B, T, W]. `inputs` [B, T] is the target shifted right."""
+    def hidden(
+        self,
+        memory: PyTree[Array],
+        inputs: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
+        train: bool,
+        segments: Segments = None,
+        /,
+    ) -> Float[Array, "B T W"]:
+        """The inputs of `output` at all positions. `inputs` is the target shifted right."""
 
 
 class EncoderModule(nn.Module):

@@ -66,7 +66,7 @@ class Frames(nn.Module):
         return self.outputs or self.features
 
     def __call__(self, frames: Array, lengths: Array) -> tuple[Array, Array]:
-        mask = jnp.arange(frames.shape[1]) < lengths[:, None]
+        mask = jnp.arange(frames.shape[1])[None] < lengths[:, None]
         frames = frames.astype(self.dtype)
         xs = frames if self.project is None else self.project(frames)
         return jnp.where(mask[..., None], xs, 0), mask

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from s2sjax import config
 from s2sjax.core import losses
@@ -170,4 +170,4 @@ def _logits(hidden: Array, rows: Any, letters: str) -> Array:
     """The logits of some words in float32, from their rows of the output layer."""
     weights, biases = rows
     logits = jnp.einsum(letters, hidden, weights, preferred_element_type=at_least_float32(hidden.dtype))
-    return logits if biases is None else logits + biases
+    return logits if biases is None else logits + lax.broadcast_to_rank(biases, logits.ndim)

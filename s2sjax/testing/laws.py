@@ -21,7 +21,7 @@ class LawError(AssertionError):
 
 
 Law = Callable[[Any], Sequence[str]]
-"""law(subject) -> hints, usually none; the first line of its docstring says the law"""
+"""law(subject) -> hints, usually none; the first line of its docstring states the law"""
 
 
 def law(function: Callable[[Any], Sequence[str] | None]) -> Law:
@@ -44,7 +44,7 @@ class Report(NamedTuple):
     laws: dict[str, str]
     """the laws by name, each in one line"""
     hints: tuple[str, ...] = ()
-    """what is no mistake, but may be an oversight"""
+    """remarks on what is allowed but may be an oversight"""
 
     def __str__(self) -> str:
         return "\n".join([*(f"{name}: {line}" for name, line in self.laws.items()), *self.hints])

@@ -66,7 +66,7 @@ class PureModel:
         total, weight = losses.cross_entropy(logits, target, target != PAD)
         return total / jnp.maximum(weight, 1), logits
 
-    # Both from one compiled program a shape.
+    # `gradient` and `logits` share one compiled program per shape.
     def gradient(self, source, target, scale: float = 1.0):
         """At the parameters times `scale`."""
         return self._gradient(jax.tree.map(lambda leaf: leaf * scale, self.params), source, target)[0]
@@ -168,9 +168,11 @@ def shapes_follow_the_contract(model: PureModel) -> None:
     for name, tree in {"memory": memory, "state": state}.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             where = f"{name}{jax.tree_util.keystr(path)}"
-            check(leaf.shape[:1] == (rows,), f"{where} is {leaf.shape}: every leaf has the batch of {rows} in front")
+            check(leaf.shape[:1] == (rows,), f"{where} is {leaf.shape}: its first axis must be the batch ({rows})")
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), tree) for tree in (state, after)]
-    check(kinds[0] == kinds[1], f"`step` returns the state {kinds[1]}, but `init_state` makes {kinds[0]}: they agree")
+    check(
+        kinds[0] == kinds[1], f"`step` returns the state {kinds[1]}, but `init_state` makes {kinds[0]}: make them agree"
+    )
     shapes = {"step": (rows,), "__call__": target.shape}
     for name, found in {"step": logits, "__call__": model.logits(source, target)}.items():
         expected = (*shapes[name], model.vocabulary)
@@ -237,7 +239,7 @@ def empty_rows_are_finite(model: PureModel) -> None:
 def _check_gradients(model: PureModel, seen: Batch, expected: Batch, change: str, advice: str) -> None:
     # At the sharp weights the gradient is ill-conditioned: half a unit in the last place of each weight changes that of
     # transformer-pre-learned by 1e-4, so that no two orders of summation agree to 1e-5. At the plain weights it is
-    # 5e-7, and the bar is lower: gradients are smaller there too.
+    # 5e-7, and the tolerance is tighter, since gradients are smaller there too.
     left, right = (model.gradient(*both, scale=1 / model.sharp) for both in (seen, expected))
     check(max(np.abs(leaf).max() for leaf in jax.tree.leaves(right)) > 0.01, "all gradients are near 0")
     check_equal(left, right, model.tolerance / 5, f"the gradient changes with {change}", advice)
@@ -293,7 +295,7 @@ METHODS = {
     "has_beam_step": ("step_beams", "prepare_beams", "tile", "reorder"),
     "has_attention_heads": ("attention_heads",),
 }
-"""the methods of each capability of a decoder; the first one gives away that it is there"""
+"""the methods of each capability of a decoder; a decoder that defines the first one seems to have it"""
 
 
 @law
@@ -370,7 +372,7 @@ def search_reports_the_score_of_teacher_forcing(model: PureModel) -> None:
     """The score that beam search reports for a sentence is the one of teacher forcing."""
     source = random_batch(np.random.default_rng(5))[0]
     found = model.decode(source, 5, **BEAM)
-    advice = "see that the state does not depend on `steps`, and that `tile` and `reorder` move all of it"
+    advice = "check that the state does not depend on `steps`, and that `tile` and `reorder` move all of it"
     for place in range(BEAM["nbest"]):
         tokens = found.tokens[:, place]
         lengths = (tokens != PAD).sum(-1)
@@ -391,7 +393,7 @@ def decoding_is_independent(model: PureModel) -> None:
     together = model.decode(source, 5, **BEAM).tokens
     others = random_batch(np.random.default_rng(6), rows=2, source=9)[0]
     moved = model.decode(np.concatenate([others, np.pad(source[[3, 1]], ((0, 0), (0, 4)))]), 5, **BEAM).tokens
-    advice = "see that `encode` and `step` use the mask of the source, and compute nothing over the batch"
+    advice = "check that `encode` and `step` use the mask of the source, and compute nothing over the batch"
     check_equal(moved[2:], together[[3, 1]], 0, "the tokens change with padding and neighbours", advice)
 
 
@@ -411,4 +413,4 @@ LAWS = (
     search_reports_the_score_of_teacher_forcing,
     decoding_is_independent,
 )
-"""in an order in which the first broken law tells most"""
+"""ordered so that the first broken law is the most informative"""

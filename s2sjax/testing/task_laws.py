@@ -110,7 +110,9 @@ def batches_follow_the_plan(prepared: PreparedTask) -> None:
             check(seen == wanted, f"column {name} of a batch is {seen}, but `abstract_batch` says {wanted}")
         for shards in ([0], [1, 2], [0, 3]):
             some = make_batch(columns, plan, step, shards, SHARDS)
-            check(some.keys() == whole.keys(), f"a part of a batch has the columns {', '.join(some)} alone")
+            check(
+                some.keys() == whole.keys(), f"a shard has the columns {', '.join(some)}, the batch {', '.join(whole)}"
+            )
             for name, array in whole.items():
                 planned = np.concatenate([np.split(array, SHARDS)[shard] for shard in shards])
                 what = f"column {name} depends on which rows are loaded together"
@@ -135,7 +137,7 @@ def loss_is_finite(prepared: PreparedTask) -> None:
         good = len(pair) == 2 and all(jnp.shape(part) == () for part in pair)
         check(good, f"{name!r} of the loss is {jax.tree.map(jnp.shape, pair)} instead of (sum, weight), two scalars")
         check_finite(pair, f"{name!r} of the loss", "mask before log and exp, and divide by jnp.maximum(count, 1)")
-    check(sums["loss"][1] > 0, "the weight of the loss is 0: it is the number of examples or tokens of the batch")
+    check(sums["loss"][1] > 0, "the weight of the loss is 0: it must be the number of examples or tokens of the batch")
     check_finite(gradient, "the gradient", "see `s2sjax train FILE --debug`, which names the layer of the first NaN")
 
 
@@ -174,10 +176,10 @@ def train_steps_are_repeatable(prepared: PreparedTask) -> None:
 
     first, second = trained(), trained()
     advice = "draw from the key that `loss` gets, and keep nothing between calls"
-    check_equal(second.params, first.params, 0, "the same two steps end with other parameters", advice)
+    check_equal(second.params, first.params, 0, "the same two steps give different parameters", advice)
     check_finite(first.params, "a parameter after two steps", "lower train.learning_rate")
     moved = jax.tree.map(lambda new, old: np.any(new != old), first.params, prepared.params)
-    check(any(jax.tree.leaves(moved)), "no parameter changes in two steps: see that the loss depends on `params`")
+    check(any(jax.tree.leaves(moved)), "no parameter changes in two steps: check that the loss depends on `params`")
 
 
 @law
@@ -198,7 +200,10 @@ def predictions_are_scored(prepared: PreparedTask) -> None:
         check(good, f"{name} has {len(result.terms)} terms for {len(examples)} examples: give one for each, or none")
     first = next(iter(results.values()))
     seen = f"{first.name}.higher_is_better is {first.higher_is_better}"
-    check(first.higher_is_better == task.higher_is_better, f"{seen}, but that of the task {task.higher_is_better}")
+    check(
+        first.higher_is_better == task.higher_is_better,
+        f"{seen}, but the task's is {task.higher_is_better}: make them agree",
+    )
     for example, output in zip(examples, outputs):
         record = task.record(example, output)
         missing = [name for name in ("source", "hypothesis", "references") if name not in record]

@@ -654,7 +654,7 @@ def test_a_sigterm_outside_the_loop_ends_well_too(call, page, monkeypatch):
 
 def process(*arguments, before: str = "", **options) -> subprocess.Popen:
     """Runs a command in a separate process, and reads its output line by line."""
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
     command = [
         "bash",

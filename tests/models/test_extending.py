@@ -37,7 +37,7 @@ NEGATIVE_DISTANCE = attention.AttentionScore(
     lambda q, m, a: {"memory": (m, q)},
     lambda weights, memory: memory @ weights["memory"],
     lambda weights, state: state,
-    lambda weights, query, keys: -jnp.sum((keys - query) ** 2, axis=-1),
+    lambda weights, query, keys: -jnp.sum((keys - query[None]) ** 2, axis=-1),
 )
 
 

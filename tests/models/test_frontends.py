@@ -29,7 +29,7 @@ def test_frames_are_projected_and_padding_becomes_zeros():
     frontend = Frames(3, 5)
     (xs, mask), params = frontend.init_with_output(jax.random.key(0), FRAMES, LENGTHS)
     dense = params["params"]["project"]
-    expected = FRAMES @ dense["kernel"] + dense["bias"]
+    expected = FRAMES @ dense["kernel"] + dense["bias"][None, None]
     np.testing.assert_allclose(xs[0], expected[0], atol=1e-6)
     np.testing.assert_allclose(xs[1, :2], expected[1, :2], atol=1e-6)
     assert np.all(np.asarray(xs[1, 2:]) == 0)

@@ -16,7 +16,15 @@ from s2sjax.core import losses
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 from s2sjax.testing import model_laws
 
-DECODING = model_laws.decoding_is_independent
+# Laws that compile programs of their own, or every operation by itself.
+SEARCHES = (model_laws.decoding_is_independent, model_laws.search_reports_the_score_of_teacher_forcing)
+COSTLY = (
+    *SEARCHES,
+    model_laws.noise_is_only_in_training,
+    model_laws.jit_changes_nothing,
+    model_laws.gradients_reach_every_parameter,
+    model_laws.beams_equal_steps,
+)
 law_name = operator.attrgetter("__name__")
 every_model = zoo.each(zoo.MODELS)
 every_family = zoo.each(zoo.FAMILIES, quick=("luong",))  # a search costs much to compile
@@ -32,14 +40,21 @@ def model(name):
 
 
 @every_model
-@pytest.mark.parametrize("law", [law for law in model_laws.LAWS if law is not DECODING], ids=law_name)
+@pytest.mark.parametrize("law", [law for law in model_laws.LAWS if law not in COSTLY], ids=law_name)
 def test_a_law_holds(law, name, model):
     law(model)
 
 
 @every_search
-def test_decoding_does_not_depend_on_padding_or_neighbours(name, model):
-    DECODING(model)
+@pytest.mark.parametrize("law", SEARCHES, ids=law_name)
+def test_a_law_of_search_holds(law, name, model):
+    law(model)
+
+
+@zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - set(zoo.KINDS))
+@pytest.mark.parametrize("law", [law for law in COSTLY if law not in SEARCHES], ids=law_name)
+def test_a_costly_law_holds(law, name, model):
+    law(model)
 
 
 @every_model
@@ -116,13 +131,12 @@ OF_STRUCTURE = (
     model_laws.empty_rows_are_finite,
     model_laws.rows_are_independent,
     model_laws.padding_is_invisible,
-    model_laws.search_reports_the_score_of_teacher_forcing,
-    DECODING,
+    *SEARCHES,
 )
 build_optimized = cache(partial(zoo.Pure, sharp=zoo.SHARPNESS, options=zoo.AS_USERS_COMPILE))
 
 
-@zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
+@zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(zoo.QUICK))
 @pytest.mark.parametrize("law", OF_STRUCTURE, ids=law_name)
 def test_the_laws_hold_with_the_optimisations_of_xla(law, name):
     """Compiles as users do. Other tests turn optimisations off to save time."""

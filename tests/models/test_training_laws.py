@@ -22,7 +22,7 @@ from s2sjax.training.train_state import create, make_train_step
 SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
 RARE = set(zoo.FAMILIES) - set(zoo.KINDS)
-every_family, restarted = (zoo.each(zoo.FAMILIES, quick=quick, rare=RARE) for quick in ((), ("luong",)))
+every_family = zoo.each(zoo.FAMILIES, quick=(), rare=RARE)
 both_kinds = zoo.each(KINDS, quick=(), rare=("transformer-post",))
 VOCABULARY = 8
 PARTS = jnp.array([[0, 1, 2, 4, 5, 6, 7], [0, 2, 3, 4, 5, 6, 7]])
@@ -116,8 +116,7 @@ def test_one_device_equals_eight_whatever_is_learnt_from(name, learning):
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), spread, parameters)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@both_kinds
 @pytest.mark.parametrize(
     "learning",
     [
@@ -145,7 +144,7 @@ def same_in_micro_batches(name, **learning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), summed, parameters)
 
 
-@restarted
+@every_family
 def test_a_restart_changes_no_bit(name, tmp_path):
     restarted_is_straight(name, {}, tmp_path)
 

@@ -24,6 +24,7 @@ def page(tmp_path, monkeypatch) -> str:
     return "page.py"
 
 
+@pytest.mark.slow
 def test_three_steps_are_trained_and_nothing_is_written(call, page):
     code, out, err = call("train", page, "--debug")
     lines = out.splitlines()
@@ -58,8 +59,7 @@ def test_a_nan_is_found_in_its_layer(monkeypatch, pass_, line):
         debugging.debug(experiment, print)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@zoo.each(EXPERIMENTS, quick=(), rare=set(EXPERIMENTS) - {"translation", "tagging", "regression"})
 def test_every_task_can_be_debugged(name, capsys):
     debugging.debug(EXPERIMENTS[name], print)
     assert "debugging is finished: no NaN in 3 steps" in capsys.readouterr().out

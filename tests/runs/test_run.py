@@ -177,7 +177,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         (b'{"data": "", "assets": {}, "experiment": {"kind": "Nought"}}', "there is no 'Nought'"),
         (
             b'{"data": "", "assets": {}, "experiment": {"kind": "s2sjax.tasks.translation:Translation"}}',
-            "missing 1 required",
+            "missing a required",
         ),
     ],
 )

@@ -289,6 +289,7 @@ def test_what_cannot_work_is_refused(build, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.slow
 def test_commands_for_text_say_that_they_are(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.py").write_text(

@@ -277,7 +277,7 @@ def straight(request, tmp_path_factory):
     return of
 
 
-@quick_for_one
+@zoo.each(EXPERIMENTS, quick=())
 def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
     """The restart is in the middle of an epoch, with dropout."""
     experiment = changed(EXPERIMENTS[name], schedule="constant")
@@ -347,7 +347,7 @@ run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
 """
 
 
-@every_task
+@zoo.each(EXPERIMENTS, quick=(), rare=set(EXPERIMENTS) - {"translation", "regression"})
 def test_a_kill_changes_no_bit(name, tmp_path, one_device, straight):
     """After SIGKILL at the checkpoint of step 4, the same command ends as an undisturbed run."""
     program = KILLED.format(tests=str(Path(__file__).parents[1]), name=name, folder=str(tmp_path))

@@ -25,3 +25,8 @@ from s2sjax.core.attention.scores import (
 )
 
 Score = AttentionScore  # its name in version 0.1
+
+__all__ = [
+    "SCORES", "AttentionScore", "Weights", "add_coverage", "attend", "attend_all", "attend_batch", "attend_heads",
+    "fused_multi_head", "masked_softmax", "multi_head", "pool", "same_segment", "unit",
+]  # fmt: skip

@@ -11,16 +11,17 @@ own sentences and heads. Block sizes and numbers of warps were the fastest on an
 functions, because other devices do not need it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
+from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.backend import device
 
@@ -77,14 +78,16 @@ def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
 
 
 @by_sentence_and_head("b k n d, b n s d, b n s d, b k s -> b k n d")
-def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: bool = False) -> Array:
-    """Attention to a memory that all prefixes share -> contexts [B, K, N, D].
+def attend(
+    queries: Float[Array, "B K N D"],
+    keys: Float[Array, "B N S D"],
+    values: Float[Array, "B N S D"],
+    mask: Bool[Array, "B K S"],
+    interpret: bool = False,
+) -> Float[Array, "B K N D"]:
+    """Attention to a memory that all prefixes share. One program computes one head of a sentence.
 
-    queries: [B, K, N, D]
-    keys, values: [B, N, S, D]
-    mask: [B, K, S] True where a query sees a position; the context of a query that sees none is zero
-
-    One program computes one head of a sentence.
+    The mask is True where a query sees a position; the context of a query that sees none is zero.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -127,12 +130,13 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array, interpret: b
 
 
 def attend_and_write(
-    qkv: Array, cache: tuple[Array, Array], beam_index: Array, position: Array, interpret: bool = False
-) -> tuple[Array, tuple[Array, Array]]:
-    """Attends from each prefix to its new key and its cached ones, and writes the new key and value to the cache.
-
-    Returns contexts [B, K, N, D] and the new cache. The arguments are those of `kv_cache.attend`.
-    """
+    qkv: Float[Array, "B K 3 N D"],
+    cache: tuple[Float[Array, "B N L K D"], Float[Array, "B N L K D"]],
+    beam_index: Int[Array, "B K L"],
+    position: Int[Array, " B"],
+    interpret: bool = False,
+) -> tuple[Float[Array, "B K N D"], tuple[Array, Array]]:
+    """Computes `kv_cache.attend`: attention to the new key and the cached ones, which the new one joins."""
     flat = (part.reshape(*part.shape[:2], -1, part.shape[-1]) for part in cache)
     attended, keys, values = _attend_and_write(qkv, *flat, beam_index, position, interpret)
     return attended, (keys.reshape(cache[0].shape), values.reshape(cache[1].shape))
@@ -141,7 +145,7 @@ def attend_and_write(
 @by_sentence_and_head("b k t n d, b n s d, b n s d, b k l, b -> b k n d, b n s d, b n s d")
 def _attend_and_write(
     qkv: Array, keys: Array, values: Array, beam_index: Array, position: Array, interpret: bool
-) -> list[Array]:
+) -> Sequence[Array]:
     """Computes `attend_and_write` on keys and values [B, N, L * K, D]. One program computes one head of a prefix."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -159,7 +163,7 @@ def _attend_and_write(
             at = row[:, None], jnp.arange(width)[None, :]
             read = lambda part: triton.load(part.at[at], mask=seen[:, None], other=0).astype(jnp.float32)
             k, v = read(keys), read(values)
-            scores = jnp.sum(k * scaled, axis=1)
+            scores = jnp.sum(k * scaled[None, :], axis=1)
             return _after(running, scores, seen, lambda weights: jnp.sum(weights[:, None] * v, axis=0))
 
         score = jnp.sum(key[:].astype(jnp.float32) * scaled)
@@ -195,16 +199,17 @@ def _attend_and_write(
 class Running(NamedTuple):
     """The running softmax of one query, or of several [...]."""
 
-    highest: Array  # [...] m
-    total: Array  # [...] z
-    weighted: Array  # [..., D] a
+    highest: Float[Array, "..."]  # m
+    total: Float[Array, "..."]  # z
+    weighted: Float[Array, "... D"]  # a
 
 
-def _after(running: Running, scores: Array, seen: Array, read: Callable[[Array], Array]) -> Running:
+def _after(
+    running: Running, scores: Float[Array, "... J"], seen: Bool[Array, "... J"], read: Callable[[Array], Array]
+) -> Running:
     """Adds a block to the running softmax.
 
-    scores: [..., J]
-    seen: [..., J] True where the query sees the position
+    seen: True where the query sees the position
     read: read(weights [..., J]) -> weighted sum of the block's values [..., D]
     """
     scores = jnp.where(seen, scores, LOWEST)

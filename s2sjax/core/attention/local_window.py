@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.attention.scores import Weights
 from s2sjax.core.backend.matmul import at_least_float32
@@ -50,13 +51,23 @@ WINDOWS = {
 }
 
 
-def window_weights(window: Window, radius: int, weights: Weights, states: Array, t: Array, mask: Array) -> Array:
-    """The window of each state: factors [B, ..., S] of the attention weights, 0 outside the window.
+def window_weights(
+    window: Window,
+    radius: int,
+    weights: Weights,
+    states: Float[Array, "B ... Q"],
+    t: Int[Array, "B ..."],
+    mask: Bool[Array, "B S"],
+) -> Float[Array, "B ... S"]:
+    """The window of each state: factors of the attention weights, 0 outside the window.
 
-    states [B, ..., Q], t [B, ...]: their target positions, mask [B, S]: True for real positions of the memory.
-    Example: monotonic, t = 3, radius 1, S = 6 -> 0 0 1 1 1 0.
+    `t` are the target positions of the states; the mask is True for real positions of the memory.
+
+    >>> window_weights(WINDOWS["monotonic"], 1, {}, jnp.zeros((1, 2)), jnp.array([3]), jnp.ones((1, 6), bool))
+    Array([[0., 0., 1., 1., 1., 0.]], dtype=float32)
     """
     lengths = mask.sum(-1).reshape(-1, *(1,) * (t.ndim - 1))  # without padding, which must not move the centre
     centre = window.centre(weights, states, t, lengths)
-    distance = jnp.arange(mask.shape[-1]) - centre[..., None]
+    place = lax.broadcast_to_rank(jnp.arange(mask.shape[-1]), centre.ndim + 1)
+    distance = place - centre[..., None]
     return jnp.where(jnp.abs(distance) <= radius, window.shape(distance, radius), 0)

@@ -5,24 +5,23 @@ Letters: B batch, T queries, S keys, N heads, D width of a head.
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.attention import decode_kernel, short_sequence_kernel
 from s2sjax.core.attention.scores import SCORES, attend, masked_softmax
 from s2sjax.core.backend import device
 from s2sjax.core.backend.matmul import at_least_float32
 
-# ------------------------------------------------------------------------------ many heads
+Queries = Float[Array, "B T N D"]
+Keys = Float[Array, "B S N D"]
+Mask = Bool[Array, "B T S"]
+"""True where a query sees a position"""
+Bias = Float[Array, "#B N T S"] | None
+"""added to the scores"""
 
 
-def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None) -> Array:
-    """Scaled dot-product attention of each query and head -> [B, T, N, D]. The reference implementation.
-
-    queries: [B, T, N, D]
-    keys, values: [B, S, N, D]
-    mask: [B, T, S] True where a query sees a position
-    bias: [B or 1, N, T, S] added to the scores
-    """
+def multi_head(queries: Queries, keys: Keys, values: Keys, mask: Mask, bias: Bias = None) -> Queries:
+    """Scaled dot-product attention of each query and head. The reference implementation."""
     if bias is not None:
         bias = jnp.broadcast_to(bias, (len(queries), *bias.shape[1:]))
     one = lambda *args, **options: attend(SCORES["scaled_dot"], {}, *args, **options)[0]
@@ -32,31 +31,27 @@ def multi_head(queries: Array, keys: Array, values: Array, mask: Array, bias: Ar
 
 
 def fused_multi_head(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    lengths: Array | None = None,
+    queries: Queries,
+    keys: Keys,
+    values: Keys,
+    lengths: Int[Array, " B"] | None = None,
     *,
-    mask: Array | None = None,
+    mask: Mask | None = None,
     causal: bool = False,
-    bias: Array | None = None,
-) -> Array:
-    """Computes `multi_head` with one fused kernel -> [B, T, N, D]. Takes either `lengths` or `mask`.
+    bias: Bias = None,
+) -> Queries:
+    """Computes `multi_head` with one fused kernel.
 
-    queries: [B, T, N, D]
-    keys, values: [B, S, N, D]
-    lengths: [B] number of real positions, for a memory with its padding at the end
-    mask: [B, T, S] True where a query sees a position, for rows with several sequences: see `same_segment`
-    causal: whether query t sees only positions 0..t
-    bias: [B or 1, N, T, S] added to the scores
+    Takes either `lengths`, the numbers of real positions of a memory with its padding at the end, or a mask, for rows
+    with several sequences: see `same_segment`. If causal, query t sees only positions 0..t.
     """
     if mask is not None and lengths is None:
         return _masked_multi_head(queries, keys, values, mask, causal, bias)
     if lengths is None or mask is not None:
         raise ValueError("fused_multi_head takes either lengths [B] or a mask [B, T, S]: give one of them")
     if queries.dtype == jnp.float64:  # the kernels do not support float64
-        real = jnp.arange(keys.shape[1]) < lengths[:, None, None]  # [B, 1, S]
-        seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else True  # [T, S]
+        real = jnp.arange(keys.shape[1])[None, None] < lengths[:, None, None]  # [B, 1, S]
+        seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool)[None] if causal else True  # [1, T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
         return multi_head(queries, keys, values, mask, bias)
     # Only XLA's kernel gets a bias: the gradient of cuDNN's fails for odd lengths.
@@ -73,18 +68,18 @@ def fused_multi_head(
     )  # fmt: skip
 
 
-def same_segment(queries: Array, keys: Array) -> Array:
-    """Mask [B, T, S] of the keys in the same segment as the query, from segment numbers [B, T] and [B, S].
+def same_segment(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B T S"]:
+    """Mask of the keys in the same segment as the query, from segment numbers. Padding has number 0, and sees padding.
 
-    Padding has number 0, and sees padding.
+    >>> same_segment(jnp.array([[1, 2]]), jnp.array([[1, 1, 2, 0]])).astype(int)
+    Array([[[1, 1, 0, 0],
+            [0, 0, 1, 0]]], dtype=int32)
     """
     return queries[:, :, None] == keys[:, None, :]
 
 
-def _masked_multi_head(
-    queries: Array, keys: Array, values: Array, mask: Array, causal: bool, bias: Array | None
-) -> Array:
-    mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool) if causal else mask
+def _masked_multi_head(queries: Queries, keys: Keys, values: Keys, mask: Mask, causal: bool, bias: Bias) -> Queries:
+    mask = mask & jnp.tri(queries.shape[1], keys.shape[1], dtype=bool)[None] if causal else mask
     if queries.dtype == jnp.float64:
         return multi_head(queries, keys, values, mask, bias)
     # XLA's kernel, because cuDNN's takes lengths or a full bias, which costs more than it saves. A query that sees no
@@ -94,14 +89,15 @@ def _masked_multi_head(
 
 
 def attend_heads(
-    queries: Array, keys: Array, values: Array, mask: Array, bias: Array | None = None
-) -> tuple[Array, Array]:
-    """Scaled dot-product attention of K queries, K small -> contexts [B, K, N, D], weights alpha [B, N, K, S].
+    queries: Float[Array, "B K N D"],
+    keys: Float[Array, "B N S D"] | Float[Array, "B N K S D"],
+    values: Float[Array, "B N S D"] | Float[Array, "B N K S D"],
+    mask: Bool[Array, "B K S"],
+    bias: Float[Array, "B N #K S"] | None = None,
+) -> tuple[Float[Array, "B K N D"], Float[Array, "B N K S"]]:
+    """Scaled dot-product attention of K queries, K small -> contexts, weights alpha.
 
-    queries: [B, K, N, D]
-    keys, values: [B, N, S, D], or [B, N, K, S, D] if each query has its own
-    mask: [B, K, S] True where a query sees a position
-    bias: [B, N, K, S] added to the scores
+    The keys and values have an axis K if each query has its own. The mask is True where a query sees a position.
 
     Heads come before positions, so that each head reads one block of memory: four times faster on a CPU.
     """

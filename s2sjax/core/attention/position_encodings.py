@@ -4,38 +4,42 @@ Sinusoidal encodings are added to the embeddings. Rotary and relative encodings 
 and depend only on the distance between them.
 """
 
-import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import lax
+from jaxtyping import Array, Float, Int, Num
 
 
-def sinusoidal(positions: Array, width: int) -> Array:
-    """sin and cos of pos / 10000^(2i / width), sines first: positions [...] -> [..., width] (Vaswani et al. 2017).
+def sinusoidal(positions: Num[Array, "..."], width: int) -> Float[Array, "... {width}"]:
+    """sin and cos of pos / 10000^(2i / width), sines first (Vaswani et al. 2017).
 
-    Example: position 0 gives width/2 zeros, then width/2 ones.
+    >>> sinusoidal(jnp.array([0]), 4)
+    Array([[0., 0., 1., 1.]], dtype=float32)
     """
     rates = 10000.0 ** (-jnp.arange(0, width, 2) / width)  # [width / 2]
-    angles = positions[..., None] * rates
+    angles = positions[..., None] * lax.broadcast_to_rank(rates, positions.ndim + 1)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def within(segments: Array) -> Array:
-    """The position of each token in its segment: segment numbers [B, T] -> [B, T].
+def within(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """The position of each token in its segment, from segment numbers.
 
-    Example: segments 1 1 1 2 2 0 give 0 1 2 0 1 0.
+    >>> within(jnp.array([[1, 1, 1, 2, 2, 0]]))
+    Array([[0, 1, 2, 0, 1, 0]], dtype=int32)
     """
     place = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
     first = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+    return place - lax.cummax(jnp.where(first, place, 0), axis=1)
 
 
-def rotate(x: Array, positions: Array) -> Array:
+def rotate(x: Float[Array, "... D"], positions: Num[Array, "..."]) -> Float[Array, "... D"]:
     """Rotates each pair (x_i, x_{i + D/2}) by the angle pos / 10000^(2i / D): rotary positions (Su et al. 2021).
 
-    x [..., D], positions [...] -> [..., D]. The product of rotated queries and keys depends only on their distance:
+    The product of rotated queries and keys depends only on their distance:
     rotate(q, t) . rotate(k, s) = rotate(q, t - s) . k. Example: D = 2, (1, 0) at pos -> (cos pos, sin pos).
     """
-    sin, cos = jnp.split(sinusoidal(positions, x.shape[-1]), 2, axis=-1)
+    rank = max(x.ndim, positions.ndim + 1)
+    x, angles = (lax.broadcast_to_rank(each, rank) for each in (x, sinusoidal(positions, x.shape[-1])))
+    sin, cos = jnp.split(angles, 2, axis=-1)
     left, right = jnp.split(x, 2, axis=-1)
     rotated = jnp.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
     return rotated.astype(x.dtype)
@@ -44,8 +48,8 @@ def rotate(x: Array, positions: Array) -> Array:
 BUCKETS, FURTHEST = 32, 128  # T5's
 
 
-def bucket(offsets: Array, causal: bool) -> Array:
-    """The bucket of an offset (key - query), from 0 to `BUCKETS` - 1: offsets [...] -> [...] (Raffel et al. 2020).
+def bucket(offsets: Int[Array, "*shape"], causal: bool) -> Int[Array, "*shape"]:
+    """The bucket of an offset (key - query), from 0 to `BUCKETS` - 1 (Raffel et al. 2020).
 
     Half of a side's buckets hold one distance each; the others grow in width up to `FURTHEST`, and the last holds all
     distances beyond. If causal, one side has all buckets, and later keys count as distance 0; otherwise the second half
@@ -67,6 +71,8 @@ def bucket(offsets: Array, causal: bool) -> Array:
     return found if causal else found + count * (offsets > 0)
 
 
-def relative_bias(table: Array, offsets: Array, causal: bool) -> Array:
-    """The bias of each head's score at each offset: table [BUCKETS, N], offsets [...] -> [N, ...]."""
+def relative_bias(
+    table: Float[Array, "BUCKETS N"], offsets: Int[Array, "*shape"], causal: bool
+) -> Float[Array, " N *shape"]:
+    """The bias of each head's score at each offset."""
     return jnp.moveaxis(table[bucket(offsets, causal)], -1, 0)

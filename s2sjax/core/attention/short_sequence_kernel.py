@@ -13,12 +13,14 @@ backward pass, which recomputes the weights, and from them all three gradients a
 On several devices, each computes its own sentences and heads.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Float, Int
 
 from s2sjax.core.attention.decode_kernel import LOWEST, MIN_TILE_ROWS, by_sentence_and_head
 
@@ -31,13 +33,14 @@ class Static(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def attend(queries: Array, keys: Array, values: Array, lengths: Array, static: Static) -> Array:
-    """Scaled dot-product attention -> [B, T, N, D]. The result for a query that sees no position is zero.
-
-    queries: [B, T, N, D]
-    keys, values: [B, S, N, D]
-    lengths: [B] number of real keys
-    """
+def attend(
+    queries: Float[Array, "B T N D"],
+    keys: Float[Array, "B S N D"],
+    values: Float[Array, "B S N D"],
+    lengths: Int[Array, " B"],
+    static: Static,
+) -> Float[Array, "B T N D"]:
+    """Scaled dot-product attention to the first `lengths` keys. The result for a query that sees none is zero."""
     return _forward_kernel(queries, keys, values, lengths, static)
 
 
@@ -65,7 +68,7 @@ def _forward_kernel(queries: Array, keys: Array, values: Array, lengths: Array, 
 @by_sentence_and_head("b t n d, b s n d, b s n d, b, b t n d -> b t n d, b s n d, b s n d")
 def _backward_kernel(
     queries: Array, keys: Array, values: Array, lengths: Array, gradient: Array, static: Static
-) -> list[Array]:
+) -> Sequence[Array]:
     scale = queries.shape[-1] ** -0.5
 
     def kernel(queries, keys, values, gradient, lengths, d_queries, d_keys, d_values):
@@ -80,7 +83,7 @@ def _backward_kernel(
     return _call(kernel, (queries, keys, values, gradient), lengths, [queries, keys, values], static)
 
 
-def _call(kernel, arrays: tuple[Array, ...], lengths: Array, outputs: list[Array], static: Static) -> list[Array]:
+def _call(kernel, arrays: tuple[Array, ...], lengths: Array, outputs: list[Array], static: Static) -> Sequence[Array]:
     """Runs the kernel for each sentence and head. Its references are [T or S, D]; the length [1] follows the inputs."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton

@@ -11,34 +11,34 @@ neighbouring blocks, so each block attends to itself and its neighbours:
 """
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int
 
-from s2sjax.core.attention.multi_head_attention import multi_head
+from s2sjax.core.attention.multi_head_attention import Queries, multi_head
 
 
-def offsets(radius: int, causal: bool) -> Array:
-    """The offset of each key of a block from each of its queries: [r, K], K = 2r if causal, else 3r.
+def offsets(radius: int, causal: bool) -> Int[Array, "{radius} K"]:
+    """The offset of each key of a block from each of its queries; K = 2r if causal, else 3r.
 
-    Example: r = 2, causal -> [[-2, -1, 0, 1], [-3, -2, -1, 0]].
+    >>> offsets(2, causal=True)
+    Array([[-2, -1,  0,  1],
+           [-3, -2, -1,  0]], dtype=int32)
     """
     keys = jnp.arange((2 if causal else 3) * radius) - radius
-    return keys - jnp.arange(radius)[:, None]
+    return keys[None] - jnp.arange(radius)[:, None]
 
 
 def windowed_multi_head(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    lengths: Array,
+    queries: Queries,
+    keys: Queries,
+    values: Queries,
+    lengths: Int[Array, " B"],
     radius: int,
     causal: bool = False,
-    bias: Array | None = None,
-) -> Array:
-    """Computes `multi_head` with a band mask -> [B, T, N, D].
+    bias: Float[Array, "1 N {radius} K"] | None = None,
+) -> Queries:
+    """Computes `multi_head` with a band mask, for the first `lengths` positions.
 
-    queries, keys, values: [B, T, N, D]
-    lengths: [B] number of real positions
-    bias: [1, N, r, K] added to the scores at `offsets`, the same for every block
+    The bias is added to the scores at `offsets`, the same for every block.
     """
     rows, length, heads, width = queries.shape
     blocks = -(-length // radius)
@@ -57,9 +57,9 @@ def windowed_multi_head(
 
     offset = offsets(radius, causal)
     near = (jnp.abs(offset) <= radius) & (not causal or offset <= 0)  # [r, K]
-    place = (jnp.arange(blocks) - 1)[:, None] * radius + jnp.arange(offset.shape[1])  # [M, K]
-    real = (place >= 0) & (place < lengths[:, None, None])  # [B, M, K]
-    mask = (near & real[:, :, None]).reshape(rows * blocks, *offset.shape)
+    place = (jnp.arange(blocks) - 1)[:, None] * radius + jnp.arange(offset.shape[1])[None]  # [M, K]
+    real = (place >= 0)[None] & (place[None] < lengths[:, None, None])  # [B, M, K]
+    mask = (near[None, None] & real[:, :, None]).reshape(rows * blocks, *offset.shape)
     blocked = cut(queries).reshape(rows * blocks, radius, heads, width)
     attended = multi_head(blocked, seen(keys), seen(values), mask, bias)
     return attended.reshape(rows, blocks * radius, heads, width)[:, :length]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 FEW_ROWS = 128
 """maximum number of rows of a small product, such as those of a search"""
@@ -145,8 +145,10 @@ def reduces_together() -> bool:
     return not on_cpu()
 
 
-def attention_kernel(queries: Array, keys: Array) -> Literal["short", "cudnn", "xla"]:
-    """The attention kernel for queries [B, T, N, D] and keys [B, S, N, D] without a bias.
+def attention_kernel(
+    queries: Float[Array, "B T N D"], keys: Float[Array, "B S N D"]
+) -> Literal["short", "cudnn", "xla"]:
+    """The attention kernel for queries and keys without a bias.
 
     The kernels of core/attention/short_sequence_kernel.py, else cuDNN's flash attention, if the device and the shapes
     allow them; otherwise XLA's.

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from s2sjax.core.backend import device
 from s2sjax.core.backend.quantization import Quantised
@@ -15,18 +15,15 @@ def at_least_float32(dtype):
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def product(x: Array, kernel: Any) -> Array:
-    """x W: x [..., D] @ kernel [D, V] -> [..., V]."""
+def product(x: Float[Array, "... D"], kernel: Any) -> Float[Array, "... V"]:
+    """x W for a matrix [D, V], or what stands for it in `x @ matrix`."""
     if x.ndim <= 2 or not device.multiplies_rows():
         return x @ kernel
     return (_rows(x) @ kernel).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
-def summed_products(xs: Array, ys: Array) -> Array:
-    """The sum of x^T y over all leading axes: xs [..., D], ys [..., V] -> [D, V].
-
-    If ys is the gradient of xs W, this is the gradient of W.
-    """
+def summed_products(xs: Float[Array, "*shape D"], ys: Float[Array, "*shape V"]) -> Float[Array, "D V"]:
+    """The sum of x^T y over all leading axes. If ys is the gradient of xs W, this is the gradient of W."""
     if device.multiplies_rows():
         xs, ys = _rows(xs), _rows(ys)
     return jnp.einsum("...i,...o->io", xs, ys)
@@ -36,8 +33,10 @@ def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
-    """x W with float32 accumulation and result for any dtype: x [..., D] @ kernel [D, V] -> [..., V].
+def product_in_float32(
+    x: Float[Array, "*shape D"], kernel: Float[Array, "D V"] | Quantised
+) -> Float[Array, "*shape V"]:
+    """x W with float32 accumulation and result for any dtype.
 
     The gradient is rounded to the operands' dtype before it is multiplied. Otherwise JAX would multiply a float32
     gradient by a bfloat16 matrix, which XLA computes in TF32, at a fraction of the speed.
@@ -47,8 +46,8 @@ def product_in_float32(x: Array, kernel: Array | Quantised) -> Array:
     return _dot(x, kernel) if x.dtype == at_least_float32(x.dtype) else _narrow_dot(x, kernel)
 
 
-def product_with_table(x: Array, table: Array | Quantised) -> Array:
-    """x W^T in float32 for a table W [V, D]: x [..., D] -> [..., V].
+def product_with_table(x: Float[Array, "*shape D"], table: Float[Array, "V D"] | Quantised) -> Float[Array, "*shape V"]:
+    """x W^T in float32 for a table W.
 
     A CPU copies the second operand of a product into another layout. For few rows, that costs as much as the product:
     the table then comes first and is read as it is stored.

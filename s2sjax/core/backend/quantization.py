@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int, Int8
 
 from s2sjax.core.backend import device
 
@@ -26,8 +26,8 @@ Tree = Any
 class Quantised:
     """The matrix numbers * scale. Supports what layers do with a matrix: x @ W, and rows of a table W[ids]."""
 
-    numbers: Array  # int8 [..., D, V]
-    scale: Array  # float32 [..., 1, V], or [..., D, 1] for an embedding table
+    numbers: Int8[Array, "... D V"]
+    scale: Float[Array, " ... #D #V"]  # [..., 1, V], or [..., D, 1] for an embedding table
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,15 +41,14 @@ class Quantised:
         """Returns itself: the dtype of a product is that of the other factor."""
         return self
 
-    def __getitem__(self, ids: Array) -> Array:
+    def __getitem__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape V"]:
         return self.numbers[ids] * self.scale[ids]
 
-    def __rmatmul__(self, x: Array) -> Array:
-        """x W: x [..., D] @ W [D, V] -> [..., V]."""
+    def __rmatmul__(self, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
         return self._product(x, 0)
 
-    def as_table(self, x: Array) -> Array:
-        """x W^T for a table W [V, D]: x [..., D] -> [..., V]."""
+    def as_table(self, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
+        """x W^T for a table W [V, D]."""
         return self._product(x, 1)
 
     def _product(self, x: Array, summed: int) -> Array:
@@ -60,7 +59,7 @@ class Quantised:
         rows, step = _rounded(x.reshape(-1, x.shape[-1]).astype(jnp.float32), -1)
         over = (((1,), (summed,)), ((), ()))
         product = jax.lax.dot_general(rows, self.numbers, over, preferred_element_type=jnp.int32)
-        return (product * (step * self.scale.reshape(-1))).astype(x.dtype).reshape(*x.shape[:-1], -1)
+        return (product * (step * self.scale.reshape(1, -1))).astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
 def stored(params: Tree, precision: Precision) -> Tree:

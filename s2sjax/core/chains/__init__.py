@@ -7,3 +7,5 @@ hmm                    hidden Markov models
 kalman                 linear dynamical systems
 ngram_language_model   n-gram models of labels
 """
+
+__all__ = ["crf", "ctc", "ctc_prefix_search", "hmm", "kalman", "ngram_language_model"]

@@ -8,22 +8,26 @@ sequence of tags, the empty one, with score 0.
 
 Letters: S positions, K tags. Arguments:
 weights: transition [K, K] from row to column, start [K], end [K]
-emissions: [S, K] the tagger's scores
-tags: [S] the sequence y, any value at padding
-mask: [S] True for real positions
+emissions: the tagger's scores
+tags: the sequence y, any value at padding
+mask: True for real positions
 """
 
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 Weights = Mapping[str, Array]
+Emissions = Float[Array, "S K"]
+Tags = Int[Array, " S"]
+Mask = Bool[Array, " S"]
 
 
-def score(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
-    """The score s(y): emissions [S, K], tags [S], mask [S] -> []."""
+def score(weights: Weights, emissions: Emissions, tags: Tags, mask: Mask) -> Float[Array, ""]:
+    """The score s(y)."""
     emitted = jnp.take_along_axis(emissions, tags[:, None], axis=1)[:, 0]
     moved = weights["transition"][tags[:-1], tags[1:]]  # [S - 1]
     last = tags[jnp.maximum(mask.sum() - 1, 0)]
@@ -31,8 +35,8 @@ def score(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array
     return jnp.where(mask[0], inside + weights["start"][tags[0]] + weights["end"][last], 0)
 
 
-def log_partition(weights: Weights, emissions: Array, mask: Array) -> Array:
-    """The log-partition function log Z: emissions [S, K], mask [S] -> [].
+def log_partition(weights: Weights, emissions: Emissions, mask: Mask) -> Float[Array, ""]:
+    """The log-partition function log Z.
 
     alpha_1 = start + e_1;  alpha_t[j] = e_t[j] + log sum_i exp(alpha_{t-1}[i] + transition[i, j])
     """
@@ -46,16 +50,20 @@ def log_partition(weights: Weights, emissions: Array, mask: Array) -> Array:
     return jnp.where(mask[0], jax.nn.logsumexp(alpha + weights["end"]), 0)
 
 
-def log_likelihood(weights: Weights, emissions: Array, tags: Array, mask: Array) -> Array:
-    """The log-likelihood log p(y) = s(y) - log Z: emissions [S, K], tags [S], mask [S] -> []."""
+def log_likelihood(weights: Weights, emissions: Emissions, tags: Tags, mask: Mask) -> Float[Array, ""]:
+    """The log-likelihood log p(y) = s(y) - log Z."""
     return score(weights, emissions, tags, mask) - log_partition(weights, emissions, mask)
 
 
-def viterbi(weights: Weights, emissions: Array, mask: Array) -> tuple[Array, Array]:
-    """The best sequence and its score: emissions [S, K], mask [S] -> tags [S], []. Ties go to lower tags.
+def viterbi(weights: Weights, emissions: Emissions, mask: Mask) -> tuple[Tags, Float[Array, ""]]:
+    """The best sequence and its score. Ties go to lower tags.
 
     delta_t[j] = e_t[j] + max_i (delta_{t-1}[i] + transition[i, j]); following each argmax i back from the end gives the
     sequence.
+
+    >>> weights = {"transition": jnp.zeros((2, 2)), "start": jnp.zeros(2), "end": jnp.zeros(2)}
+    >>> viterbi(weights, jnp.array([[0.0, 1.0], [2.0, 0.0]]), jnp.array([True, True]))
+    (Array([1, 0], dtype=int32), Array(3., dtype=float32))
     """
 
     def step(delta: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:

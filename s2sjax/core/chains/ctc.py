@@ -21,10 +21,10 @@ A pair is *feasible* if T >= L + the number of equal neighbours among the labels
 
 Functions take one example, unless they say [B, ...]. Letters: B batch, T frames, L labels, V symbols with the blank,
 U states. Arguments:
-log_probs: [T, V] normalised log-probabilities
-frames: [] number of real frames
-labels: [L] symbols, any value after the last real one
-count: [] number of real labels
+log_probs: normalised log-probabilities
+frames: number of real frames
+labels: symbols, any value after the last real one
+count: number of real labels
 blank: the symbol of the blank
 """
 
@@ -35,9 +35,13 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 BLANK = 0
+LogProbs = Float[Array, "T V"]
+Labels = Int[Array, " L"]
+Count = Int[Array, ""] | int
 S = TypeVar("S", bound=Hashable)
 
 
@@ -50,15 +54,18 @@ def collapse(symbols: Iterable[S], blank: Hashable = BLANK) -> list[S]:
     return [symbol for symbol, _ in groupby(symbols) if symbol != blank]
 
 
-def frames_needed(labels: Array, count: Array) -> Array:
-    """The minimum number of frames of an alignment: [..., L], [...] -> [...]. Labels l l m need 4: l blank l m."""
+def frames_needed(labels: Int[Array, "*shape L"], count: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+    """The minimum number of frames of an alignment. Labels l l m need 4: l blank l m."""
     L = labels.shape[-1]
-    repeats = (labels[..., 1:] == labels[..., :-1]) & (jnp.arange(1, L) < count[..., None])
+    place = lax.broadcast_to_rank(jnp.arange(1, L), labels.ndim)
+    repeats = (labels[..., 1:] == labels[..., :-1]) & (place < count[..., None])
     return count + jnp.sum(repeats, axis=-1)
 
 
-def feasible(frames: Array, labels: Array, count: Array) -> Array:
-    """Whether an alignment exists: frames [...], labels [..., L], count [...] -> [...]."""
+def feasible(
+    frames: Int[Array, "*shape"], labels: Int[Array, "*shape L"], count: Int[Array, "*shape"]
+) -> Bool[Array, "*shape"]:
+    """Whether an alignment exists."""
     return frames >= frames_needed(labels, count)
 
 
@@ -68,14 +75,14 @@ def feasible(frames: Array, labels: Array, count: Array) -> Array:
 class Lattice(NamedTuple):
     """The states  blank l_1 blank ... l_L blank  of one example."""
 
-    symbols: Array  # [U]
-    emit: Array  # [T, U] log p_t(symbol_u); -inf for states after the last real label
-    skip: Array  # [U] whether a path may come from u - 2
-    final: Array  # [U] whether a path may end here
+    symbols: Int[Array, " U"]
+    emit: Float[Array, "T U"]  # log p_t(symbol_u); -inf for states after the last real label
+    skip: Bool[Array, " U"]  # whether a path may come from u - 2
+    final: Bool[Array, " U"]  # whether a path may end here
 
 
-def make_lattice(log_probs: Array, labels: Array, count: Array, blank: int) -> Lattice:
-    """Builds the lattice of one example: log_probs [T, V], labels [L], count []."""
+def make_lattice(log_probs: LogProbs, labels: Labels, count: Count, blank: int) -> Lattice:
+    """Builds the lattice of one example."""
     U = 2 * len(labels) + 1
     state = jnp.arange(U)
     symbols = jnp.full(U, blank, labels.dtype).at[1::2].set(labels)
@@ -84,7 +91,7 @@ def make_lattice(log_probs: Array, labels: Array, count: Array, blank: int) -> L
     return Lattice(symbols, emit, (symbols != blank) & (symbols != two_before), abs(2 * count - 0.5 - state) < 1)
 
 
-def _forward(lattice: Lattice, frames: Array) -> tuple[Array, Array]:
+def _forward(lattice: Lattice, frames: Count) -> tuple[Array, Array]:
     """Computes log alpha [T, U], each frame shifted by a constant, and log p(labels)."""
 
     def step(alpha, inputs):
@@ -101,7 +108,7 @@ def _forward(lattice: Lattice, frames: Array) -> tuple[Array, Array]:
     return alpha, jnp.sum(shifts) + jax.nn.logsumexp(jnp.where(lattice.final, last, -jnp.inf))
 
 
-def _backward(lattice: Lattice, frames: Array) -> Array:
+def _backward(lattice: Lattice, frames: Count) -> Array:
     """Computes log beta [T, U], of the frames after t given the state at t; each frame shifted by a constant."""
 
     def step(after, inputs):
@@ -123,7 +130,7 @@ def _shifted(log_values: Array) -> tuple[Array, Array]:
     return log_values - jnp.where(jnp.isneginf(highest), 0, highest), highest
 
 
-def _posteriors(lattice: Lattice, alpha: Array, frames: Array) -> Array:
+def _posteriors(lattice: Lattice, alpha: Array, frames: Count) -> Array:
     """Posteriors p(state u at frame t | labels) [T, U]; zeros after the last frame, or if there is no path."""
     gamma = jnp.exp(jax.vmap(_shifted)(alpha + _backward(lattice, frames))[0])
     gamma = gamma / jnp.maximum(jnp.sum(gamma, axis=1, keepdims=True), 1)  # the highest is 1, or all are 0
@@ -134,8 +141,10 @@ def _posteriors(lattice: Lattice, alpha: Array, frames: Array) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def negative_log_likelihood(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> Array:
-    """-log p(labels) of one example -> []. Never negative; infinite if the pair is not feasible.
+def negative_log_likelihood(
+    log_probs: LogProbs, frames: Count, labels: Labels, count: Count, blank: int = BLANK
+) -> Float[Array, ""]:
+    """-log p(labels) of one example. Never negative; infinite if the pair is not feasible.
 
     A sum of probabilities may round to more than 1. The true loss is never below 0, so clipping it at 0 only reduces
     the error. The gradient is always finite, and 0 if the pair is not feasible.
@@ -163,16 +172,22 @@ def _by_symbol(lattice: Lattice, states: Array, log_probs: Array) -> Array:
 negative_log_likelihood.defvjp(_nll_forward, _nll_backward)
 
 
-def ctc_loss(logits: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> dict[str, tuple]:
-    """(sum, weight) pairs of a batch.
-
-    logits: [B, T, V] scores of the symbols, not normalised
-    frames: [B] number of real frames
-    labels: [B, L]
-    count: [B] number of real labels
+def ctc_loss(
+    logits: Float[Array, "B T V"],
+    frames: Int[Array, " B"],
+    labels: Int[Array, "B L"],
+    count: Int[Array, " B"],
+    blank: int = BLANK,
+) -> dict[str, tuple[Float[Array, ""], Float[Array, ""]]]:
+    """(sum, weight) pairs of a batch, from scores of the symbols that are not normalised.
 
     loss         -log p(labels), over the feasible rows with frames
     infeasible   number of infeasible rows, of those with frames or labels: they have no loss and no gradient
+
+    >>> logits = jnp.zeros((1, 2, 3))  # two frames, symbols blank a b, all of probability 1/3
+    >>> total, number = ctc_loss(logits, jnp.array([2]), jnp.array([[1]]), jnp.array([1]))["loss"]
+    >>> print(f"{9 * jnp.exp(-total):.3f}")  # three of nine alignments give a: a blank, blank a, a a
+    3.000
     """
     frames, labels, count = map(jnp.asarray, (frames, labels, count))
     log_probs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
@@ -188,14 +203,18 @@ def ctc_loss(logits: Array, frames: Array, labels: Array, count: Array, blank: i
 # ----------------------------------------------------------------------------------- alignments
 
 
-def posteriors(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> Array:
-    """p(symbol v at frame t | labels) [T, V]; zeros after the last frame, or if the pair is not feasible."""
+def posteriors(
+    log_probs: LogProbs, frames: Count, labels: Labels, count: Count, blank: int = BLANK
+) -> Float[Array, "T V"]:
+    """p(symbol v at frame t | labels); zeros after the last frame, or if the pair is not feasible."""
     lattice = make_lattice(log_probs, labels, count, blank)
     return _by_symbol(lattice, _posteriors(lattice, _forward(lattice, frames)[0], frames), log_probs)
 
 
-def align(log_probs: Array, frames: Array, labels: Array, count: Array, blank: int = BLANK) -> tuple[Array, Array]:
-    """The most probable alignment of the labels (Viterbi): its states [T] and its log-probability [].
+def align(
+    log_probs: LogProbs, frames: Count, labels: Labels, count: Count, blank: int = BLANK
+) -> tuple[Int[Array, " T"], Float[Array, ""]]:
+    """The most probable alignment of the labels (Viterbi): its states and its log-probability.
 
     State u is a blank if it is even, and label (u - 1) / 2 if it is odd; -1 after the last frame. Ties go to the path
     that is further along at each earlier frame. The log-probability is -inf if the pair is not feasible.
@@ -222,8 +241,10 @@ def align(log_probs: Array, frames: Array, labels: Array, count: Array, blank: i
     return states, jnp.max(best)
 
 
-def greedy(log_probs: Array, frames: Array, blank: int = BLANK) -> tuple[Array, Array, Array]:
-    """The labels of the most probable alignment: log_probs [T, V] -> labels [T], their count, log p of the alignment.
+def greedy(
+    log_probs: LogProbs, frames: Count, blank: int = BLANK
+) -> tuple[Int[Array, " T"], Int[Array, ""], Float[Array, ""]]:
+    """The labels of the most probable alignment -> labels, their count, log p of the alignment.
 
     Labels are padded with -1. Other labels may be more probable, as a sum over alignments: see ctc_prefix_search.py.
     """

@@ -20,9 +20,11 @@ Letters: T frames, V symbols with the blank, K prefixes, L maximum number of lab
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array, lax
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
-from s2sjax.core.chains.ctc import BLANK
+from s2sjax.core.chains.ctc import BLANK, Count, LogProbs
 
 
 class LanguageModel(NamedTuple):
@@ -31,39 +33,39 @@ class LanguageModel(NamedTuple):
     A symbol with log-probability -inf is forbidden.
     """
 
-    log_probs: Array  # [C, V] of the next label; the column of the blank is the end of the labels
-    following: Array  # int [C, V] the state after a label
+    log_probs: Float[Array | np.ndarray, "C V"]  # of the next label; the column of the blank is the end of the labels
+    following: Int[Array | np.ndarray, "C V"]  # the state after a label
 
 
 class Found(NamedTuple):
     """The prefixes in the beam after the last frame, best first."""
 
-    labels: Array  # [K, L] padded with -1
-    length: Array  # [K]
-    log_prob: Array  # [K] log p(labels | frames): a lower bound, as alignments through dropped prefixes are missing
-    score: Array  # [K]; -inf for an empty entry
+    labels: Int[Array, "K L"]  # padded with -1
+    length: Int[Array, " K"]
+    log_prob: Float[Array, " K"]  # log p(labels | frames): a lower bound, without alignments through dropped prefixes
+    score: Float[Array, " K"]  # -inf for an empty entry
 
 
 class _Beam(NamedTuple):
-    labels: Array  # [K, L]
-    length: Array  # [K]
-    blank: Array  # [K] log of the sum over alignments that end in a blank
-    label: Array  # [K] log of the sum over alignments that end in the last label
-    state: Array  # [K] state of the language model
-    prior: Array  # [K] weight log p_LM + bonus |y|
+    labels: Int[Array, "K L"]
+    length: Int[Array, " K"]
+    blank: Float[Array, " K"]  # log of the sum over alignments that end in a blank
+    label: Float[Array, " K"]  # log of the sum over alignments that end in the last label
+    state: Int[Array, " K"]  # state of the language model
+    prior: Float[Array, " K"]  # weight log p_LM + bonus |y|
 
 
 def prefix_search(
-    log_probs: Array,
-    frames: Array,
+    log_probs: LogProbs,
+    frames: Count,
     width: int,
     room: int,
     model: LanguageModel | None = None,
-    weight: float = 1.0,
+    weight: float | Float[Array, ""] = 1.0,
     bonus: float = 0.0,
     blank: int = BLANK,
 ) -> Found:
-    """Searches for the most probable labels of log_probs [T, V], whose first `frames` [] are real.
+    """Searches for the most probable labels of the first `frames` frames.
 
     `width` is the beam K, `room` the maximum number of labels L, `weight` that of the language model and `bonus` the
     reward per label.
@@ -97,9 +99,9 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
     last = jnp.take_along_axis(beam.labels, jnp.maximum(beam.length - 1, 0)[:, None], axis=1)[:, 0]  # [K], -1: none
     both = jnp.logaddexp(beam.blank, beam.label)
 
-    same = symbols == last[:, None]  # [K, V]
-    grown = jnp.where(same, beam.blank[:, None], both[:, None]) + now
-    grown = jnp.where((symbols == blank) | (beam.length[:, None] == L), -jnp.inf, grown)
+    same = symbols[None] == last[:, None]  # [K, V]
+    grown = jnp.where(same, beam.blank[:, None], both[:, None]) + now[None]
+    grown = jnp.where((symbols == blank)[None] | (beam.length[:, None] == L), -jnp.inf, grown)
     extended = beam.prior[:, None] + jnp.zeros((K, V), now.dtype)
     if model is not None:
         extended = extended + _weighted(weight, model.log_probs[beam.state].astype(now.dtype))
@@ -119,7 +121,7 @@ def _step(beam: _Beam, now: Array, model, weight, bonus, blank: int) -> _Beam:
     grows = chosen >= K
     source = jnp.where(grows, (chosen - K) // V, chosen)
     symbol = jnp.where(grows, (chosen - K) % V, 0)
-    written = grows[:, None] & (jnp.arange(L) == beam.length[source][:, None])
+    written = grows[:, None] & (jnp.arange(L)[None] == beam.length[source][:, None])
     state = beam.state[source]
     if model is not None:
         state = jnp.where(grows, model.following[state, symbol], state)
@@ -138,9 +140,9 @@ def _weighted(weight: float | Array, log_probs: Array) -> Array:
     return jnp.where(weight == 0, 0, weight * log_probs)
 
 
-def _is_child(beam: _Beam, alive: Array) -> Array:
-    """Whether prefix j is prefix i plus one label: [K, K] at [i, j]."""
-    place = jnp.arange(beam.labels.shape[1])
+def _is_child(beam: _Beam, alive: Bool[Array, " K"]) -> Bool[Array, "K K"]:
+    """Whether prefix j is prefix i plus one label, at [i, j]."""
+    place = jnp.arange(beam.labels.shape[1])[None, None]
     equal = (beam.labels[:, None] == beam.labels[None]) | (place >= beam.length[:, None, None])  # [K, K, L]
     longer = beam.length[None] == beam.length[:, None] + 1
     return jnp.all(equal, axis=2) & longer & alive[:, None] & alive[None]

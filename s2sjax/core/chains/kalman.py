@@ -6,45 +6,46 @@ The functions take one sequence: `vmap` them over a batch. parallel=True compute
 (Särkkä and García-Fernández 2021).
 
 Letters: T time, D width of the state, M width of an observation. Arguments:
-ys: [T, M] observations, any value where the mask is False
-mask: [T] False for steps without an observation, such as padding at the end; None: all are observed
+ys: observations, any value where the mask is False
+mask: False for steps without an observation, such as padding at the end; None: all are observed
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 
 class Model(NamedTuple):
     """The parameters of a linear Gaussian model."""
 
-    mean: Array  # m [D] of the first state
-    cov: Array  # P [D, D] of the first state
-    transition: Array  # F [D, D]
-    noise: Array  # Q [D, D]
-    observation: Array  # H [M, D]
-    observation_noise: Array  # R [M, M]
+    mean: Float[Array, " D"]  # m of the first state
+    cov: Float[Array, "D D"]  # P of the first state
+    transition: Float[Array, "D D"]  # F
+    noise: Float[Array, "D D"]  # Q
+    observation: Float[Array, "M D"]  # H
+    observation_noise: Float[Array, "M M"]  # R
 
 
 class Gaussians(NamedTuple):
     """The distribution of the state at each step."""
 
-    mean: Array  # [T, D]
-    cov: Array  # [T, D, D]
+    mean: Float[Array, "T D"]
+    cov: Float[Array, "T D D"]
 
 
 class Filtered(NamedTuple):
     """The result of `filter`."""
 
-    log_likelihood: Array  # log p(y)
+    log_likelihood: Float[Array, ""]  # log p(y)
     states: Gaussians  # p(x_t | y_0 ... y_t)
 
 
 @jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
-def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Filtered:
-    """The distribution of each state given the observations ys [T, M] so far (Kalman 1960)."""
+def filter(model: Model, ys: Float[Array, "T M"], mask: Bool[Array, " T"] | None = None, parallel=False) -> Filtered:
+    """The distribution of each state given the observations so far (Kalman 1960)."""
     mask = jnp.ones(len(ys), bool) if mask is None else mask
     ys = jnp.where(mask[:, None], ys, 0)  # unobserved values may be NaN
     states = _filter_parallel(model, ys, mask) if parallel else _filter(model, ys, mask)
@@ -55,8 +56,8 @@ def filter(model: Model, ys: Array, mask: Array | None = None, parallel=False) -
 
 
 @jax.default_matmul_precision("highest")  # a GPU would multiply in TF32
-def smooth(model: Model, ys: Array, mask: Array | None = None, parallel=False) -> Gaussians:
-    """The distribution of each state given all observations ys [T, M] (Rauch, Tung and Striebel 1965)."""
+def smooth(model: Model, ys: Float[Array, "T M"], mask: Bool[Array, " T"] | None = None, parallel=False) -> Gaussians:
+    """The distribution of each state given all observations (Rauch, Tung and Striebel 1965)."""
     filtered = filter(model, ys, mask, parallel).states
     steps = jax.vmap(lambda m, P: _backward_step(model, m, P))(*filtered)
     last = Gaussians(filtered.mean[-1], filtered.cov[-1])
@@ -117,11 +118,11 @@ def _filter(model: Model, ys: Array, mask: Array) -> Gaussians:
 class _Forward(NamedTuple):
     """p(x_t | y_t, x_{t-1}) = N(A x_{t-1} + b, C), and p(y_t | x_{t-1}) as exp(eta' x - x' J x / 2)."""
 
-    A: Array  # [D, D]
-    b: Array  # [D]
-    C: Array  # [D, D]
-    eta: Array  # [D]
-    J: Array  # [D, D]
+    A: Float[Array, "D D"]
+    b: Float[Array, " D"]
+    C: Float[Array, "D D"]
+    eta: Float[Array, " D"]
+    J: Float[Array, "D D"]
 
 
 def _filter_parallel(model: Model, ys: Array, mask: Array) -> Gaussians:
@@ -162,9 +163,9 @@ def _join(i: _Forward, j: _Forward) -> _Forward:
 class _Backward(NamedTuple):
     """p(x_t | x_{t+1}, y_0 ... y_t) = N(G x_{t+1} + mean, cov)."""
 
-    gain: Array  # G [D, D]
-    mean: Array  # [D]
-    cov: Array  # [D, D]
+    gain: Float[Array, "D D"]  # G
+    mean: Float[Array, " D"]
+    cov: Float[Array, "D D"]
 
 
 def _backward_step(model: Model, mean: Array, cov: Array) -> _Backward:

@@ -13,6 +13,7 @@ Letters: V symbols with the blank, C = V^(order - 1) contexts. A context is a nu
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from s2sjax.core.chains.ctc_prefix_search import LanguageModel
 
@@ -39,8 +40,8 @@ def estimate(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> La
     return from_table(np.log(probs).astype(np.float32))
 
 
-def from_table(log_probs: np.ndarray) -> LanguageModel:
-    """Adds to log p(v | h) [C, V] the table of the context after each symbol."""
+def from_table(log_probs: Float[np.ndarray, "C V"]) -> LanguageModel:
+    """Adds to log p(v | h) the table of the context after each symbol."""
     contexts, symbols = log_probs.shape
     following = (np.arange(contexts)[:, None] * symbols + np.arange(symbols)) % contexts
-    return LanguageModel(log_probs, following.astype(np.int32))  # type: ignore[arg-type]
+    return LanguageModel(log_probs, following.astype(np.int32))

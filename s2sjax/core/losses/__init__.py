@@ -13,3 +13,7 @@ from s2sjax.core.losses.token_losses import (
     log_likelihood,
     symmetric_divergence,
 )
+
+__all__ = [
+    "Total", "cross_entropy", "doubly_stochastic", "log_likelihood", "symmetric_divergence",
+]  # fmt: skip

@@ -1,8 +1,8 @@
 """Scheduled sampling (Bengio et al. 2015): during training the decoder reads the true token with probability p,
 otherwise its own output.
 
-Letters: B batch, T target positions, V vocabulary. `inputs` [B, T] are the inputs of teacher forcing, <sos> y1 y2 ...;
-`truth` [B, T] is True where the decoder reads them. Tokens are integers, so no gradient flows through them.
+Letters: B batch, T target positions, V vocabulary. `inputs` are the inputs of teacher forcing, <sos> y1 y2 ...;
+`truth` is True where the decoder reads them. Tokens are integers, so no gradient flows through them.
 """
 
 from collections.abc import Callable
@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from s2sjax.core.special_tokens import PAD, SOS
 
 Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
 
 
-def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -> Array:
-    """The probability p at update i = `step` [], never below `floor`.
+def truth_probability(schedule: Schedule, k: float, floor: float, step: Num[ArrayLike, ""]) -> Float[Array, ""]:
+    """The probability p at update i = `step`, never below `floor`.
 
     constant  k        linear  1 - i / k        exponential  k^i        inverse_sigmoid  k / (k + exp(i / k))
     """
@@ -35,16 +36,13 @@ def truth_probability(schedule: Schedule, k: float, floor: float, step: Array) -
     return jnp.clip(p, floor, 1)
 
 
-def choose_truth(key: Array, p: Array, shape: tuple[int, int]) -> Array:
-    """Draws `truth` [B, T] with probability p, independently for each token. The first input, <sos>, is always true."""
+def choose_truth(key: PRNGKeyArray, p: Float[Array, ""] | float, shape: tuple[int, int]) -> Bool[Array, "B T"]:
+    """Draws `truth` with probability p, independently for each token. The first input, <sos>, is always true."""
     return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
 
 
-def own_output(logits: Array, key: Array | None) -> Array:
-    """The model's next token, the most likely one or, with a key, a sampled one: logits [..., V] -> [...].
-
-    <pad> and <sos> are never chosen.
-    """
+def own_output(logits: Float[Array, "*shape V"], key: PRNGKeyArray | None) -> Int[Array, "*shape"]:
+    """The model's next token, the most likely one or, with a key, a sampled one; never <pad> or <sos>."""
     ids = jnp.arange(logits.shape[-1])
     written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
     token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)
@@ -54,16 +52,14 @@ def own_output(logits: Array, key: Array | None) -> Array:
 def step_by_step(
     step: Callable[[Any, Array, Array], tuple[Any, Array]],
     state: Any,
-    inputs: Array,
-    truth: Array,
-    key: Array,
+    inputs: Int[Array, "B T"],
+    truth: Bool[Array, "B T"],
+    key: PRNGKeyArray,
     drawn: bool,
-) -> Array:
-    """Runs the decoder in one `lax.scan`, where an output may be the next input -> logits of every step [B, T, V].
+) -> Float[Array, "B T V"]:
+    """Runs the decoder in one `lax.scan`, where an output may be the next input -> logits of every step.
 
     step: step(state, token [B], key) -> state, logits [B, V]; `key` is for its dropout
-    inputs: [B, T] inputs of teacher forcing
-    truth: [B, T] True where they are read
     drawn: whether outputs are sampled, rather than the most likely ones
     """
 
@@ -78,8 +74,10 @@ def step_by_step(
     return lax.scan(body, (state, jnp.full_like(inputs[:, 0], SOS)), steps)[1].swapaxes(0, 1)
 
 
-def mixed(inputs: Array, truth: Array, logits: Array, key: Array | None) -> Array:
-    """The inputs [B, T] of the second of two passes (Mihaylova and Martins 2019); logits [B, T, V] of the first pass.
+def mixed(
+    inputs: Int[Array, "B T"], truth: Bool[Array, "B T"], logits: Float[Array, "B T V"], key: PRNGKeyArray | None
+) -> Int[Array, "B T"]:
+    """The inputs of the second of two passes, from the logits of the first (Mihaylova and Martins 2019).
 
     inputs <sos> a b, truth 1 1 0, the first pass writes a c d  ->  <sos> a c
     """

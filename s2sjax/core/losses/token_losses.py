@@ -4,18 +4,25 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.backend import device
 
-Total = tuple[Array, Array]
+Total = tuple[Float[Array, ""], Float[Array, ""]]
 """sum over real tokens, and their number"""
 
 
-def cross_entropy(logits: Array, labels: Array, mask: Array, smoothing: float = 0.0) -> Total:
+def cross_entropy(
+    logits: Float[Array, "*shape V"], labels: Int[Array, "*shape"], mask: Bool[Array, "*shape"], smoothing: float = 0.0
+) -> Total:
     """-sum_v q_v log p_v over real tokens, q = (1 - smoothing) one_hot + smoothing / V (Szegedy et al. 2016).
 
-    logits [..., V] in float32, labels [...] token ids, mask [...] True for real tokens -> (sum [], number []).
+    The logits are in float32; the mask is True for real tokens.
+
+    >>> total, number = cross_entropy(jnp.zeros((2, 4)), jnp.array([3, 0]), jnp.array([True, False]))
+    >>> jnp.exp(total / number).round(3)  # the perplexity of a uniform distribution is the size of the vocabulary
+    Array(4., dtype=float32)
     """
     loss = _cross_entropies(logits, labels, smoothing)
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(mask).astype(loss.dtype)
@@ -42,7 +49,7 @@ def _backward(smoothing: float, saved: tuple[Array, Array, Array], gradient: Arr
     logits, labels, normaliser = saved
     words = logits.shape[-1]
     # An iota compared with the labels is computed where it is used; a scatter would write all logits.
-    is_label = jnp.arange(words) == labels[..., None]
+    is_label = lax.broadcast_to_rank(jnp.arange(words), logits.ndim) == labels[..., None]
     q = jnp.where(is_label, 1 - smoothing + smoothing / words, smoothing / words).astype(logits.dtype)
     return (jnp.exp(logits - normaliser[..., None]) - q) * gradient[..., None], None
 
@@ -66,26 +73,31 @@ def _normaliser_and_mean(logits: Array) -> tuple[Array, Array]:
     return highest + jnp.log(total), plain / logits.shape[-1]
 
 
-def symmetric_divergence(one: Array, other: Array, mask: Array) -> Array:
-    """sum_v (p_v - q_v) (log p_v - log q_v) = KL(p, q) + KL(q, p), summed over real tokens -> [].
+def symmetric_divergence(
+    one: Float[Array, "*shape V"], other: Float[Array, "*shape V"], mask: Bool[Array, "*shape"]
+) -> Float[Array, ""]:
+    """sum_v (p_v - q_v) (log p_v - log q_v) = KL(p, q) + KL(q, p), summed over real tokens, where the mask is True.
 
-    p and q are the softmax of the logits `one` and `other` [..., V]; mask [...] is True for real tokens.
+    p and q are the softmax of the logits `one` and `other`.
     """
     p, q = jax.nn.log_softmax(one), jax.nn.log_softmax(other)
     return jnp.sum(jnp.where(mask, jnp.sum((jnp.exp(p) - jnp.exp(q)) * (p - q), axis=-1), 0))
 
 
-def log_likelihood(logits: Array, labels: Array, mask: Array) -> Array:
-    """log p(labels) of each sequence: logits [B, T, V], labels [B, T], mask [B, T] True for real tokens -> [B]."""
+def log_likelihood(
+    logits: Float[Array, "B T V"], labels: Int[Array, "B T"], mask: Bool[Array, "B T"]
+) -> Float[Array, " B"]:
+    """log p(labels) of each sequence; the mask is True for real tokens."""
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     return jnp.sum(jnp.where(mask, log_p, 0), axis=-1)
 
 
-def doubly_stochastic(alpha: Array, target: Array, source: Array) -> Array:
+def doubly_stochastic(
+    alpha: Float[Array, "B T S"], target: Bool[Array, "B T"], source: Bool[Array, "B S"]
+) -> Float[Array, " B"]:
     """sum_s (1 - sum_t alpha_ts)^2: encourages equal total attention to all positions (Xu et al. 2015, 4.2.1).
 
-    alpha [B, T, S]: attention weights; target [B, T] and source [B, S]: True for real positions -> [B], 0 for a row of
-    padding.
+    The masks `target` and `source` are True for real positions. The loss of a row of padding is 0.
     """
     received = jnp.sum(jnp.where(target[..., None], alpha, 0), axis=1)  # [B, S]
     missing = jnp.where(source & target.any(1, keepdims=True), 1 - received, 0)

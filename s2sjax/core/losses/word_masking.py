@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from s2sjax.core.nn.dropout import random_bits
 
@@ -16,9 +17,9 @@ from s2sjax.core.nn.dropout import random_bits
 class Masked(NamedTuple):
     """The input and the predicted positions of one sequence."""
 
-    ids: Array  # [S] token ids that the model reads
-    positions: Array  # [K] positions to predict, those that count first
-    counts: Array  # [K] bool: whether a position counts
+    ids: Int[Array, " S"]  # token ids that the model reads
+    positions: Int[Array, " K"]  # positions to predict, those that count first
+    counts: Bool[Array, " K"]  # whether a position counts
 
 
 def most(length: int, rate: float) -> int:
@@ -26,8 +27,8 @@ def most(length: int, rate: float) -> int:
     return max(1, math.ceil(rate * length))
 
 
-def mask_words(key: Array, ids: Array, rate: float, mask: int, first: int, size: int) -> Masked:
-    """Chooses max(1, round(rate * n)) of the n words of ids [S]. A chosen word becomes
+def mask_words(key: PRNGKeyArray, ids: Int[Array, " S"], rate: float, mask: int, first: int, size: int) -> Masked:
+    """Chooses max(1, round(rate * n)) of the n words of a sequence. A chosen word becomes
 
         <mask>            with probability 0.8
         a random word     with probability 0.1

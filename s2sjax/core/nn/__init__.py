@@ -1,1 +1,3 @@
 """Convolution, normalization, dropout, pooling and character networks, as functions."""
+
+__all__ = ["character_cnn", "convolution", "dropout", "normalization", "pooling"]

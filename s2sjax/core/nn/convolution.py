@@ -14,17 +14,17 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 Weights = Mapping[str, Array]
 """kernel [k, D, O] and bias [O]"""
 
 
-def convolve(weights: Weights, xs: Array, mask: Array, causal: bool = False, dilation: int = 1) -> Array:
-    """Convolves all steps at once: xs [B, T, D], mask [B, T], True for real steps -> [B, T, O].
-
-    Padding is read as zeros and written as zeros.
-    """
+def convolve(
+    weights: Weights, xs: Float[Array, "B T D"], mask: Bool[Array, "B T"], causal: bool = False, dilation: int = 1
+) -> Float[Array, "B T O"]:
+    """Convolves all steps at once. Padding, where the mask is False, is read as zeros and written as zeros."""
     kernel = weights["kernel"]
     reach = kernel.shape[0] - 1
     before = reach if causal else reach // 2
@@ -35,50 +35,54 @@ def convolve(weights: Weights, xs: Array, mask: Array, causal: bool = False, dil
         rhs_dilation=(dilation,),
         dimension_numbers=("NWC", "WIO", "NWC"),
     )  # fmt: skip
-    return jnp.where(mask[..., None], ys + weights["bias"], 0)
+    return jnp.where(mask[..., None], ys + weights["bias"][None, None], 0)
 
 
-def start(weights: Weights, rows: int, dtype, dilation: int = 1) -> Array:
-    """The inputs before the first step: zeros [B, (k-1)*d, D]."""
+def start(weights: Weights, rows: int, dtype, dilation: int = 1) -> Float[Array, "{rows} past D"]:
+    """The (k-1)*d inputs before the first step: zeros."""
     width, inputs, _ = weights["kernel"].shape
     return jnp.zeros((rows, (width - 1) * dilation, inputs), dtype)
 
 
-def step(weights: Weights, past: Array, x: Array, dilation: int = 1) -> tuple[Array, Array]:
-    """One step of a causal convolution: the past inputs [B, (k-1)*d, D] and x [B, D] -> the new past, y [B, O]."""
+def step(
+    weights: Weights, past: Float[Array, "B past D"], x: Float[Array, "B D"], dilation: int = 1
+) -> tuple[Float[Array, "B past D"], Float[Array, "B O"]]:
+    """One step of a causal convolution: the past (k-1)*d inputs and x -> the new past, y."""
     kernel = weights["kernel"]
     seen = jnp.concatenate([past, x[:, None]], axis=1)
     window = seen[:, ::dilation].reshape(len(x), -1)  # [B, k*D]
-    return seen[:, 1:], window @ kernel.reshape(-1, kernel.shape[-1]) + weights["bias"]
+    return seen[:, 1:], window @ kernel.reshape(-1, kernel.shape[-1]) + weights["bias"][None]
 
 
-def gated(x: Array) -> Array:
-    """The gated linear unit a * sigmoid(b) of x = [a; b] [..., 2H] -> [..., H] (Dauphin et al. 2017)."""
+def gated(x: Float[Array, "*shape D"]) -> Float[Array, "*shape D//2"]:
+    """The gated linear unit a * sigmoid(b) of x = [a; b] (Dauphin et al. 2017)."""
     value, gate = jnp.split(x, 2, axis=-1)
     return value * jax.nn.sigmoid(gate)
 
 
-def length(direction: Array) -> Array:
-    """The Euclidean norm of the weights of each output: [..., O] -> [O]."""
+def length(direction: Float[Array, "... O"]) -> Float[Array, " O"]:
+    """The Euclidean norm of the weights of each output."""
     return jnp.sqrt(jnp.sum(direction**2, axis=tuple(range(direction.ndim - 1))))
 
 
-def weight_norm(direction: Array, lengths: Array) -> Array:
-    """The kernel W = g v / |v| [..., O] with direction v [..., O] and lengths g [O] (Salimans and Kingma 2016)."""
-    return direction * (lengths / length(direction))
+def weight_norm(direction: Float[Array, "*shape O"], lengths: Float[Array, " O"]) -> Float[Array, "*shape O"]:
+    """The kernel W = g v / |v| with direction v and lengths g (Salimans and Kingma 2016)."""
+    return direction * lax.broadcast_to_rank(lengths / length(direction), direction.ndim)
 
 
-def halve_plane(weights: Weights, planes: Array, lengths: Array) -> tuple[Array, Array]:
-    """A convolution over time and features with stride 2: planes [B, T, F, D] -> [B, ceil(T/2), ceil(F/2), O].
+def halve_plane(
+    weights: Weights, planes: Float[Array, "B T F D"], lengths: Int[Array, " B"]
+) -> tuple[Float[Array, "B (T+1)//2 (F+1)//2 O"], Int[Array, " B"]]:
+    """A convolution over time and features with stride 2 -> planes, ceil(lengths / 2).
 
-    The kernel is [3, 3, D, O]: y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first lengths [B] steps are real; padding is
-    read as zeros, so it has no effect. Also returns the new lengths, ceil(lengths / 2).
+    The kernel is [3, 3, D, O]: y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first `lengths` steps are real; padding is
+    read as zeros, so it has no effect.
     """
-    real = jnp.arange(planes.shape[1]) < lengths[:, None]
+    real = jnp.arange(planes.shape[1])[None] < lengths[:, None]
     ys = lax.conv_general_dilated(
         jnp.where(real[..., None, None], planes, 0), weights["kernel"],
         window_strides=(2, 2),
         padding=((1, 1), (1, 1)),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )  # fmt: skip
-    return ys + weights["bias"], -(-lengths // 2)
+    return ys + weights["bias"][None, None, None], -(-lengths // 2)

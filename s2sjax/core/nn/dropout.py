@@ -7,16 +7,16 @@ index, so a mesh does not change it.
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, PRNGKeyArray, UInt32
 
 
-def keep_mask(key: Array, shape: tuple[int, ...], rate: float) -> Array:
+def keep_mask(key: PRNGKeyArray, shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
     """Random mask of the given shape: True with probability 1 - rate, independently for each element."""
     return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
 
 
-def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Random uint32 bits of the given shape: a hash of (key, index) by Murmur3's finalizer (Appleby 2011).
+def random_bits(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """Random bits of the given shape: a hash of (key, index) by Murmur3's finalizer (Appleby 2011).
 
     Half of the key is mixed in before the finalizer and half within: otherwise two keys would give permutations of the
     same bits.
@@ -28,7 +28,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
     return bits ^ bits >> 16
 
 
-def index_of(shape: tuple[int, ...]) -> Array:
+def index_of(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Row-major index of each element, modulo 2^32: shape (2, 3) -> [[0, 1, 2], [3, 4, 5]]."""
     index, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):

@@ -2,23 +2,26 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Float
 
 from s2sjax.core.backend.matmul import at_least_float32
 
 
 @jax.custom_vjp
-def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
+def layer_norm(
+    x: Float[Array, "*shape D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
+) -> Float[Array, "*shape D"]:
     """(x - mean) / sqrt(var + 1e-6) * scale + bias over the last axis, in at least float32 (Ba et al. 2016).
 
-    x [..., D], scale [D], bias [D] -> [..., D] in the dtype of x. Example: [1, 3] has mean 2, variance 1 -> [-1, 1].
+    The result has the dtype of x. Example: [1, 3] has mean 2, variance 1 -> [-1, 1].
     """
     return _forward(x, scale, bias)[0]
 
 
 def _forward(x: Array, scale: Array, bias: Array):
     n, mean, inverse = standardise(x)
-    return (n * scale + bias).astype(x.dtype), (x, scale, mean, inverse)
+    return _affine(n, scale, bias).astype(x.dtype), (x, scale, mean, inverse)
 
 
 # With n = (x - mean) * inverse and g = dy * scale:  dx = (g - mean(g) - n mean(g n)) * inverse.
@@ -34,7 +37,7 @@ def _backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, 
         return (x.astype(mean.dtype) - mean) * inverse, gradient.astype(mean.dtype)
 
     n, dy = again(x, gradient)
-    g = dy * scale
+    g = dy * lax.broadcast_to_rank(scale, x.ndim)
     dx = (g - g.mean(-1, keepdims=True) - n * jnp.mean(g * n, axis=-1, keepdims=True)) * inverse
     # Without the barrier, XLA would store n dy in float32 for these two sums.
     n, dy = again(*lax.optimization_barrier((x, gradient)))
@@ -47,11 +50,16 @@ def _backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, 
 layer_norm.defvjp(_forward, _backward)
 
 
-def standardise(x: Array) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(var + 1e-6) over the last axis, the mean and 1 / sqrt, in at least float32.
+def _affine(x: Array, scale: Array, bias: Array | float) -> Array:
+    """x * scale + bias, both along the last axis."""
+    bias = lax.broadcast_to_rank(bias, x.ndim) if jnp.ndim(bias) else bias
+    return x * lax.broadcast_to_rank(scale, x.ndim) + bias
 
-    x [..., D] -> [..., D], [..., 1], [..., 1].
-    """
+
+def standardise(
+    x: Float[Array, "*shape D"],
+) -> tuple[Float[Array, "*shape D"], Float[Array, "*shape 1"], Float[Array, "*shape 1"]]:
+    """(x - mean) / sqrt(var + 1e-6) over the last axis, the mean and 1 / sqrt, in at least float32."""
     x = x.astype(at_least_float32(x.dtype))
     mean = x.mean(-1, keepdims=True)
     centred = x - mean
@@ -59,20 +67,24 @@ def standardise(x: Array) -> tuple[Array, Array, Array]:
     return centred * inverse, mean, inverse
 
 
-def norm_by_gate(x: Array, scale: Array, bias: Array | float = 0.0, *, width: int) -> Array:
-    """Normalises each block of H = `width` separately: x [..., G*H], scale and bias [G*H] -> [..., G*H]."""
+def norm_by_gate(
+    x: Float[Array, "*shape GH"], scale: Float[Array, " GH"], bias: Float[Array, " GH"] | float = 0.0, *, width: int
+) -> Float[Array, "*shape GH"]:
+    """Normalises each block of H = `width` separately."""
     blocks = x.reshape(*x.shape[:-1], -1, width)
-    return standardise(blocks)[0].reshape(x.shape) * scale + bias
+    return _affine(standardise(blocks)[0].reshape(x.shape), scale, bias)
 
 
-def group_norm(x: Array, scale: Array, bias: Array, groups: int) -> Array:
+def group_norm(
+    x: Float[Array, "B H W C"], scale: Float[Array, " C"], bias: Float[Array, " C"], groups: int
+) -> Float[Array, "B H W C"]:
     """Normalises groups of channels over their channels and all positions of a picture (Wu and He 2018).
 
-    x [B, H, W, C], scale [C], bias [C] -> [B, H, W, C] in the dtype of x; statistics in at least float32.
+    The result has the dtype of x; statistics are in at least float32.
     """
     B, H, W, C = x.shape
     parts = x.astype(at_least_float32(x.dtype)).reshape(B, H * W, groups, C // groups)
     mean = parts.mean((1, 3), keepdims=True)
     centred = parts - mean
     inverse = lax.rsqrt(jnp.mean(centred**2, axis=(1, 3), keepdims=True) + 1e-6)
-    return ((centred * inverse).reshape(x.shape) * scale + bias).astype(x.dtype)
+    return _affine((centred * inverse).reshape(x.shape), scale, bias).astype(x.dtype)

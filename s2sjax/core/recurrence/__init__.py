@@ -9,3 +9,7 @@ gradient_analysis   how gradients shrink and grow through time
 
 from s2sjax.core.recurrence.masked_scan import keep, plain_step, reverse_sequences, run
 from s2sjax.core.recurrence.scan_gradient import Step, plain_scan, scan
+
+__all__ = [
+    "Step", "keep", "plain_scan", "plain_step", "reverse_sequences", "run", "scan",
+]  # fmt: skip

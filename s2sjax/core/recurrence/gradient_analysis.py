@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Float
 
 from s2sjax.core.recurrence import cells
 from s2sjax.core.recurrence.cells import Carry, Cell, Weights
@@ -16,12 +17,12 @@ from s2sjax.core.recurrence.cells import Carry, Cell, Weights
 class Unrolled(NamedTuple):
     """States as weighted sums: h_t = sum_s shares[t, s] candidates[s]. The shares of a step sum to one."""
 
-    shares: Array  # [T, 1 + T, H] zero for s > t + 1
-    candidates: Array  # [1 + T, H] h_0, then h~_1 ... h~_T
+    shares: Float[Array, "T 1+T H"]  # zero for s > t + 1
+    candidates: Float[Array, "1+T H"]  # h_0, then h~_1 ... h~_T
 
 
-def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
-    """Unrolls a GRU's states into weighted sums of its first state h [H] and of all candidates so far: xs [T, D].
+def unroll_blend(cell: Cell, weights: Weights, xs: Float[Array, "T D"], h: Float[Array, " H"]) -> Unrolled:
+    """Unrolls a GRU's states into weighted sums of its first state h and of all candidates so far.
 
     h_t = u_t h_{t-1} + (1 - u_t) h~_t gives h~_s the share (1 - u_s) u_{s+1} ... u_t, and h_0 the share u_1 ... u_t.
     With u = 1/2 throughout: h_2 = 1/4 h_0 + 1/4 h~_1 + 1/2 h~_2. For any cell with `blend`: the GRUs, minGRU, minLSTM.
@@ -35,7 +36,7 @@ def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
         h, shares = carry
         place, projected = inputs
         u, candidate = blend(weights, projected, h)
-        shares = (shares * u).at[place].set(1 - u)
+        shares = (shares * u[None]).at[place].set(1 - u)
         return (u * h + (1 - u) * candidate, shares), (shares, candidate)
 
     first = jnp.zeros_like(h, shape=(1 + steps, len(h))).at[0].set(1)
@@ -43,8 +44,8 @@ def unroll_blend(cell: Cell, weights: Weights, xs: Array, h: Array) -> Unrolled:
     return Unrolled(shares, jnp.concatenate([h[None], candidates]))
 
 
-def forget_products(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
-    """dc_T / dc_t = f_T ... f_{t+1} of an LSTM with its gates held constant, for t = 0 ... T: xs [T, D] -> [1 + T, H].
+def forget_products(cell: Cell, weights: Weights, xs: Float[Array, "T D"], carry: Carry) -> Float[Array, "1+T H"]:
+    """dc_T / dc_t = f_T ... f_{t+1} of an LSTM with its gates held constant, for t = 0 ... T.
 
     The last row is one. Forget gates of 1/2 over three steps give 1/8, 1/4, 1/2, 1.
     """
@@ -61,8 +62,8 @@ def forget_products(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Ar
     return jnp.cumprod(jnp.concatenate([forgets, last])[::-1], axis=0)[::-1]
 
 
-def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Array:
-    """|dh_T / dh_t|, the largest singular value, for the distances T - t = 0 ... T: xs [T, D] -> [1 + T].
+def gradient_norms(cell: Cell, weights: Weights, xs: Float[Array, "T D"], carry: Carry) -> Float[Array, " 1+T"]:
+    """|dh_T / dh_t|, the largest singular value, for the distances T - t = 0 ... T.
 
     For an LSTM, the paths from h_t through later cell states count; c_t itself is held constant.
     """
@@ -86,10 +87,10 @@ def gradient_norms(cell: Cell, weights: Weights, xs: Array, carry: Carry) -> Arr
     return jnp.linalg.norm(products[:, :width, :width], ord=2, axis=(1, 2))
 
 
-def gradient_bound(state: Array, steps: int, gamma: float = 1.0) -> Array:
-    """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h: [1 + steps].
+def gradient_bound(state: Float[Array, "H H"], steps: int, gamma: float = 1.0) -> Float[Array, " 1+{steps}"]:
+    """(gamma lambda_1)^d for the distances d = 0 ... steps, lambda_1 the largest singular value of W_h = `state`.
 
-    `state` is W_h [H, H]. An upper bound of the gradient of a plain RNN, where gamma is the maximum slope of its
+    An upper bound of the gradient of a plain RNN, where gamma is the maximum slope of its
     nonlinearity: 1 for tanh (Pascanu et al. 2013). If gamma lambda_1 is below 1 the gradient vanishes; above 1 it may
     explode. The bound does not hold for gated cells.
     """

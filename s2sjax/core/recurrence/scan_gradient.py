@@ -20,18 +20,18 @@ Letters: B batch, D input width, H state width.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Float, PyTree
 
 from s2sjax.core.backend import device
 from s2sjax.core.backend.batch_sharding import gather_for_loop
 from s2sjax.core.backend.matmul import summed_products
 from s2sjax.core.backend.remat import remat
 
-Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+Step = Callable[[PyTree, PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
 """step(weights, shared, carry, x) -> carry, y"""
 
 
@@ -116,17 +116,16 @@ class _Tapped:
     """A matrix in `x @ matrix` that records x in `taps` and adds a zero to the product.
 
     number: the index of the matrix among the leaves of the weights, its key in `taps`
-    matrix: [D, H]
-    zero: [B, H], or None to find only the shapes of the taps
-    taps: receives the factor x [B, D]
+    zero: None to find only the shapes of the taps
+    taps: receives the factor x
     """
 
     __array_priority__ = 1000  # makes NumPy call __rmatmul__ for `x @ tapped`
 
-    def __init__(self, number: int, matrix: Array, zero: Array | None, taps: dict[int, Array]):
+    def __init__(self, number: int, matrix: Float[Array, "D H"], zero: Array | None, taps: dict[int, Array]):
         self.number, self.matrix, self.zero, self.taps = number, matrix, zero, taps
 
-    def __rmatmul__(self, x: Array) -> Array:
+    def __rmatmul__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B H"]:
         if self.number in self.taps:
             raise ValueError("a step of a scan multiplies twice by the same matrix: use `plain_scan`")
         self.taps[self.number] = x

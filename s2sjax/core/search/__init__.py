@@ -38,3 +38,10 @@ from s2sjax.core.search.decoding_loop import (
     written_at,
 )
 from s2sjax.core.search.hypotheses import Hypotheses, Tree
+
+__all__ = [
+    "UNCONSTRAINED", "UNSEEN", "BeamOptions", "BeamState", "DecodeState", "DecodingLoop", "Hypotheses", "Penalty",
+    "Stop", "Tree", "advance_some", "argmax_token", "beam_loop", "beam_search", "beam_search_with_tree",
+    "best_continuations", "decode_loop", "forced_attention", "greedy", "length_penalty", "limit_of_each",
+    "run_loop", "top_k_of_rows", "written_at",
+]  # fmt: skip

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from s2sjax.core.search.beam_interface import Beams, State, Step, as_beams
 from s2sjax.core.search.constraints import DEAD, Constraint, permitted
@@ -48,6 +48,7 @@ from s2sjax.core.search.decoding_loop import (
     UNCONSTRAINED,
     UNSEEN,
     DecodingLoop,
+    Limit,
     Penalty,
     Stop,
     length_penalty,
@@ -68,8 +69,6 @@ from s2sjax.core.search.hypotheses import (
 from s2sjax.core.search.top_k import top_k, top_k_small
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 
-# ----------------------------------------------------------------------------------- beam search
-
 
 class BeamOptions(NamedTuple):
     """Options of a beam search: see the specification above."""
@@ -77,10 +76,10 @@ class BeamOptions(NamedTuple):
     width: int  # number K of prefixes in the beam, at least nbest
     nbest: int = 1  # number n of hypotheses to return per sentence
     penalty: Penalty = "none"  # length penalty of the score
-    alpha: float = 0.6  # exponent of the length penalty gnmt
+    alpha: Float[ArrayLike, ""] = 0.6  # exponent of the length penalty gnmt
     stop: Stop = "bound"  # rule by which a sentence is done before its limit
     coverage: float = 0.0  # weight beta of the coverage; requires source_mask, and a model with attention
-    source_mask: Array | None = None  # [B, S] True for real source positions
+    source_mask: Bool[Array, "B S"] | None = None  # True for real source positions
     constraint: Constraint = UNCONSTRAINED  # constraint on the tokens
     groups: int = 1  # number G of groups of diverse beam search, which divides the width
     diversity: float = 0.0  # penalty for a token that earlier groups have chosen
@@ -107,36 +106,42 @@ class BeamState(NamedTuple):
     R = B * G rows: each group of a sentence is a separate beam.
     """
 
-    t: Array  # [R] tokens written so far
+    t: Int[Array, " R"]  # tokens written so far
     state: State  # of the model, for K prefixes per sentence
     coverage: Any  # [B, K, S] the attention received so far, or None
-    token: Array  # [R, W] the last token
-    prefixes: Array  # [R, W, L]
-    ranks: Array  # [R, W] what prefixes are ranked by: the log-probability, unless a constraint changes it
-    log_probs: Array  # [R, W]
+    token: Int[Array, "R W"]  # the last token
+    prefixes: Int[Array, "R W L"]
+    ranks: Float[Array, "R W"]  # what prefixes are ranked by: the log-probability, unless a constraint changes it
+    log_probs: Float[Array, "R W"]
     finished: Hypotheses  # [R, W, ...]
-    done: Array  # [R]
+    done: Bool[Array, " R"]
     tree: Tree | None
 
 
-def beam_search(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> Hypotheses:
-    """The `nbest` best hypotheses of each sentence, best first. Arguments are those of `beam_loop`."""
+def beam_search(step: Step | Beams, state: State, limit: Limit, length: int, **options) -> Hypotheses:
+    """The `nbest` best hypotheses of each sentence, best first. Arguments are those of `beam_loop`.
+
+    >>> table = jnp.log(jnp.array([[0, 0, 0.4, 0, 0.6], [0, 0, 0.5, 0, 0.5]]))  # p(next): of <eos> (2), of a word (4)
+    >>> step = lambda state, token: (state, table[(token == 4).astype(int)], None)
+    >>> beam_search(step, jnp.zeros(1), limit=3, length=3, width=2, nbest=2).tokens  # p is 0.4, and 0.6 * 0.5
+    Array([[[2, 0, 0],
+            [4, 2, 0]]], dtype=int32)
+    """
     return beam_search_with_tree(step, state, limit, length, **options)[0]
 
 
 def beam_search_with_tree(
-    step: Step | Beams, state: State, limit: Array | int, length: int, **options
+    step: Step | Beams, state: State, limit: Limit, length: int, **options
 ) -> tuple[Hypotheses, Tree | None]:
     """The result of `beam_search` and, with record=True, the tree of all ranked continuations."""
     return run_loop(beam_loop(step, state, limit, length, **options))
 
 
-def beam_loop(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> DecodingLoop:
-    """The loop of a beam search.
+def beam_loop(step: Step | Beams, state: State, limit: Limit, length: int, **options) -> DecodingLoop:
+    """The loop of a beam search; `options` are the fields of `BeamOptions`.
 
     state: every leaf [B, ...]
-    limit: maximum output length of all sentences, or of each [B]; at most `length`
-    options: the fields of `BeamOptions`
+    length: L, the highest limit
     """
     chosen = BeamOptions(**options)
     chosen.check()
@@ -151,8 +156,8 @@ class _Beam(NamedTuple):
     model: Beams
     options: BeamOptions
     length: int  # L
-    limit: Array  # [B]
-    limits: Array  # [R] the limit of each row
+    limit: Int[Array, " B"]
+    limits: Int[Array, " R"]  # the limit of each row
 
     @property
     def group_width(self) -> int:
@@ -175,11 +180,11 @@ class _Beam(NamedTuple):
 class _Continuations(NamedTuple):
     """Continuations of the live prefixes, J per row."""
 
-    ranks: Array  # [R, J]
-    parents: Array  # [R, J] the prefix that is continued
-    tokens: Array  # [R, J]
-    log_probs: Array  # [R, J]
-    prefixes: Array  # [R, J, L] the new token included
+    ranks: Float[Array, "R J"]
+    parents: Int[Array, "R J"]  # the prefix that is continued
+    tokens: Int[Array, "R J"]
+    log_probs: Float[Array, "R J"]
+    prefixes: Int[Array, "R J L"]  # the new token included
 
 
 def _init(beam: _Beam, state: State) -> BeamState:
@@ -211,7 +216,7 @@ def _advance(beam: _Beam, loop: BeamState) -> BeamState:
     state, logits, attention = beam.model.step(loop.state, beam.by_sentence(loop.token))
     ranked = _rank(beam, loop, logits)
     ends = ranked.tokens == EOS  # [R, 2W]
-    finishing = ends & (jnp.arange(2 * W) < W) & (ranked.ranks > DEAD / 2)
+    finishing = ends & (jnp.arange(2 * W) < W)[None] & (ranked.ranks > DEAD / 2)
     scores = beam.penalised(ranked.ranks, t[:, None])
     seen = None
     if beam.options.coverage:
@@ -245,8 +250,10 @@ def _rank(beam: _Beam, loop: BeamState, logits: Array) -> _Continuations:
     return _Continuations(ranks, parents, tokens, log_probs, prefixes)
 
 
-def _cover(options: BeamOptions, seen: Array, attention: Array | None) -> tuple[Array, Array]:
-    """Adds attention [B, K, S] to that received so far -> the sum [B, K, S], coverage of the prefixes [B, K]."""
+def _cover(
+    options: BeamOptions, seen: Float[Array, "B K S"], attention: Float[Array, "B K S"] | None
+) -> tuple[Float[Array, "B K S"], Float[Array, "B K"]]:
+    """Adds attention to that received so far -> the sum, coverage of the prefixes."""
     if attention is None or options.source_mask is None:
         raise ValueError("coverage requires source_mask and a model with attention: leave coverage out")
     seen = seen + attention
@@ -254,8 +261,8 @@ def _cover(options: BeamOptions, seen: Array, attention: Array | None) -> tuple[
     return seen, options.coverage * jnp.sum(received, axis=-1, where=options.source_mask[:, None])
 
 
-def _stops(beam: _Beam, t: Array, ranks: Array, finished: Hypotheses) -> Array:
-    """Whether the stop rule ends each row, after t [R] tokens, with live prefixes of ranks [R, W]: [R]."""
+def _stops(beam: _Beam, t: Int[Array, " R"], ranks: Float[Array, "R W"], finished: Hypotheses) -> Bool[Array, " R"]:
+    """Whether the stop rule ends each row, after t tokens, with live prefixes of these ranks."""
     match beam.options.stop:
         case "bound":
             best = ranks.max(1)
@@ -276,8 +283,10 @@ def _result(beam: _Beam, loop: BeamState) -> tuple[Hypotheses, Tree | None]:
     return jax.tree.map(lambda leaf: leaf[:, : o.nbest], found), tree
 
 
-def best_continuations(candidates: Array, count: int, groups: int, diversity: float) -> tuple[Array, Array, Array]:
-    """The best of each group's W * V continuations: candidates [B, K, V] -> ranks, parents, tokens, each [R, count]."""
+def best_continuations(
+    candidates: Float[Array, "B K V"], count: int, groups: int, diversity: float
+) -> tuple[Float[Array, "R {count}"], Int[Array, "R {count}"], Int[Array, "R {count}"]]:
+    """The best of each group's W * V continuations -> ranks, parents, tokens."""
     sentences, width, vocabulary = candidates.shape
     by_group = candidates.reshape(sentences, groups, width // groups, vocabulary)
     chosen: list[Array] = []
@@ -297,8 +306,8 @@ def best_continuations(candidates: Array, count: int, groups: int, diversity: fl
     return tuple(x.reshape(sentences * groups, count) for x in (ranks, parents, tokens))  # type: ignore[return-value]
 
 
-def top_k_of_rows(ranked: Array, count: int) -> Array:
-    """The indices in [B, W * V] of the best of ranked [B, W, V]: the best of each row, then the best of those."""
+def top_k_of_rows(ranked: Float[Array, "B W V"], count: int) -> Int[Array, "B {count}"]:
+    """The indices in [B, W * V] of the best: the best of each row, then the best of those."""
     sentences, _, vocabulary = ranked.shape
     tokens = top_k(ranked, min(count, vocabulary))  # [B, W, each]
     best = jnp.take_along_axis(ranked, tokens, axis=2).reshape(sentences, -1)

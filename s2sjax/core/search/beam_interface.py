@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int
 
 from s2sjax.core.search.hypotheses import gather
 
 State = Any
-Step = Callable[[State, Array], tuple[State, Array, Array | None]]
+Step = Callable[[State, Int[Array, " B"]], tuple[State, Float[Array, "B V"], Float[Array, "B S"] | None]]
 
 
 class Beams(NamedTuple):
     """The functions that advance K prefixes of each sentence."""
 
     tile: Callable[[State, int], State]  # copies the state of one prefix per sentence K times
-    step: Step  # advances all prefixes: token [B, K] -> state, logits [B, K, V], attention [B, K, S] or None
-    reorder: Callable[[State, Array], State]  # origin [B, K]: the new prefix k continues the old prefix origin[k]
+    step: Callable[[State, Int[Array, "B K"]], tuple[State, Float[Array, "B K V"], Float[Array, "B K S"] | None]]
+    reorder: Callable[[State, Int[Array, "B K"]], State]  # origin: the new prefix k continues the old prefix origin[k]
 
 
 def as_beams(step: Step | Beams) -> Beams:

@@ -7,8 +7,8 @@ the others unchanged, so the score is still the model's; only `repetition` chang
 overrides all constraints: at the last position <eos> is written.
 
 Letters: B batch, K beam, V vocabulary, L maximum output length, P tokens of a forced prefix, n tokens of a word.
-Arguments have the same meaning throughout: log_probs [B, K, V] of the next token, prefixes [B, K, L], t [B] tokens
-written so far, limit [B] maximum output lengths, <eos> included.
+Arguments have the same meaning throughout: log_probs of the next token, prefixes, t tokens written so far, limit
+maximum output lengths, <eos> included.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,14 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 
-Constraint = Callable[[Array, Array, Array], Array]
+LogProbs = Float[Array, "B K V"]
+Prefixes = Int[Array, "B K L"]
+Lengths = Int[Array, " B"]
+Constraint = Callable[[LogProbs, Prefixes, Lengths], LogProbs]
 Words = Sequence[Sequence[int]]
 
 DEAD = -1e30  # below any log-probability, but finite: differences are not NaN
@@ -31,39 +34,43 @@ def compose(constraints: Sequence[Constraint]) -> Constraint:
     return lambda log_probs, prefixes, t: reduce(lambda now, one: one(now, prefixes, t), constraints, log_probs)
 
 
-def permitted(constraint: Constraint, log_probs: Array, prefixes: Array, t: Array, limit: Array) -> Array:
-    """Applies a constraint: log_probs [B, K, V], DEAD where a token may not be written.
+def permitted(constraint: Constraint, log_probs: LogProbs, prefixes: Prefixes, t: Lengths, limit: Lengths) -> LogProbs:
+    """Applies a constraint: DEAD where a token may not be written.
 
     <pad> and <sos> are never allowed. At the last of `limit` positions only <eos> is allowed, at its true
     log-probability.
     """
-    token = jnp.arange(log_probs.shape[-1])
+    token = _tokens(log_probs)
     last = (t + 1 >= limit)[:, None, None]
     free = jnp.where((token == PAD) | (token == SOS), DEAD, constraint(log_probs, prefixes, t))
     return jnp.where(last, jnp.where(token == EOS, log_probs, DEAD), free)
 
 
+def _tokens(log_probs: LogProbs) -> Int[Array, "1 1 V"]:
+    return jnp.arange(log_probs.shape[-1])[None, None]
+
+
 # -------------------------------------------------------------------------------- the constraints
 
 
-def at_least(lengths: Array) -> Constraint:
-    """Forbids <eos> before an output has `lengths` [B] tokens, <eos> included."""
+def at_least(lengths: Lengths) -> Constraint:
+    """Forbids <eos> before an output has `lengths` tokens, <eos> included."""
 
-    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
-        early = (t + 1 < lengths)[:, None, None] & (jnp.arange(log_probs.shape[-1]) == EOS)
+    def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
+        early = (t + 1 < lengths)[:, None, None] & (_tokens(log_probs) == EOS)
         return jnp.where(early, DEAD, log_probs)
 
     return constraint
 
 
-def beginning(forced: Array) -> Constraint:
-    """Makes outputs begin with the tokens `forced` [B, P], padded with <pad> at the end."""
+def beginning(forced: Int[Array, "B P"]) -> Constraint:
+    """Makes outputs begin with the tokens `forced`, padded with <pad> at the end."""
 
-    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+    def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
         P = forced.shape[1]
         now = jax.vmap(lambda row, at: row[at])(forced, jnp.minimum(t, P - 1))
         now = jnp.where(t < P, now, PAD)[:, None, None]
-        other = (now != PAD) & (jnp.arange(log_probs.shape[-1]) != now)
+        other = (now != PAD) & (_tokens(log_probs) != now)
         return jnp.where(other, DEAD, log_probs)
 
     return constraint
@@ -72,27 +79,27 @@ def beginning(forced: Array) -> Constraint:
 def without(words: Words) -> Constraint:
     """Forbids token sequences: the last token of a sequence may not follow its other tokens."""
 
-    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+    def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
         for word in words:
             ends_here = matched(prefixes, t, word[:-1])[..., None]
-            log_probs = jnp.where(ends_here & (jnp.arange(log_probs.shape[-1]) == word[-1]), DEAD, log_probs)
+            log_probs = jnp.where(ends_here & (_tokens(log_probs) == word[-1]), DEAD, log_probs)
         return log_probs
 
     return constraint
 
 
-def with_all(words: Words, limit: Array) -> Constraint:
+def with_all(words: Words, limit: Lengths) -> Constraint:
     """Makes outputs contain all of these token sequences.
 
     <eos> is forbidden until they are written, and a token is allowed only if the missing sequences still fit after it,
     within `limit`. If they do not fit into the limit at all, the limit wins.
     """
 
-    def constraint(log_probs: Array, prefixes: Array, t: Array) -> Array:
+    def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
         lacks = [~contains(prefixes, t, word) for word in words]  # [B, K] each
         missing = jnp.sum(jnp.stack([len(word) * lack for lack, word in zip(lacks, words)]), axis=0)
         room = (limit - 2 - t)[:, None]  # tokens after the next one, <eos> excluded
-        token = jnp.arange(log_probs.shape[-1])
+        token = _tokens(log_probs)
         hopeless = limit[:, None] - 1 < sum(map(len, words))
         fits = jnp.broadcast_to(((missing <= room) | hopeless)[..., None], log_probs.shape)
         for lack, word in zip(lacks, words):
@@ -107,13 +114,13 @@ def with_all(words: Words, limit: Array) -> Constraint:
 def no_repeated(n: int) -> Constraint:
     """Forbids n-grams that have occurred before (Paulus et al. 2017)."""
 
-    def one(log_probs: Array, prefix: Array, t: Array) -> Array:
-        """[V], [L]: forbids the tokens that followed an earlier occurrence of the last n - 1 tokens."""
+    def one(log_probs: Float[Array, " V"], prefix: Int[Array, " L"], t: Int[Array, ""]) -> Float[Array, " V"]:
+        """Forbids the tokens that followed an earlier occurrence of the last n - 1 tokens."""
         L = len(prefix)
         last = prefix[(t - n + 1 + jnp.arange(n - 1)) % L]
         places = jnp.arange(L)
-        windows = prefix[jnp.minimum(places[:, None] + jnp.arange(n), L - 1)]  # [L, n], one at each place
-        again = jnp.all(windows[:, :-1] == last, axis=1) & (places + n <= t)
+        windows = prefix[jnp.minimum(places[:, None] + jnp.arange(n)[None], L - 1)]  # [L, n], one at each place
+        again = jnp.all(windows[:, :-1] == last[None], axis=1) & (places + n <= t)
         return log_probs.at[jnp.where(again, windows[:, -1], len(log_probs))].set(DEAD, mode="drop")
 
     return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)))
@@ -122,7 +129,7 @@ def no_repeated(n: int) -> Constraint:
 def repetition(penalty: float) -> Constraint:
     """Multiplies the log-probability of tokens written before by `penalty` (after Keskar et al. 2019)."""
 
-    def one(log_probs: Array, prefix: Array, t: Array) -> Array:
+    def one(log_probs: Float[Array, " V"], prefix: Int[Array, " L"], t: Int[Array, ""]) -> Float[Array, " V"]:
         before = jnp.zeros(log_probs.shape, bool).at[prefix].set(True).at[PAD].set(False)
         return jnp.where(before, penalty * log_probs, log_probs)
 
@@ -132,19 +139,20 @@ def repetition(penalty: float) -> Constraint:
 # ------------------------------------------------------------------------------ matching words
 
 
-def matched(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether each prefix, of t tokens, ends with `word`: prefixes [B, K, L], t [B] -> [B, K]."""
+def matched(prefixes: Prefixes, t: Lengths, word: Sequence[int]) -> Bool[Array, "B K"]:
+    """Whether each prefix, of t tokens, ends with `word`."""
     n, L = len(word), prefixes.shape[-1]
     if n > L:
         return jnp.zeros(prefixes.shape[:-1], bool)
     end = jax.vmap(lambda rows, at: rows[:, (at - n + jnp.arange(n)) % L])(prefixes, t)  # [B, K, n]
-    return (t >= n)[:, None] & jnp.all(end == jnp.array(word, jnp.int32), axis=-1)
+    return (t >= n)[:, None] & jnp.all(end == jnp.array(word, jnp.int32)[None, None], axis=-1)
 
 
-def contains(prefixes: Array, t: Array, word: Sequence[int]) -> Array:
-    """Whether `word` occurs in each prefix, of t tokens: prefixes [B, K, L], t [B] -> [B, K]."""
+def contains(prefixes: Prefixes, t: Lengths, word: Sequence[int]) -> Bool[Array, "B K"]:
+    """Whether `word` occurs in each prefix, of t tokens."""
     places = prefixes.shape[-1] - len(word) + 1
     if places < 1:
         return jnp.zeros(prefixes.shape[:-1], bool)
     here = [prefixes[..., i : i + places] == token for i, token in enumerate(word)]
-    return jnp.any(reduce(jnp.logical_and, here) & (jnp.arange(places) + len(word) <= t[:, None, None]), axis=-1)
+    written = jnp.arange(places)[None, None] + len(word) <= t[:, None, None]
+    return jnp.any(reduce(jnp.logical_and, here) & written, axis=-1)

@@ -11,29 +11,27 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Bool, Int, PyTree
 
 from s2sjax.core.search.decoding_loop import DecodingLoop, advance_some, run_loop
 from s2sjax.core.search.hypotheses import Hypotheses
 
 Sentences = Any
+"""a pytree, every leaf [N, ...]"""
 
 
 class Slots(NamedTuple):
     """The carry of `decode`."""
 
-    sentence: Array  # [R] the sentence in each slot; an empty slot has a number of N or above
-    queue: Array  # [] the first sentence that has no slot yet
+    sentence: Int[Array, " R"]  # the sentence in each slot; an empty slot has a number of N or above
+    queue: Int[Array, ""]  # the first sentence that has no slot yet
     loop: Any  # the state of the decoding loop
     found: Hypotheses  # [N, ...]
 
 
 def decode(search: Callable[[Sentences], DecodingLoop], sentences: Sentences, slots: int) -> Hypotheses:
-    """Decodes N sentences in R = `slots` slots -> hypotheses [N, ...].
-
-    sentences: a pytree whose leaves are [N, ...]
-    search: makes the decoding loop of R sentences, leaves [R, ...]
-    """
+    """Decodes N sentences in R = `slots` slots -> hypotheses [N, ...]. `search` makes the loop of R sentences."""
     count = len(jax.tree.leaves(sentences)[0])
     if count <= slots:
         return run_loop(search(sentences))[0]
@@ -66,12 +64,12 @@ def decode(search: Callable[[Sentences], DecodingLoop], sentences: Sentences, sl
     return lax.while_loop(lambda now: ~all_stored(now), refill_and_advance, start).found
 
 
-def _gather(sentences: Sentences, number: Array) -> Sentences:
+def _gather(sentences: Sentences, number: Int[Array, " R"]) -> Sentences:
     return jax.tree.map(lambda leaf: leaf[jnp.minimum(number, len(leaf) - 1)], sentences)
 
 
-def _where(slots: Array, new: Any, old: Any) -> Any:
-    """New leaves where `slots` [R] is True, old ones elsewhere; a leaf has one or more rows per slot."""
+def _where(slots: Bool[Array, " R"], new: PyTree, old: PyTree) -> PyTree:
+    """New leaves where `slots` is True, old ones elsewhere; a leaf has one or more rows per slot."""
 
     def chosen(new: Array, old: Array) -> Array:
         rows = jnp.repeat(slots, len(new) // len(slots))

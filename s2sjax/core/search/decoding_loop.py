@@ -8,28 +8,29 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from s2sjax.core.backend import device
 from s2sjax.core.search.beam_interface import Beams, State, Step, as_beams
 from s2sjax.core.search.constraints import DEAD, Constraint, compose, permitted
-from s2sjax.core.search.hypotheses import (
-    Hypotheses,
-    Tree,
-    gather_entries,
-    only,
-)
+from s2sjax.core.search.hypotheses import Hypotheses, Tree, gather_entries, only
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 
 Penalty = Literal["none", "mean", "gnmt"]
 Stop = Literal["bound", "first", "never"]
+Limit = Shaped[ArrayLike, "..."]
+"""maximum output length, <eos> included: whole numbers [B], or one for all sentences; `limit_of_each` checks this"""
 
 UNCONSTRAINED = compose(())
 UNSEEN = 1e-10  # minimum attention of a source position, so that its logarithm is finite
 
 
-def length_penalty(penalty: Penalty, alpha: float, length: Array) -> Array:
-    """The divisor of the log-probability of hypotheses of the given length [...]: [...]."""
+def length_penalty(
+    penalty: Penalty, alpha: Float[ArrayLike, ""], length: Int[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The divisor of the log-probability of hypotheses of the given lengths."""
     length = length.astype(jnp.float32)
     match penalty:
         case "none":
@@ -63,13 +64,14 @@ def advance_some(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return advance if tokens == 1 else lambda loop: lax.fori_loop(0, tokens, lambda _, now: advance(now), loop)
 
 
-def limit_of_each(limit: Array | int, state: State, length: int) -> Array:
-    """The limit of each sentence [B], from limits [B] or one number for all; every leaf of `state` is [B, ...]."""
+def limit_of_each(limit: Limit, state: State, length: int) -> Int[Array, " B"]:
+    """The limit of each sentence; every leaf of `state` is [B, ...]."""
     limits = jnp.asarray(limit)
     if not jnp.issubdtype(limits.dtype, jnp.integer):
         raise ValueError(f"limit is of type {limits.dtype}: give whole numbers")
-    if not isinstance(limits, jax.core.Tracer) and limits.size and int(limits.max()) > length:
-        raise ValueError(f"limit {int(limits.max())} is above length {length}, the maximum output length: lower it")
+    highest = 0 if isinstance(limits, jax.core.Tracer) else np.asarray(limits).max(initial=0)
+    if highest > length:
+        raise ValueError(f"limit {highest} is above length {length}, the maximum output length: lower it")
     if limits.ndim > 1:
         raise ValueError(f"limit has shape {limits.shape}: give one number, or one per sentence")
     if limits.ndim == 1:
@@ -80,9 +82,9 @@ def limit_of_each(limit: Array | int, state: State, length: int) -> Array:
     return jnp.full(rows[0], limits)
 
 
-def written_at(t: Array, table: Array, token: Array) -> Array:
-    """Sets table[b, k, t[b]] = token[b, k]: t [B], table [B, K, L], token [B, K]. Positions beyond L are dropped."""
-    here = jnp.arange(table.shape[2]) == t[:, None, None]
+def written_at(t: Int[Array, " B"], table: Int[Array, "B K L"], token: Int[Array, "B K"]) -> Int[Array, "B K L"]:
+    """Sets table[b, k, t[b]] = token[b, k]. Positions beyond L are dropped."""
+    here = jnp.arange(table.shape[2])[None, None] == t[:, None, None]
     return jnp.where(here, token[..., None], table)
 
 
@@ -92,31 +94,31 @@ def written_at(t: Array, table: Array, token: Array) -> Array:
 class DecodeState(NamedTuple):
     """The state of `decode_loop`."""
 
-    t: Array  # [B] tokens written so far
+    t: Int[Array, " B"]  # tokens written so far
     state: State
-    token: Array  # [B, n] the last token
-    tokens: Array  # [B, n, L]
-    lengths: Array  # [B, n]
-    log_probs: Array  # [B, n]
-    done: Array  # [B]
+    token: Int[Array, "B n"]  # the last token
+    tokens: Int[Array, "B n L"]
+    lengths: Int[Array, "B n"]
+    log_probs: Float[Array, "B n"]
+    done: Bool[Array, " B"]
 
 
 def decode_loop(
     step: Step | Beams,
     state: State,
-    limit: Array | int,
+    limit: Limit,
     length: int,
     choose: Callable[[Array, Array], Array],
     *,
     copies: int = 1,
     constraint: Constraint = UNCONSTRAINED,
     penalty: Penalty = "none",
-    alpha: float = 0.6,
+    alpha: Float[ArrayLike, ""] = 0.6,
 ) -> DecodingLoop:
     """The loop that writes `copies` independent outputs per sentence, token by token.
 
     state: every leaf [B, ...]
-    limit: maximum output length of all sentences, or of each [B]; at most `length`
+    length: L, the highest limit
     choose: choose(log_probs [B, n, V], t [B]) -> token [B, n]
     """
     limit = limit_of_each(limit, state, length)
@@ -155,18 +157,24 @@ def decode_loop(
     return DecodingLoop(init, advance, result)
 
 
-def argmax_token(log_probs: Array, t: Array) -> Array:
-    """Chooses the most likely token: log_probs [B, n, V] -> [B, n]."""
+def argmax_token(log_probs: Float[Array, "B n V"], t: Int[Array, " B"]) -> Int[Array, "B n"]:
+    """Chooses the most likely token."""
     return jnp.argmax(log_probs, axis=-1)
 
 
-def greedy(step: Step | Beams, state: State, limit: Array | int, length: int, **options) -> Hypotheses:
-    """Greedy search: the most likely token at every step, one hypothesis per sentence. Options: see `decode_loop`."""
+def greedy(step: Step | Beams, state: State, limit: Limit, length: int, **options) -> Hypotheses:
+    """Greedy search: the most likely token at every step, one hypothesis per sentence. Options: see `decode_loop`.
+
+    >>> table = jnp.log(jnp.array([[0, 0, 0.4, 0, 0.6], [0, 0, 0.9, 0, 0.1]]))  # p(next): of <eos> (2), of a word (4)
+    >>> step = lambda state, token: (state, table[(token == 4).astype(int)], None)
+    >>> greedy(step, jnp.zeros(1), limit=5, length=5).tokens
+    Array([[[4, 2, 0, 0, 0]]], dtype=int32)
+    """
     return run_loop(decode_loop(step, state, limit, length, argmax_token, **options))[0]
 
 
-def forced_attention(step: Step | Beams, state: State, tokens: Array) -> Array | None:
-    """The attention weights [B, L, S] with teacher forcing of `tokens` [B, L], or None for a model without attention.
+def forced_attention(step: Step | Beams, state: State, tokens: Int[Array, "B L"]) -> Float[Array, "B L S"] | None:
+    """The attention weights with teacher forcing of `tokens`, or None for a model without attention.
 
     Every leaf of `state` is [B, ...].
     """

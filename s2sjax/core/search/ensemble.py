@@ -11,15 +11,15 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int
 
 from s2sjax.core.search.beam_interface import Beams
 
 Mean = Literal["log", "linear"]
 
 
-def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
-    """Combines the logits of the models, each [..., V], into those of the ensemble [..., V]."""
+def mean_of_log_probs(logits: Sequence[Float[Array, "*shape V"]], mean: Mean) -> Float[Array, "*shape V"]:
+    """Combines the logits of the models into those of the ensemble."""
     log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])
     if mean == "log":
         return log_probs.mean(0)
@@ -29,7 +29,7 @@ def mean_of_log_probs(logits: Sequence[Array], mean: Mean) -> Array:
 def combine(members: Sequence[Beams], mean: Mean) -> Beams:
     """Combines several models into one, whose state is the tuple of their states."""
 
-    def step(states: tuple, token: Array):
+    def step(states: tuple, token: Int[Array, "B K"]):
         states, logits, attention = zip(*(one.step(state, token) for one, state in zip(members, states)))
         weights = None if any(each is None for each in attention) else sum(attention) / len(members)
         return states, mean_of_log_probs(logits, mean), weights

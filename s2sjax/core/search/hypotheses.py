@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from s2sjax.core.search.top_k import top_k_small
 from s2sjax.core.special_tokens import PAD
@@ -16,10 +16,10 @@ from s2sjax.core.special_tokens import PAD
 class Hypotheses(NamedTuple):
     """The n best hypotheses of each sentence, best first. An empty entry has score -inf and length 0."""
 
-    tokens: Array  # [B, n, L], <eos> included, then <pad>
-    lengths: Array  # [B, n], <eos> included
-    scores: Array  # [B, n]
-    log_probs: Array  # [B, n]
+    tokens: Int[Array, "B n L"]  # <eos> included, then <pad>
+    lengths: Int[Array, "B n"]  # <eos> included
+    scores: Float[Array, "B n"]
+    log_probs: Float[Array, "B n"]
 
 
 class Tree(NamedTuple):
@@ -29,21 +29,21 @@ class Tree(NamedTuple):
     `lives[.., parents[.., j]]` there. Missing steps and impossible continuations have log-probability -inf.
     """
 
-    parents: Array  # [B, G, L, 2W] live prefix that is continued
-    tokens: Array  # [B, G, L, 2W] token that is added
-    log_probs: Array  # [B, G, L, 2W] what continuations are ranked by
-    ended: Array  # [B, G, L, 2W] whether it is a finished hypothesis
-    lives: Array  # [B, G, L, W] the continuations that stay live
+    parents: Int[Array, "B G L 2*W"]  # live prefix that is continued
+    tokens: Int[Array, "B G L 2*W"]  # token that is added
+    log_probs: Float[Array, "B G L 2*W"]  # what continuations are ranked by
+    ended: Bool[Array, "B G L 2*W"]  # whether it is a finished hypothesis
+    lives: Int[Array, "B G L W"]  # the continuations that stay live
 
 
-def add_finished(finished: Hypotheses, new: Hypotheses, ends: Array) -> Hypotheses:
-    """The W best of the hypotheses finished before [R, W] and those of `new` [R, J] where `ends` [R, J] is True."""
+def add_finished(finished: Hypotheses, new: Hypotheses, ends: Bool[Array, "R J"]) -> Hypotheses:
+    """The W best of the hypotheses finished before, [R, W], and those of `new`, [R, J], where `ends` is True."""
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), finished, only(new, ends))
     return best(both, finished.scores.shape[1])
 
 
-def only(found: Hypotheses, kept: Array) -> Hypotheses:
-    """The hypotheses [B, n] where `kept` [B, n] is True, and empty entries elsewhere."""
+def only(found: Hypotheses, kept: Bool[Array, "B n"]) -> Hypotheses:
+    """The hypotheses where `kept` is True, and empty entries elsewhere."""
     return Hypotheses(
         jnp.where(kept[..., None], found.tokens, PAD), jnp.where(kept, found.lengths, 0),
         jnp.where(kept, found.scores, -jnp.inf), jnp.where(kept, found.log_probs, -jnp.inf),
@@ -71,17 +71,19 @@ def empty_tree(rows: int, length: int, width: int) -> Tree:
     return Tree(zeros, zeros, jnp.full(shape, -jnp.inf), jnp.zeros(shape, bool), zeros[..., :width])
 
 
-def record_step(tree: Tree, t: Array, step: Tree, done: Array) -> Tree:
-    """Writes `step`, leaves [R, 2W], at position t [R] of the tree, in the rows where done [R] is False."""
-    here = (jnp.arange(tree.tokens.shape[1]) == t[:, None]) & ~done[:, None]  # [R, L]
+def record_step(tree: Tree, t: Int[Array, " R"], step: Tree, done: Bool[Array, " R"]) -> Tree:
+    """Writes `step`, leaves [R, 2W], at position t of the tree, in the rows where `done` is False."""
+    here = (jnp.arange(tree.tokens.shape[1])[None] == t[:, None]) & ~done[:, None]  # [R, L]
     return jax.tree.map(lambda past, now: jnp.where(here[..., None], now[:, None], past), tree, step)
 
 
-def gather(leaf: Array, index: Array) -> Array:
-    """leaf[b, index[b, k]] for every b and k: [B, J, ...], [B, K] -> [B, K, ...]."""
+def gather(leaf: Shaped[Array, "B J ..."], index: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
+    """leaf[b, index[b, k]] for every b and k."""
     return jax.vmap(lambda row, i: row[i])(leaf, index)
 
 
-def gather_entries(table: Array, row: Array, column: Array) -> Array:
-    """table[b, row[b, k], column[b, k]]: [B, J, V], [B, K], [B, K] -> [B, K]."""
+def gather_entries(
+    table: Shaped[Array, "B J V"], row: Int[Array, "B K"], column: Int[Array, "B K"]
+) -> Shaped[Array, "B K"]:
+    """table[b, row[b, k], column[b, k]] for every b and k."""
     return jax.vmap(lambda one, i, j: one[i, j])(table, row, column)

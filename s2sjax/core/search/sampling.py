@@ -15,15 +15,17 @@ sample does not depend on the other sentences of its batch.
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Int, Key
 
 from s2sjax.core.search.beam_interface import Beams, State, Step
 from s2sjax.core.search.constraints import DEAD
-from s2sjax.core.search.decoding_loop import DecodingLoop, decode_loop, run_loop
+from s2sjax.core.search.decoding_loop import DecodingLoop, Limit, decode_loop, run_loop
 from s2sjax.core.search.hypotheses import Hypotheses
 
 
-def sample(step: Step | Beams, state: State, limit: Array, length: int, keys: Array, **options) -> Hypotheses:
+def sample(
+    step: Step | Beams, state: State, limit: Limit, length: int, keys: Key[Array, " B"], **options
+) -> Hypotheses:
     """Draws samples, in the order of their numbers. Arguments are those of `sampling_loop`."""
     return run_loop(sampling_loop(step, state, limit, length, keys, **options))[0]
 
@@ -31,9 +33,9 @@ def sample(step: Step | Beams, state: State, limit: Array, length: int, keys: Ar
 def sampling_loop(
     step: Step | Beams,
     state: State,
-    limit: Array,
+    limit: Limit,
     length: int,
-    keys: Array,
+    keys: Key[Array, " B"],
     *,
     count: int = 1,
     temperature: float = 1.0,
@@ -42,14 +44,14 @@ def sampling_loop(
     min_p: float = 0.0,
     **options,
 ) -> DecodingLoop:
-    """The loop that draws `count` samples per sentence, with a key for each sentence, keys [B].
+    """The loop that draws `count` samples per sentence, with a key for each sentence.
 
     Other arguments and options are those of `search.decode_loop`.
     """
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     per_sample = jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(count))  # [B, n]
 
-    def draw(key: Array, log_probs: Array, t: Array) -> Array:
+    def draw(key: Key[Array, ""], log_probs: Float[Array, " V"], t: Int[Array, ""]) -> Int[Array, ""]:
         kept = truncated(log_probs / temperature, top_k, top_p, min_p)
         return jax.random.categorical(jax.random.fold_in(key, t), kept)
 
@@ -58,8 +60,10 @@ def sampling_loop(
     return decode_loop(step, state, limit, length, choose, copies=count, **options)
 
 
-def truncated(log_probs: Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Array:
-    """Sets removed tokens of log_probs [V] to DEAD, without normalising the rest. The defaults remove nothing."""
+def truncated(
+    log_probs: Float[Array, " V"], top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Float[Array, " V"]:
+    """Sets removed tokens to DEAD, without normalising the rest. The defaults remove nothing."""
     if (top_k and top_k < len(log_probs)) or top_p < 1:
         order = jnp.argsort(-log_probs, stable=True)
         ranked = log_probs[order]

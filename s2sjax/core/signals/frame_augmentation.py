@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 AUGMENT = 0x617567
 """separates the random numbers of augmentation from those of dropout"""
 
 
-def example_keys(seed: int, step: Array, example: Array) -> Array:
-    """Derives a key [B] for each example [B] from (seed, step, example), independently of the other rows."""
+def example_keys(seed: int, step: Int[Array, ""] | int, example: Int[Array, " B"]) -> Key[Array, " B"]:
+    """Derives a key for each example from (seed, step, example), independently of the other rows."""
     now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
     return jax.vmap(partial(jax.random.fold_in, now))(example)
 
@@ -35,11 +35,10 @@ class Ranges(NamedTuple):
     feature_width: int = 0  # maximum number of features in a run
 
 
-def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[Array, Array]:
-    """Changes frames [T, F], of which the first `length` [] are real -> frames [T, F], length [].
-
-    A stretched example never has more than T frames.
-    """
+def augment(
+    ranges: Ranges, key: PRNGKeyArray, frames: Float[Array, "T F"], length: Int[Array, ""]
+) -> tuple[Float[Array, "T F"], Int[Array, ""]]:
+    """Changes frames, of which the first `length` are real. A stretched example never has more than T frames."""
     keys = jax.random.split(key, 5)
     draw = lambda key, spread: jax.random.uniform(key, (), frames.dtype, 1 - spread, 1 + spread)
     if ranges.speed:
@@ -57,16 +56,18 @@ def augment(ranges: Ranges, key: Array, frames: Array, length: Array) -> tuple[A
     return frames, length
 
 
-def stretch(frames: Array, length: Array, factor: Array) -> tuple[Array, Array]:
-    """Stretches the first `length` of frames [T, F] by `factor`, to at most T frames, by linear interpolation."""
+def stretch(
+    frames: Float[Array, "T F"], length: Int[Array, ""], factor: Float[Array, ""] | float
+) -> tuple[Float[Array, "T F"], Int[Array, ""]]:
+    """Stretches the first `length` frames by `factor`, to at most T frames, by linear interpolation."""
     T = len(frames)
     new = jnp.clip(jnp.round(length * factor), jnp.minimum(length, 1), T).astype(length.dtype)
     place = (jnp.arange(T) + 0.5) * (length / jnp.maximum(new, 1)) - 0.5
     return _read(frames, jnp.clip(place, 0, jnp.maximum(length - 1, 0))), new
 
 
-def warp(frames: Array, factor: Array) -> Array:
-    """Warps the features of frames [T, F], as another vocal tract does, by linear interpolation.
+def warp(frames: Float[Array, "T F"], factor: Float[Array, ""] | float) -> Float[Array, "T F"]:
+    """Warps the features of frames, as another vocal tract does, by linear interpolation.
 
     Feature f becomes feature f * factor, or the last one beyond it.
     """
@@ -81,10 +82,12 @@ def _read(rows: Array, place: Array) -> Array:
     return rows[below] * (1 - share) + rows[jnp.minimum(below + 1, len(rows) - 1)] * share
 
 
-def keep_runs(key: Array, size: int, length: Array | int, runs: int, width: int) -> Array:
-    """Mask [size], False in `runs` runs of 0 to `width` positions below `length`; runs may overlap."""
+def keep_runs(
+    key: PRNGKeyArray, size: int, length: Int[Array, ""] | int, runs: int, width: int
+) -> Bool[Array, " {size}"]:
+    """Mask, False in `runs` runs of 0 to `width` positions below `length`; runs may overlap."""
     of_width, of_start = jax.random.split(key)
     widths = jax.random.randint(of_width, (runs,), 0, width + 1)
     starts = jax.random.randint(of_start, (runs,), 0, jnp.maximum(length - widths, 0) + 1)
     place = jnp.arange(size)[:, None]
-    return ~jnp.any((place >= starts) & (place < starts + widths), axis=1)
+    return ~jnp.any((place >= starts[None]) & (place < (starts + widths)[None]), axis=1)

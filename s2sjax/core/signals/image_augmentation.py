@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 
 class Changes(NamedTuple):
@@ -25,8 +25,8 @@ class Changes(NamedTuple):
     by up to colour / 2 of its range"""
 
 
-def change(changes: Changes, key: Array, picture: Array) -> Array:
-    """Changes a picture [H, W, C] with values from 0 to 255 -> float32 [H, W, C]."""
+def change(changes: Changes, key: PRNGKeyArray, picture: Num[Array, "H W C"]) -> Float[Array, "H W C"]:
+    """Changes a picture with values from 0 to 255."""
     of_zoom, of_place, of_flip, of_contrast, of_shift = jax.random.split(key, 5)
     picture = picture.astype(jnp.float32)
     H, W, C = picture.shape
@@ -39,15 +39,17 @@ def change(changes: Changes, key: Array, picture: Array) -> Array:
     if changes.colour:
         contrast = 1 + changes.colour * jax.random.uniform(of_contrast, (), minval=-1, maxval=1)
         shift = 127.5 * changes.colour * jax.random.uniform(of_shift, (C,), minval=-1, maxval=1)
-        picture = jnp.clip((picture - 127.5) * contrast + 127.5 + shift, 0, 255)
+        picture = jnp.clip((picture - 127.5) * contrast + 127.5 + shift[None, None], 0, 255)
     return picture
 
 
-def window(size: int, scale: Array, place: Array) -> Array:
-    """The matrix [size, size] that enlarges a window: row i has the interpolation weights of the pixels for pixel i.
+def window(
+    size: int, scale: Float[Array, ""] | float, place: Float[Array, ""] | float
+) -> Float[Array, "{size} {size}"]:
+    """The matrix that enlarges a window: row i has the interpolation weights of the pixels for pixel i.
 
     The window has scale * size pixels; `place` 0 puts it at the beginning, 1 at the end. Scale 1 gives the identity.
     """
     begin = place * (1 - scale) * size
     at = jnp.clip(begin + (jnp.arange(size) + 0.5) * scale - 0.5, 0, size - 1)  # [size]
-    return jnp.maximum(0.0, 1 - jnp.abs(at[:, None] - jnp.arange(size)))
+    return jnp.maximum(0.0, 1 - jnp.abs(at[:, None] - jnp.arange(size)[None]))

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from s2sjax import config, layers
 from s2sjax.core import attention
@@ -49,7 +49,7 @@ class PositionEmbedding(nn.Module):
         return self(xs, jnp.arange(xs.shape[1]), train)
 
     def __call__(self, xs: Array, position: Array, train: bool = False) -> Array:
-        x = 0.1 * xs + self.table[position].astype(self.dtype)
+        x = 0.1 * xs + lax.broadcast_to_rank(self.table[position].astype(self.dtype), xs.ndim)
         return layers.dropout(self, x, self.config.dropout, train)
 
 

@@ -95,7 +95,7 @@ def run_with_context(
     module: nn.Module, kind: cells.Cell, weights: cells.Weights, carry: cells.Carry, embedded: Array, context: Array
 ) -> Array:
     """Runs a cell that reads tokens [B, T, E] and, at each step, context [B, M]: [B, T, H]."""
-    projected = cells.project(weights, embedded.swapaxes(0, 1)) + context @ weights["context"]  # [T, B, G*H]
+    projected = cells.project(weights, embedded.swapaxes(0, 1)) + (context @ weights["context"])[None]  # [T, B, G*H]
     step, policy = partial(recurrence.plain_step, kind), module.remat_policy  # type: ignore[attr-defined]
     return recurrence.scan(step, weights, carry, projected, remat_policy=policy)[1].swapaxes(0, 1)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from s2sjax import config, layers
 from s2sjax.core import attention
@@ -185,7 +185,7 @@ class Positions(nn.Module):
     def _joined(self, embedded: Array, place: Array) -> Array:
         place = place.astype(self.dtype)
         if self.config.join_positions == "sum":
-            return embedded + place
+            return embedded + lax.broadcast_to_rank(place, embedded.ndim)
         return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
 
     def everywhere(self, embedded: Array, train: bool, segments: Array | None = None) -> Array:
@@ -203,14 +203,14 @@ class Positions(nn.Module):
         if self.config.positions != "relative":
             return None
         place, radius = jnp.arange(length), reach(self.config, length)
-        between = offsets(radius, self.causal) if radius else place - place[:, None]
+        between = offsets(radius, self.causal) if radius else place[None] - place[:, None]
         return position_encodings.relative_bias(self.relative, between, self.causal)[None]
 
     def bias_of_one(self, position: Array, length: int) -> Array | None:
         """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
         if self.config.positions != "relative":
             return None
-        ago = (position[:, None] - jnp.arange(length)) % length
+        ago = (position[:, None] - jnp.arange(length)[None]) % length
         return position_encodings.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
 
 
@@ -407,7 +407,7 @@ class TransformerDecoder(DecoderModule):
         now = state.position[:, None]
         x = self.positions(self.embedding(token), now)
         prefix, place = jnp.arange(token.shape[1]), jnp.arange(state.beam_index.shape[2])
-        here = place == (now % len(place))[..., None]
+        here = place[None, None] == (now % len(place))[..., None]
         beam_index = jnp.where(here, prefix[:, None], state.beam_index)  # [B, K, L]
         bias = self.positions.bias_of_one(state.position, len(place))
         mask = jnp.broadcast_to(memory.mask[:, None], (*token.shape, memory.mask.shape[1]))

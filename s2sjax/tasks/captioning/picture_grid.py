@@ -134,6 +134,6 @@ class PictureGrid(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.project(jax.nn.relu(self.norm(x)))  # [B, h, w, E]
-        x = x + (self.rows[:, None] + self.columns).astype(self.dtype)
+        x = x + (self.rows[:, None] + self.columns[None])[None].astype(self.dtype)
         x = layers.dropout(self, x.reshape(len(x), -1, self.width), self.dropout, train)  # [B, h * w, E]
         return x, self.mask(pictures)

@@ -42,7 +42,7 @@ class Listener(nn.Module):
     @nn.nowrap
     def mask(self, frames: Array, lengths: Array) -> Array:
         n = 4 if self.channels else self.stack
-        return jnp.arange(-(-frames.shape[1] // n)) < (-(-lengths // n))[:, None]
+        return jnp.arange(-(-frames.shape[1] // n))[None] < (-(-lengths // n))[:, None]
 
     def __call__(self, frames: Array, lengths: Array, train: bool = False) -> tuple[Array, Array]:
         convolutions = [weights() for weights in self.convolutions]

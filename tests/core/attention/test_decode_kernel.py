@@ -45,7 +45,7 @@ def a_cache(at, K=5, N=2, D=16, L=7, dtype="float32"):
     """qkv, cache, beam_index; where a prefix writes, its index is its own row."""
     B = len(at)
     beam_index = jnp.asarray(np.random.default_rng(0).integers(0, K, (B, K, L)))
-    beam_index = jnp.where(jnp.arange(L) == (at % L)[:, None, None], jnp.arange(K)[:, None], beam_index)
+    beam_index = jnp.where(jnp.arange(L)[None, None] == (at % L)[:, None, None], jnp.arange(K)[:, None], beam_index)
     cache = tuple(drawn(B, N, L, K, D, seed=seed, dtype=dtype) for seed in (1, 2))
     return drawn(B, K, 3, N, D, dtype=dtype), cache, beam_index
 

@@ -35,7 +35,9 @@ def test_it_is_multi_head_attention(queries, keys, causal):
     lengths = jnp.array([keys, 1, 0, (keys + 1) // 2])
     heads = drawn(4, queries, 2, 16), drawn(4, keys, 2, 16, seed=1), drawn(4, keys, 2, 16, seed=2)
     gradient = drawn(4, queries, 2, 16, seed=3)
-    seen = (jnp.arange(keys) < lengths[:, None, None]) & (jnp.tri(queries, keys, dtype=bool) | (not causal))
+    seen = (jnp.arange(keys)[None, None] < lengths[:, None, None]) & (
+        jnp.tri(queries, keys, dtype=bool) | (not causal)
+    )[None]
     expected = both_ways(lambda *heads: attention.multi_head(*heads, seen), gradient, *heads)
     static = short_sequence_kernel.Static(causal, interpret=INTERPRET)
     found = both_ways(lambda *heads: short_sequence_kernel.attend(*heads, lengths, static), gradient, *heads)
@@ -47,7 +49,7 @@ def test_it_is_multi_head_attention(queries, keys, causal):
 def test_what_is_beyond_a_length_is_never_read():
     lengths, static = jnp.array([3, 1]), short_sequence_kernel.Static(False, interpret=INTERPRET)
     queries, keys, values = drawn(2, 4, 2, 16), drawn(2, 5, 2, 16, seed=1), drawn(2, 5, 2, 16, seed=2)
-    beyond = (jnp.arange(5) >= lengths[:, None])[..., None, None]
+    beyond = (jnp.arange(5)[None] >= lengths[:, None])[..., None, None]
     other = [jnp.where(beyond, 1e3, array) for array in (keys, values)]
     found = short_sequence_kernel.attend(queries, keys, values, lengths, static)
     np.testing.assert_array_equal(found, short_sequence_kernel.attend(queries, *other, lengths, static))
@@ -57,7 +59,7 @@ def test_half_precision():
     """Its products have operands of bfloat16, its softmax is of float32: only weights and results are rounded."""
     narrow = [drawn(2, 9, 2, 32, seed=seed).astype(jnp.bfloat16) for seed in range(3)]
     lengths = jnp.array([9, 4])
-    seen = jnp.broadcast_to(jnp.arange(9) < lengths[:, None, None], (2, 9, 9))
+    seen = jnp.broadcast_to(jnp.arange(9)[None, None] < lengths[:, None, None], (2, 9, 9))
     found = short_sequence_kernel.attend(*narrow, lengths, short_sequence_kernel.Static(False, interpret=INTERPRET))
     assert found.dtype == jnp.bfloat16
     exact = attention.multi_head(*(array.astype(jnp.float32) for array in narrow), seen)

@@ -40,8 +40,8 @@ def test_the_largest_value_over_time_is_the_loop_of_the_paper():
 
 def test_a_highway_carries_where_its_gate_is_shut_and_transforms_where_it_is_open():
     y = jnp.array([1.0, -1.0])
-    np.testing.assert_allclose(character_cnn.highway(5 * y, jnp.float32(-50), y), y)
-    np.testing.assert_allclose(character_cnn.highway(5 * y, jnp.float32(50), y), [5, 0])
+    np.testing.assert_allclose(character_cnn.highway(5 * y, jnp.full(2, -50.0), y), y)
+    np.testing.assert_allclose(character_cnn.highway(5 * y, jnp.full(2, 50.0), y), [5, 0])
 
 
 def test_a_words_vector_does_not_depend_on_the_words_beside_it():

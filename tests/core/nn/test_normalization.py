@@ -9,7 +9,7 @@ from s2sjax.core.nn.normalization import layer_norm, norm_by_gate, standardise
 
 
 def defined(x, scale, bias):
-    return (standardise(x)[0] * scale + bias).astype(x.dtype)
+    return (standardise(x)[0] * jnp.broadcast_to(scale, x.shape) + jnp.broadcast_to(bias, x.shape)).astype(x.dtype)
 
 
 def example(*shape, dtype="float32"):

@@ -237,7 +237,7 @@ def test_shut_gates_leave_a_minlstm_finite():
     """f and i both underflow, and f / (f + i) is still their ratio: 0.5 where they are equal."""
     weights = {"input": np.zeros((1, 3), np.float32), "bias": np.array([-200, -200, 3], np.float32)}
     blend = cells.CELLS["minlstm"].blend
-    u, candidate = blend(weights, cells.project(weights, np.zeros(1, np.float32)), None)
+    u, candidate = blend(weights, cells.project(weights, np.zeros(1, np.float32)), np.zeros(1, np.float32))
     assert (u, candidate) == (0.5, 3)
 
 

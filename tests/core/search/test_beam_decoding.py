@@ -343,6 +343,14 @@ def test_a_beam_that_cannot_be_is_refused_by_name(limit, options, message):
         search.beam_search(partial(step, chain()), start(1), limit, LENGTH, **options)
 
 
+def test_a_limit_may_be_an_array_that_a_compiled_function_closes_over():
+    limit = jnp.full(1, 3)
+    found = jax.jit(lambda state: search.beam_search(partial(step, chain()), state, limit, LENGTH, width=2))(start(1))
+    np.testing.assert_array_equal(
+        found.tokens, search.beam_search(partial(step, chain()), start(1), 3, LENGTH, width=2).tokens
+    )
+
+
 def test_an_unknown_option_of_beam_search_is_refused_by_name():
     for function in (search.beam_loop, search.beam_search, search.beam_search_with_tree):
         with pytest.raises(TypeError, match="'beam'"):

@@ -199,8 +199,8 @@ class _Still:
     def __init__(self, module):
         self.module = module
 
-    def apply(self, variables, source, target, train, segments, rngs):
-        return self.module.apply(variables, source, target, False, segments)
+    def apply(self, variables, source, target, train, segments, rngs, method):
+        return self.module.apply(variables, source, target, False, segments, method=method)
 
 
 @pytest.mark.parametrize("model", [Luong(), RNNsearch(), config.ConvS2S(), config.Pair()], ids=config.model_name)

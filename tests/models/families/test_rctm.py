@@ -31,7 +31,7 @@ def test_the_gradient_of_the_largest_goes_to_the_first_of_equals():
     """The maximum selects one position: the gradient is not divided between equal ones."""
     states = np.array([[[1.0, 5], [3, 5], [3, 2], [9, 9]], [[0, 0]] * 4])
     mask = np.array([[True, True, True, False], [False] * 4])
-    slope = jax.grad(lambda states: jnp.sum(rctm.masked_max(states, mask) * np.array([2.0, 7])))(states)
+    slope = jax.grad(lambda states: jnp.sum(rctm.masked_max(states, mask) * np.array([[2.0, 7]])))(states)
     np.testing.assert_array_equal(slope, [[[0, 7], [2, 0], [0, 0], [0, 0]], [[0, 0]] * 4])
 
 
