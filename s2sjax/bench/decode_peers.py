@@ -10,15 +10,24 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from s2sjax import config
 from s2sjax.bench.peers import Once, torch_device
 
-if TYPE_CHECKING:
-    from s2sjax.bench.decode_speed import Size
+
+class Size(NamedTuple):
+    """A model and the searches that it is measured with."""
+
+    model: config.Transformer
+    vocabulary: int
+    source: int  # tokens per source sentence
+    tokens: int  # tokens generated per sentence
+    runs: dict[str, tuple[int, int]]  # name -> (beam, batch)
+    dtype: str
 
 
 def _marian(s: Size) -> Any:

@@ -9,30 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from s2sjax import config, models
 from s2sjax.bench import decode_peers, peers, result_files, timing
+from s2sjax.bench.decode_peers import Size
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.core.backend import quantization
 from s2sjax.evaluate.prediction.search_programs import search_batch
 from s2sjax.evaluate.prediction.word_constraints import WordConstraints
-
-
-class Size(NamedTuple):
-    """A model and the searches that it is measured with."""
-
-    model: config.Transformer
-    vocabulary: int
-    source: int  # tokens per source sentence
-    tokens: int  # tokens generated per sentence
-    runs: dict[str, tuple[int, int]]  # name -> (beam, batch)
-    dtype: str
-
 
 SIZES = {
     "small": Size(

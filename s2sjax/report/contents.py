@@ -155,7 +155,7 @@ def _compared(base: Subject, subject: Subject, resamples: int) -> dict[str, Any]
     except UserError as error:
         return {"why": str(error)}
     count = len(base.evaluation.outputs)
-    notes = [f"{comparison.DIFFERENT}: {found.differing}"] if found.differing else []
+    notes = found.warnings()
     notes += [f"{found.first[name].label} is not tested: it is not a sum over examples" for name in found.untested]
     if count < comparison.FEW:
         notes.append(f"p is not reliable on {count} examples: evaluate more")

@@ -108,6 +108,11 @@ class Comparison:
 
     # ----------------------------------------------------------------------------------- text
 
+    def warnings(self) -> list[str]:
+        """Lines on what differs besides the models."""
+        settings = [f"{DIFFERENT}: {self.differing}"] if self.differing else []
+        return settings + ([f"the code of the two runs differs: {', '.join(self.code)}"] if self.code else [])
+
     def __str__(self) -> str:
         count = len(self.first.outputs)
         examples = f"{count:,} {self.first.page['noun']}{'' if count == 1 else 's'}"
@@ -119,10 +124,7 @@ class Comparison:
             *evaluations.aligned([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
-        if self.differing:
-            lines.append(f"{DIFFERENT}: {self.differing}")
-        if self.code:
-            lines.append(f"the code of the two runs differs: {', '.join(self.code)}")
+        lines += self.warnings()
         if self.first.step != self.second.step:
             lines.append(f"A is the checkpoint of step {self.first.step}, B that of step {self.second.step}")
         for a, b in ((self.first[name], self.second[name]) for name in self.untested):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sjax import config
+from s2sjax.data.examples import SPLITS
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, summary
 from s2sjax.evaluate.prediction.progress_listener import counting
@@ -114,7 +115,6 @@ def differences(several: Sequence[Evaluation]) -> str:
 
 # -------------------------------------------------------------------------------------- evaluating
 
-SPLITS = ("train", "dev", "test")
 Results = dict[str, MetricResult]
 
 

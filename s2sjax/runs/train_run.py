@@ -18,7 +18,6 @@ from s2sjax.data.batching.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.runs import folder, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
-from s2sjax.runs.run import Run, load
 from s2sjax.tasks.task import Task, shapes_of, task_of
 from s2sjax.training import jax_settings, loop, multihost
 from s2sjax.training import mesh as meshes
@@ -28,6 +27,16 @@ from s2sjax.training.heartbeat import working
 from s2sjax.training.optimizers import describe_change, optimizer
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import TrainState, TrainStep, create, make_train_step
+
+
+class Source(NamedTuple):
+    """The run that provides the initial parameters."""
+
+    folder: Path
+    task: Task
+
+    def checkpoints(self) -> Checkpoints:
+        return folder.checkpoints(self.folder, self.task, read_only=True)
 
 
 class Inputs(NamedTuple):
@@ -42,7 +51,7 @@ class Inputs(NamedTuple):
     """training, dev and test examples, by split"""
     code: stored_code.Origin
     """where the code of the experiment comes from"""
-    source: Run | None
+    source: Source | None
     """run that provides the initial parameters"""
     schedule_steps: int | None
     """schedule length of the run in the folder, if there is one"""
@@ -187,7 +196,7 @@ def initial_state(
     mesh: jax.sharding.Mesh,
     rows: int = 0,
     tx: Optimizer | None = None,
-    source: Run | None = None,
+    source: Source | None = None,
     log: Log | None = None,
 ) -> TrainState:
     """The state before the first step. Each device computes only its own shards.
@@ -201,7 +210,7 @@ def initial_state(
     theirs = jax.eval_shape(source.task.init, jax.random.key(task.experiment.seed))
     found = transfer.match(params, theirs, task.transfer_rows(source.task))
     transfer.require_some(found, str(source.folder))
-    restored, step = source.checkpoints(read_only=True).restore_params(transfer.template(found, theirs, params))
+    restored, step = source.checkpoints().restore_params(transfer.template(found, theirs, params))
     if log:
         log.print("\n".join(found.describe(str(source.folder), step)))
         mine, other = (stored_code.origin_of(each.experiment).code().files for each in (task, source.task))
@@ -216,7 +225,7 @@ def _placement(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, 
     return mesh, task.rules if mesh.shape["tensor"] > 1 else (), jax.random.key(task.experiment.seed)
 
 
-def _source(path: Path, init: str | Path | None, init_assets: bool) -> Run | None:
+def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | None:
     """The run that provides the initial parameters; None without one, and for a run that has checkpoints already."""
     if init_assets and not init:
         raise UserError("--init-assets takes the vocabularies of another run: name that run with --init RUN")
@@ -228,8 +237,8 @@ def _source(path: Path, init: str | Path | None, init_assets: bool) -> Run | Non
     there = Path(recorded)
     if there == path.absolute():
         raise UserError(f"--init {init} is the folder of this run: name another run, or give another --out")
-    source = load(there)
-    if not source.checkpoints(read_only=True).steps():
+    source = Source(there, folder.open_task(there))
+    if not source.checkpoints().steps():
         raise UserError(f"there is no checkpoint in {there}: train it first, or name another run with --init")
     return source
 

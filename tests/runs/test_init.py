@@ -50,7 +50,9 @@ def started(path, experiment=BASE, **options) -> run.Run:
 
 
 def transferred(new: run.Run, base: run.Run, mesh=DATA):
-    return train_run.initial_state(new.task, meshes.make_mesh(mesh), source=base, log=Log(None, 1, 1))
+    return train_run.initial_state(
+        new.task, meshes.make_mesh(mesh), source=train_run.Source(base.folder, base.task), log=Log(None, 1, 1)
+    )
 
 
 def test_the_parameters_of_the_best_checkpoint_and_a_new_optimizer(base, tmp_path, capsys):

@@ -261,7 +261,7 @@ def test_parameters_of_a_run_with_different_code_are_taken_with_a_remark(tmp_pat
     for scale, told in (("1.75", []), ("2.25", [f"  the code of {base.folder} differs: mine.py"])):
         new = run.load(start(tmp_path / scale, WAYS["cell"], scale))
         capsys.readouterr()
-        train_run.initial_state(new.task, mesh, source=base, log=Log(None, 1, 1))
+        train_run.initial_state(new.task, mesh, source=train_run.Source(base.folder, base.task), log=Log(None, 1, 1))
         assert capsys.readouterr().out.splitlines()[1:] == told
 
 

@@ -188,7 +188,9 @@ def started(path, experiment, base, adopt=True):
     """The task of a new run, and its initial parameters."""
     task = experiment.task()
     made = folder.start_task(experiment, path, task.read(), assets=base.task.assets if adopt else None)
-    state = train_run.initial_state(made, meshes.make_mesh(config.Mesh()), source=base, log=Log(None, 1, 1))
+    state = train_run.initial_state(
+        made, meshes.make_mesh(config.Mesh()), source=train_run.Source(base.folder, base.task), log=Log(None, 1, 1)
+    )
     return made, jax.device_get(state.params)
 
 
