@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
+from conftest import refused
 from models.test_extending import Bag, BagDecoder, BagEncoder
 from test_extending import FILES
 
@@ -324,6 +325,12 @@ def test_a_task_that_breaks_a_law_is_told_which(law):
     with pytest.raises(LawError, match=message) as broken:
         verify_task(experiment_of(task))
     assert broken.value.law == law
+
+
+@pytest.mark.parametrize("given", ["luong", config.Train()])
+def test_what_is_neither_a_model_nor_an_experiment_is_refused(given):
+    assert refused(lambda: verify_model(given)).endswith("such as config.Luong(width=16)")
+    assert refused(lambda: verify_task(given)).endswith("such as tasks.Translation(...)")
 
 
 def test_the_laws_need_no_pytest():

@@ -37,6 +37,9 @@ def verify_model(model: config.ModelConfig, *, tolerance: float = 1e-5) -> Repor
 
     tolerance: largest difference of numbers that should be equal, in float32
     """
+    given = f"verify_model got {model!r:.60}"
+    is_model = isinstance(model, config.ModelSettings | config.Pair)
+    config.require(is_model, f"{given}: give the settings of an encoder-decoder, such as config.Luong(width=16)")
     return verify(LAWS, PureModel(model, sharp=SHARPNESS, tolerance=tolerance))
 
 

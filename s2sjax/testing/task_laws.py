@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from s2sjax.config import Experiment
+from s2sjax.config import Experiment, require
 from s2sjax.data.batching.batch_plan import make_batch
 from s2sjax.tasks.task import Task, task_of
 from s2sjax.testing.laws import Report, check, check_equal, check_finite, law, verify
@@ -32,6 +32,8 @@ def verify_task(experiment: Experiment, *, tolerance: float = 1e-5) -> Report:
 
     tolerance: largest difference, relative to the loss, of sums that should be equal
     """
+    given = f"verify_task got {experiment!r:.60}"
+    require(isinstance(experiment, Experiment), f"{given}: give an experiment, such as tasks.Translation(...)")
     return verify(LAWS, PreparedTask(experiment, tolerance))
 
 
