@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from s2sjax import former_names
+from s2sjax.version import __version__ as __version__
 
 if TYPE_CHECKING:  # importing s2sjax does not import JAX
     from s2sjax.config import Experiment
@@ -20,7 +21,6 @@ if TYPE_CHECKING:  # importing s2sjax does not import JAX
     from s2sjax.runs.evaluations import Evaluation
     from s2sjax.runs.run import Run
 
-__version__ = "0.2.0"
 former_names.install()
 
 

@@ -16,7 +16,10 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 ON_GPU = os.environ["JAX_PLATFORMS"] == "cuda"
 # Eight fake devices on two busy cores may wait long for each other; XLA would end the process after 40 seconds.
-FLAGS = ["--xla_cpu_collective_call_terminate_timeout_seconds=600"]
+FLAGS = [
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600",
+    "--xla_cpu_parallel_codegen_split_count=1",  # other tests have the other cores
+]
 # The newest code generator runs faster and compiles longer. Newer versions have no other.
 HAS_OLD_GENERATOR = version("jaxlib").startswith("0.10.")
 if HAS_OLD_GENERATOR:

@@ -124,7 +124,7 @@ def test_an_experiment_can_be_read_and_names_the_command_that_runs_it(file):
 
 
 @pytest.mark.timeout(1800)
-@zoo.each(["few steps", "as they are"], quick=(), rare=("as they are",))
+@zoo.each(["few steps", "as they are"], quick=(), rare=("few steps", "as they are"))
 def test_the_commands_of_the_page_from_laptop_to_pod_can_be_typed(name, tmp_path):
     """One after the other, in a copy of the experiments, as a reader would; or with few steps and without the plan."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")

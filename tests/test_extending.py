@@ -44,7 +44,7 @@ main.main(["decode", {run!r}])
 """
 
 
-@zoo.each(FILES, quick=("cell",))
+@zoo.each(FILES, quick=("cell",), rare=set(FILES) - {"cell"})
 def test_a_file_trains_and_its_run_opens_elsewhere(name, tmp_path, call, monkeypatch):
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()

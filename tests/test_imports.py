@@ -16,6 +16,7 @@ ROOT = Path(s2sjax.__file__).parent
 
 # From the bottom up; a package may import itself and those named before it.
 LAYERS = [
+    "version",
     "errors",
     "former_names",
     "files",
@@ -56,7 +57,7 @@ def packages_imported(file: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("s2sjax.")}
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}: relative imports hide the direction"
-    return found - {"__version__"}
+    return found
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
@@ -64,7 +65,7 @@ def test_a_package_imports_only_packages_below(file):
     package = file.relative_to(ROOT).parts[0].removesuffix(".py")
     if package == "__init__":
         # Inside its functions, or for type checkers alone: importing s2sjax does not import JAX.
-        assert packages_imported(file) == {"config", "former_names", "runs"}
+        assert packages_imported(file) == {"version", "config", "former_names", "runs"}
         return
     allowed = ALLOWED.get(package, set(LAYERS[: LAYERS.index(package) + 1]))
     assert packages_imported(file) <= allowed

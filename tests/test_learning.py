@@ -44,7 +44,7 @@ def test_learns(name, tmp_path):
 
 @pytest.mark.slow
 def test_learns_shorter_words_in_fewer_steps(tmp_path):
-    assert score("rnnsearch", 1, tmp_path, length=3, steps=300) > 98
+    assert score("rnnsearch", 1, tmp_path, length=3, steps=150) > 98
 
 
 def score(name: str, seed: int, folder: Path, length: int, steps: int) -> float:
@@ -55,8 +55,9 @@ def score(name: str, seed: int, folder: Path, length: int, steps: int) -> float:
     (folder / "learn.py").write_text(page)
     command = [sys.executable, "-m", "s2sjax.cli.main", "train", "learn.py", "--out", "run"]
     environment = child_environment()
-    for name in ("PJRT_NPROC", "JAX_DISABLE_MOST_OPTIMIZATIONS"):  # one device, and more steps than compilation
-        del environment[name]
+    del environment["PJRT_NPROC"]
+    if steps > 1000:  # it computes longer than it compiles
+        del environment["JAX_DISABLE_MOST_OPTIMIZATIONS"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
     print(done.stdout, done.stderr)
     assert done.returncode == 0

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import zoo
 
 ROOT = Path(__file__).parents[1]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -81,8 +82,21 @@ def test_the_task_of_the_last_one_is_short():
     assert 0 < len([line for line in own.splitlines() if line.strip()]) <= 50
 
 
-@pytest.mark.slow
-def test_it_runs(book):
+def test_it_imports_what_there_is(book):
+    lines = "\n".join(source(cell) for cell in read(book) if cell["cell_type"] == "code").splitlines()
+    imports = [line for line in lines if re.match(r"import s2sjax$|from s2sjax", line)]
+    assert imports
+    for line in imports:
+        exec(line, {})
+
+
+LESSONS = {path.stem: path for path in BOOKS}
+SHORT = {"3_the_transformer_step_by_step", "5_scan_against_attention", "7_your_own_task"}
+"""Notebooks that end within a minute: `make notebooks` executes all."""
+
+
+@zoo.each(LESSONS, quick=(), rare=set(LESSONS) - SHORT)
+def test_it_runs(name):
     pytest.importorskip("nbclient", reason="the extra notebooks is not installed")
     pytest.importorskip("ipykernel", reason="the extra notebooks is not installed")
-    execute.execute(book)
+    execute.execute(LESSONS[name])

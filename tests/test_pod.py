@@ -132,18 +132,18 @@ def pod(tmp_path_factory) -> Pod:
 
 @pytest.fixture(scope="module")
 def whole(pod) -> tuple[str, str]:
-    """The output of an undisturbed pod of 2 x 4."""
-    code, out, err = pod.finish(2, 4, "whole")
+    """The output of an undisturbed pod of 2 x 2."""
+    code, out, err = pod.finish(2, 2, "whole")
     assert code == 0, err
     return out, err
 
 
 @pytest.mark.slow
-def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speaks(pod, whole):
+def test_two_hosts_of_two_devices_do_what_one_device_does_and_one_of_them_speaks(pod, whole):
     out, err = whole
     assert err == ""
-    assert out.count("weights, on 8 cpu devices") == out.count("\nwrote ") == 1 and "[1]" not in out
-    assert out.count("mesh: data 8 x fsdp 1 x tensor 1 on 8 cpu devices, 2 hosts") == 1
+    assert out.count("weights, on 4 cpu devices") == out.count("\nwrote ") == 1 and "[1]" not in out
+    assert out.count("mesh: data 4 x fsdp 1 x tensor 1 on 4 cpu devices, 2 hosts") == 1
     code, alone, _ = pod.finish(1, 1, "alone")
     assert code == 0
     together, single = (pod.losses(name) for name in ("whole", "alone"))
@@ -151,7 +151,7 @@ def test_two_hosts_of_four_devices_do_what_one_device_does_and_one_of_them_speak
     assert pod.dev_losses("whole") == pytest.approx(pod.dev_losses("alone"), rel=1e-5)
     assert list(pod.dev_losses("whole")) == [7, 14, 21]
     results = [pod.results(name) for name in ("whole", "alone")]
-    assert results[0] == results[1]  # scores of the 21 lines of the test set, on 8 devices and on one
+    assert results[0] == results[1]  # scores of the 21 lines of the test set, on 4 devices and on one
     code, _, err = pod.finish(2, 1, "alone", "--split", "test", evaluate=True)
     assert (code, err) == (0, "") and pod.results("alone") == results[0]
     assert re.findall("^  .*->.*$", out, re.M) == re.findall("^  .*->.*$", alone, re.M)
@@ -226,13 +226,13 @@ def killed_again_and_again(pod, out, kills, delay, last=(2, 4, "--train.mesh.fsd
 def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_on_bit_for_bit(pod, whole, lost):
     """The host is process 0, the coordinator, or another one."""
     out = f"lost-{lost}"
-    process = pod.start(2, 4, out, hold=f"8 {lost}")
+    process = pod.start(2, 2, out, hold=f"8 {lost}")
     pod.wait_for(8, process)
     os.kill(children(process)[lost], signal.SIGKILL)
     _, err = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGKILL
     assert said_by_us(err) == f"error: process {lost} was ended by SIGKILL: {launch.AGAIN}\n"
-    code, said, err = pod.finish(2, 4, out)
+    code, said, err = pod.finish(2, 2, out)
     assert code == 0 and "resumed after step" in said, err
     assert pod.losses(out) == pod.losses("whole")
     assert pod.fingerprints(out) == pod.fingerprints("whole")
@@ -241,7 +241,7 @@ def test_a_host_that_dies_ends_the_others_with_one_line_and_the_next_start_goes_
 @zoo.each(["all hosts", "one host"], "told", quick=(), rare=("one host",))
 def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     out = told.replace(" ", "-")
-    process = pod.start(2, 4, out, hold="4 all")
+    process = pod.start(2, 2, out, hold="4 all")
     pod.wait_for(4, process)
     if told == "one host":
         os.kill(children(process)[1], signal.SIGTERM)
@@ -253,7 +253,7 @@ def test_a_sigterm_saves_once_and_ends_all_hosts_well(pod, whole, told):
     assert process.returncode == 0, err
     (step,) = map(int, re.findall(r"interrupted: saved step (\d+); run the same command again", said))
     assert run.load(pod.folder / out).checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
-    code, said, err = pod.finish(2, 4, out)
+    code, said, err = pod.finish(2, 2, out)
     assert code == 0 and f"resumed after step {step}" in said, err
     assert pod.fingerprints(out) == pod.fingerprints("whole")
 
@@ -290,7 +290,7 @@ def test_a_second_pod_is_refused_and_a_ctrl_c_saves_once(pod):
     assert run.load(pod.folder / "pressed").checkpoints(read_only=True).steps()[-1] == step < EPOCHS * PER_EPOCH
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_pod_whose_launcher_is_killed_saves_and_ends(pod):
     process = pod.start(2, 1, "orphaned", hold="4 all")
     pod.wait_for(4, process)

@@ -27,7 +27,7 @@ def without_numbers(text: str) -> list[str]:
     return [re.sub(r"[\d.]+", "#", line) for line in text.splitlines()]
 
 
-@zoo.each(PROGRAMS, quick=("text",))
+@zoo.each(PROGRAMS, quick=("text",), rare=("pairs", "tags", "pictures", "recordings"))
 def test_a_program_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch, capsys):
     """With two steps, on one device; so the scores are other ones."""
     everything = jax.devices()

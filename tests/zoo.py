@@ -139,6 +139,15 @@ def check_shares(counts, expected) -> None:
 
 QUICK = ("luong", "transformer-post")
 
+WITH_OWN_CODE = {
+    "sutskever-shared", "rnnsearch-coverage", "luong-peephole-zoneout-project", "luong-unfed-minlstm-mean",
+    "luong-local-monotonic", "luong-local-predictive-unfed", "transformer-pre-learned", "transformer-rotary",
+    "transformer-relative-pre", "transformer-window", "convs2s-uneven", "pair-bigru-luong",
+}  # fmt: skip
+"""Variants of a family that run code which no other model runs."""
+COMBINATIONS = set(MODELS) - set(FAMILIES) - WITH_OWN_CODE
+"""Models whose parts all occur in another one: `make test-all` has them."""
+
 
 def each(names, argument="name", quick=QUICK, rare=()):
     """A test for each name: a few models in `make test`, the others in .ci/run, the rare ones in `make test-all`."""
@@ -149,10 +158,12 @@ def each(names, argument="name", quick=QUICK, rare=()):
     return pytest.mark.parametrize(argument, [pytest.param(name, marks=marks(name)) for name in names])
 
 
-def first(count: int, cases):
-    """The first cases are in `make test`, the others in .ci/run."""
+def first(count: int, cases, most: int | None = None):
+    """The first cases are in `make test`, the others in .ci/run, those after the first `most` in `make test-all`."""
     cases = [case if isinstance(case, tuple) else (case,) for case in cases]
-    return [pytest.param(*case, marks=() if number < count else pytest.mark.slow) for number, case in enumerate(cases)]
+    most = len(cases) if most is None else most
+    marks = [()] * count + [pytest.mark.slow] * (most - count) + [pytest.mark.exhaustive] * (len(cases) - most)
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
 
 
 def each_cell(names=tuple(cells.CELLS)):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from s2sjax import __version__
+from s2sjax.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "torch", "transformers", "ctranslate2")
 Row = Mapping[str, Any]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from s2sjax import __version__
 from s2sjax.cli import align_command, commands
 from s2sjax.errors import UserError, nearest
+from s2sjax.version import __version__
 
 # ------------------------------------------------------------------------------- the arguments
 

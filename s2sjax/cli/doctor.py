@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sjax import __version__
 from s2sjax.cli.start_jax import find_devices_quietly
+from s2sjax.version import __version__
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 EXTRAS = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sjax import __version__, config
+from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.evaluate.figures import logged_metrics
 from s2sjax.report import scored_outputs, views
@@ -21,6 +21,7 @@ from s2sjax.runs.evaluations import Evaluation
 from s2sjax.runs.run import Run
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary
 from s2sjax.training.run_log import METRICS
+from s2sjax.version import __version__
 
 MOST_POINTS = 600
 """maximal number of points of a curve"""

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from s2sjax import __version__, config
+from s2sjax import config
 from s2sjax.core import tables
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
@@ -28,6 +28,7 @@ from s2sjax.runs import lock, stored_code
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.manager import Checkpoints
+from s2sjax.version import __version__
 
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from s2sjax import __version__
 from s2sjax.errors import UserError
 from s2sjax.report import page
 from s2sjax.runs.evaluations import finite
@@ -30,6 +29,7 @@ from s2sjax.serve import http
 from s2sjax.serve.api import Service, Warming
 from s2sjax.serve.engine import Busy, Stopped
 from s2sjax.serve.http import Refused
+from s2sjax.version import __version__
 
 MOST_CONNECTIONS = 256
 MOST_READING = 100_000_000

@@ -9,7 +9,7 @@ from s2sjax import models
 from s2sjax.core.backend import device, quantization
 
 IDS = np.array([[4, 5, 6, 2], [6, 4, 2, 0]], np.int32)
-CHECKED = ("transformer-post", "luong", "dense-dense")
+CHECKED = ("luong", "dense-dense")
 
 
 @zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(CHECKED))

@@ -26,11 +26,12 @@ COSTLY = (
     model_laws.beams_equal_steps,
 )
 law_name = operator.attrgetter("__name__")
-every_model = zoo.each(zoo.MODELS)
-every_family = zoo.each(zoo.FAMILIES, quick=("luong",))  # a search costs much to compile
+every_model = zoo.each(zoo.MODELS, rare=zoo.COMBINATIONS)
+SEARCHED = {*zoo.KINDS, "rnnsearch", "dense-dense"}  # a search costs much to compile
+every_family = zoo.each(zoo.FAMILIES, quick=("luong",), rare=set(zoo.FAMILIES) - SEARCHED)
 every_search = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - set(zoo.FAMILIES))
 # What depends on formulas, which the tests of the core check one by one, more than on how a model joins them.
-GATING = {*zoo.FAMILIES, "cnn-rnn-gated-max"}
+GATING = {*zoo.KINDS, "rnnsearch", "gnmt", "cnn-rnn-gated-max"}
 every_formula = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - GATING)
 
 
@@ -136,7 +137,7 @@ OF_STRUCTURE = (
 build_optimized = cache(partial(zoo.Pure, sharp=zoo.SHARPNESS, options=zoo.AS_USERS_COMPILE))
 
 
-@zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - set(zoo.QUICK))
+@zoo.each(sorted(zoo.FAMILIES), quick=(), rare=set(zoo.FAMILIES) - {"transformer-post"})
 @pytest.mark.parametrize("law", OF_STRUCTURE, ids=law_name)
 def test_the_laws_hold_with_the_optimisations_of_xla(law, name):
     """Compiles as users do. Other tests turn optimisations off to save time."""

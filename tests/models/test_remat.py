@@ -50,25 +50,24 @@ def check_same(again, first):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), again[1], first[1])
 
 
-@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(zoo.QUICK))
 def test_the_gradient_is_the_same(name):
     """Dropout is on: what is computed again meets the same random numbers."""
     check_same(learnt(name, "layers"), learnt(name, "none"))
 
 
-@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - {"luong", "transformer-post", "convs2s"})
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - set(zoo.KINDS))
 def test_the_gradient_is_the_same_where_only_products_are_kept(name):
     check_same(learnt(name, "products"), learnt(name, "none"))
 
 
 @pytest.mark.parametrize("kind", ["layers", "products"])
-@zoo.each(NOISY, quick=(), rare=("gnmt",))
+@zoo.each(NOISY, quick=(), rare=NOISY[1:])
 def test_the_gradient_is_the_same_with_noise_in_the_steps(name, kind):
     check_same(learnt(name, kind), learnt(name, "none"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["luong", "transformer-post"])
+@zoo.each(["luong", "transformer-post"], quick=(), rare=("transformer-post",))
 def test_the_gradient_is_the_same_where_a_model_reads_itself(name):
     sampling = config.ScheduledSampling("constant", k=0.5)
     train = config.Train(scheduled_sampling=sampling)
@@ -95,7 +94,7 @@ def temporary(program) -> int:
     return program.memory_analysis().temp_size_in_bytes
 
 
-@zoo.each(DEEP, quick=(), rare=("transformer", "rnnsearch"))
+@zoo.each(DEEP, quick=(), rare=DEEP)
 def test_the_more_is_forgotten_the_less_memory_is_needed(name):
     """Compiles as users do: XLA could merge the recomputed values with the saved ones."""
     given = start(DEEP[name], rows=32, length=32)

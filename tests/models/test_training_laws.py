@@ -21,7 +21,7 @@ from s2sjax.training.train_state import create, make_train_step
 
 SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
-RARE = set(zoo.FAMILIES) - set(zoo.KINDS)
+RARE = set(zoo.FAMILIES) - set(KINDS)
 every_family = zoo.each(zoo.FAMILIES, quick=(), rare=RARE)
 both_kinds = zoo.each(KINDS, quick=(), rare=("transformer-post",))
 VOCABULARY = 8
@@ -91,7 +91,11 @@ def test_a_mesh_whose_gradients_would_be_wrong_is_refused(name):
 
 
 @zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - {"luong"})
-@pytest.mark.parametrize("mesh", [dict(data=8), dict(data=2, fsdp=4), dict(data=4, tensor=2)], ids=str)
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(dict(data=8), marks=pytest.mark.exhaustive), dict(data=2, fsdp=4), dict(data=4, tensor=2)],
+    ids=str,
+)
 def test_one_device_equals_eight_on_each_axis(name, mesh):
     eight_are_one(name, mesh)
 
@@ -106,7 +110,7 @@ def eight_are_one(name, mesh):
 
 
 @both_kinds
-@pytest.mark.parametrize("learning", OBJECTIVES)
+@zoo.each(OBJECTIVES, "learning", quick=("scheduled sampling",), rare=set(OBJECTIVES) - {"scheduled sampling"})
 def test_one_device_equals_eight_whatever_is_learnt_from(name, learning):
     """Random draws depend on the seed and the step, not on the device of the rows."""
     eight = meshes.make_mesh(config.Mesh(data=2, fsdp=4))
@@ -144,13 +148,13 @@ def same_in_micro_batches(name, **learning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6 * scale), summed, parameters)
 
 
-@every_family
+@zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - {"transformer-post"})
 def test_a_restart_changes_no_bit(name, tmp_path):
     restarted_is_straight(name, {}, tmp_path)
 
 
 @both_kinds
-@pytest.mark.parametrize("learning", OBJECTIVES)
+@zoo.each(OBJECTIVES, "learning", quick=("scheduled sampling",), rare=set(OBJECTIVES) - {"scheduled sampling"})
 def test_a_restart_changes_no_bit_whatever_is_learnt_from(name, learning, tmp_path):
     restarted_is_straight(name, OBJECTIVES[learning], tmp_path)
 

@@ -6,6 +6,7 @@ import typing
 import jax
 import numpy as np
 import pytest
+import zoo
 
 from s2sjax import config
 from s2sjax.config import Data, Luong, Synthetic, Train, Transformer
@@ -126,7 +127,7 @@ def test_parameters_with_a_vocabulary_axis_are_transferred_by_word(base, tmp_pat
     assert any(path.startswith("encoder/") and axis == 0 for path, axis in mapped.items())
 
 
-@pytest.mark.parametrize("tie", typing.get_args(specs.Tie))
+@zoo.each(typing.get_args(specs.Tie), "tie", quick=("all",), rare=("none",))
 def test_every_kind_of_tied_embeddings_can_be_transferred(tie):
     """With the vocabulary of the other run, all parameters are copied; else those of the words in both vocabularies."""
 

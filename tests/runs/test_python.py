@@ -180,6 +180,7 @@ def test_a_damaged_copy_is_reported(typed, tmp_path):
     assert "cannot be read" in refused(lambda: s2sjax.load(copy))
 
 
+@pytest.mark.exhaustive
 def test_a_type_checker_knows_the_return_types_of_the_public_functions(tmp_path):
     (tmp_path / "user.py").write_text(
         "import s2sjax\n"

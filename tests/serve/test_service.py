@@ -72,7 +72,11 @@ def picture(n, size=8):
     return base64.b64encode(file.getvalue()).decode()
 
 
-@zoo.each(("beam", *EXPERIMENTS, "beam on 8 devices"), quick=("tagging",))
+@zoo.each(
+    ("beam", *EXPERIMENTS, "beam on 8 devices"),
+    quick=("tagging",),
+    rare=set(EXPERIMENTS) - {"language_model"},
+)
 def test_nothing_is_compiled_for_a_request(name, monkeypatch):
     """No length or number of lines and no field compiles a program; lines that are too long are refused or cut."""
     name, _, several = name.partition(" ")

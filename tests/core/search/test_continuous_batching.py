@@ -39,7 +39,7 @@ SEARCHES = {
 }
 
 
-@zoo.each(SEARCHES, quick=("greedy", "beam"))
+@zoo.each(SEARCHES, quick=("greedy", "beam"), rare=("first", "groups"))
 def test_slots_change_nothing(name):
     """23 sentences in 16 slots, where two change at once, and through 3; limits from 0 tokens to 6."""
     models, limit = natural_models(5)[:COUNT], limits(6)[:COUNT]

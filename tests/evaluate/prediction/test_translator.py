@@ -110,8 +110,7 @@ def test_the_score_of_an_output_is_the_score_of_its_pair(weights, text):
             assert output.log_prob == pytest.approx(log_prob, abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mean", ["log", "linear"])
+@zoo.each(["log", "linear"], "mean", quick=(), rare=("linear",))
 def test_an_ensemble_writes_what_both_models_hold_likely(weights, text, mean):
     modules, params = zip(*weights)
     both = Translator(modules, text, text, Search(**USUAL, ensemble=mean), (8,), 8)

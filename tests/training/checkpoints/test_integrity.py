@@ -37,7 +37,7 @@ HARMS = {
 }
 
 
-@zoo.each(HARMS, quick=(), rare=set(HARMS) - {"torn notes", "a torn shard"})
+@zoo.each(HARMS, quick=(), rare=set(HARMS) - {"a torn shard"})
 def test_a_damaged_checkpoint_is_told_in_one_line_by_training_and_by_decoding(folder, capfd, name):
     HARMS[name](folder / "20")
     for restore in (
