@@ -3,10 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
+# One process for each core, from two to eight: make test WORKERS=4 chooses another number.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2), 8))")
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
 # The variable silences a notice that has nothing to do with this build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+# Dozens of test processes import s2sjax: its bytecode is compiled once, not by each of them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-ci test-all test-tpu test-gpu notebooks docs docs-serve bench bench-gpu claims lint format clean
 

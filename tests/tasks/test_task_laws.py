@@ -280,7 +280,7 @@ def straight(request, tmp_path_factory):
     return of
 
 
-@every_shape
+@zoo.each(EXPERIMENTS, quick=(), rare=set(EXPERIMENTS) - {"translation", "language_model"})
 def test_a_restart_changes_no_bit(name, tmp_path, one_device, straight):
     """The restart is in the middle of an epoch, with dropout."""
     experiment = changed(EXPERIMENTS[name], schedule="constant")

@@ -158,7 +158,7 @@ def test_attention_by_segments_is_the_definition(causal):
 transformers = zoo.each(
     {name: model for name, model in zoo.MODELS.items() if isinstance(model, Transformer) and not model.window},
     quick=(),
-    rare=("transformer-pre-learned", "transformer-shared", "transformer-rotary"),
+    rare=("transformer-post", "transformer-pre-learned", "transformer-shared", "transformer-relative-pre"),
 )
 
 
