@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-# One process for each core, from two to eight: make test WORKERS=4 chooses another number.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2), 8))")
+# The number of test processes: make test WORKERS=4, for example.
+WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
 # The variable silences a notice that has nothing to do with this build.

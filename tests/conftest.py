@@ -70,7 +70,7 @@ hypothesis.settings.load_profile("tests")
 
 LONGEST = (
     "test_pod.py", "test_task_laws.py", "test_notebooks.py", "test_docs.py", "test_extending.py", "test_cli.py",
-    "test_failures.py", "test_loop.py",
+    "test_failures.py", "test_loop.py", "test_translator.py",
 )  # fmt: skip
 """Files that take minutes: the workers begin with them, so that none ends long after the others."""
 

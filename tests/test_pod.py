@@ -174,7 +174,8 @@ SPLIT = {
 def test_hosts_that_split_products_go_on_and_evaluate_as_one_device_does(pod, whole, name):
     """A tensor axis that spans hosts: the hosts of a group hold the same rows and save their shards together."""
     processes, devices, *mesh = SPLIT[name]
-    killed_again_and_again(pod, f"split-{name}", [(processes, devices, 11, *mesh)], delay=0, last=SPLIT[name])
+    kills = [(1, 2, 6), (processes, devices, 11, *mesh)]  # first a pod of another size, then as the last one
+    killed_again_and_again(pod, f"split-{name}", kills, delay=0, last=SPLIT[name])
     before = pod.results(f"split-{name}")
     code, _, err = pod.finish(processes, devices, f"split-{name}", "--split", "test", evaluate=True)
     assert (code, err) == (0, "") and pod.results(f"split-{name}") == before

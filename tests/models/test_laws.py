@@ -1,5 +1,6 @@
 """The laws of the contract, s2sjax/testing/model_laws.py, for every model of the zoo; and those of formulas."""
 
+import dataclasses
 import itertools
 import operator
 from functools import cache, partial
@@ -33,6 +34,20 @@ every_search = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - SEA
 # What depends on formulas, which the tests of the core check one by one, more than on how a model joins them.
 GATING = {*zoo.KINDS, "rnnsearch", "gnmt", "cnn-rnn-gated-max"}
 every_formula = zoo.each(zoo.MODELS, quick=("luong",), rare=set(zoo.MODELS) - GATING)
+
+
+def options(model) -> set:
+    """The settings of a model that choose code: names, switches, and vectors without an embedding."""
+    values = [(field.name, getattr(model, field.name)) for field in dataclasses.fields(model)]
+    inside = [options(value) for _, value in values if dataclasses.is_dataclass(value)]
+    chosen = {(name, value) for name, value in values if isinstance(value, str | bool)}
+    return chosen.union(*inside) | ({"one-hot"} if ("embedding_size", 0) in values else set())
+
+
+def test_every_option_is_in_a_model_that_every_change_is_tested_with():
+    tested = set().union(*(options(model) for name, model in zoo.MODELS.items() if name not in zoo.COMBINATIONS))
+    for name in zoo.COMBINATIONS:
+        assert options(zoo.MODELS[name]) <= tested, name
 
 
 @pytest.fixture

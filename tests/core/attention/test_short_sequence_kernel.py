@@ -29,7 +29,7 @@ def both_ways(attend, gradient, *arrays):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize(("queries", "keys"), zoo.first(1, [(20, 20), (1, 17), (17, 1)]))
+@pytest.mark.parametrize(("queries", "keys"), zoo.first(1, [(20, 20), (1, 17), (17, 1), (5, 5)], most=3))
 def test_it_is_multi_head_attention(queries, keys, causal):
     """Rows of every length: full, one key, and none, which gives zeros and no gradient; odd sizes."""
     lengths = jnp.array([keys, 1, 0, (keys + 1) // 2])
