@@ -65,7 +65,7 @@ class Run:
         return self.task.experiment
 
     def adjusted(self, **fields: Any) -> Run:
-        """The same run with other settings for predictions: `run.adjusted(search=config.Search(beam=8))`."""
+        """The same run with other settings for predictions: `run.adjusted(search=config.Search(beam_size=8))`."""
         other = Run(self.folder, self.task.replace(config.replace(self.experiment, **fields)))
         other.trained, other._params = self.trained, self._params
         return other
@@ -77,7 +77,7 @@ class Run:
     @overload
     def decode(self, lines: Sequence[Any], **search: Any) -> list[Any]: ...
     def decode(self, lines: str | Sequence[Any], **search: Any) -> Any:
-        """The best output of each line, as a string: run.decode(["a line"], beam=8). One string gives one output.
+        """The best output of each line, as a string: run.decode(["a line"], beam_size=8). One string gives one output.
 
         search: fields of config.Search. A task that does not translate text returns its own type of outputs, and
         accepts examples as well as lines.

@@ -347,7 +347,7 @@ def beams_equal_steps(model: PureModel) -> None:
     if not capability(model.module.decoder_type, "has_beam_step"):
         return
     source, rng, width = random_batch(np.random.default_rng(2))[0], np.random.default_rng(3), 3
-    tokens = rng.integers(4, VOCABULARY, (3, len(source), width))
+    tokens = rng.integers(4, model.vocabulary, (3, len(source), width))
     origins = rng.integers(0, width, (3, len(source), width))
 
     def run(own: bool):
