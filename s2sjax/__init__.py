@@ -2,6 +2,7 @@
 
 run = s2sjax.load("runs/g2p")                    opens a trained run
 run = s2sjax.train(experiment, "runs/mine")      trains an experiment
+swept = s2sjax.sweep(experiment, {"seed": [0, 1]}, "runs/seeds")      trains it with several values of some settings
 s2sjax.compare("runs/g2p", "runs/mine")          tests whether their scores differ significantly
 
 See docs/python.md.
@@ -9,8 +10,9 @@ See docs/python.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from s2sjax import former_names
 from s2sjax.version import __version__ as __version__
@@ -20,6 +22,7 @@ if TYPE_CHECKING:  # importing s2sjax does not import JAX
     from s2sjax.runs.comparison import Comparison
     from s2sjax.runs.evaluations import Evaluation
     from s2sjax.runs.run import Run
+    from s2sjax.runs.sweep import Swept
 
 former_names.install()
 
@@ -55,6 +58,45 @@ def train(
         file, experiment = experiment, run.load_experiment(experiment)
     trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets, accept_code)
     return trained
+
+
+def sweep(
+    experiment: Experiment | str | Path | Mapping[str, Experiment | str | Path],
+    grid: Mapping[str, Any],
+    folder: str | Path | None = None,
+    *,
+    pairs: bool = False,
+    random: int = 0,
+    same_data: bool = False,
+    halving: int = 0,
+    at_once: int = 0,
+    accept_code: bool = False,
+) -> Swept:
+    """Trains an experiment with all combinations of the values in `grid`, together where their shapes agree.
+
+    Returns the runs by name and a table, a list of dicts. Every member is an ordinary run in its own folder below
+    `folder` (default: runs/NAME-sweep); finished ones are not trained again.
+
+    experiment: an experiment, or the path of an experiment file; several, by name, are compared with each other.
+    grid: {"seed": range(3), "train.learning_rate": [1e-3, 2e-3]}; a dict gives names to values such as models.
+    pairs: pair the values up instead of combining all with all. random: draw this many combinations, from lists and
+    from `s2sjax.runs.sweep_grid.Range(low, high)`. same_data: give all members the batches of the first seed. halving:
+    after each evaluation, keep only the best 1 / halving of the members. at_once: maximum number of members to train at
+    once, 0 for as many as fit in memory. accept_code: continue runs whose code has changed.
+    """
+    from s2sjax.runs import run
+    from s2sjax.runs import sweep as sweeps
+
+    several = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
+    files = {name: each for name, each in several.items() if isinstance(each, str | Path)}
+    experiments: Any = {name: run.load_experiment(each) if name in files else each for name, each in several.items()}
+    first = next(iter(experiments.values()))
+    options = sweeps.Options(pairs, random, same_data, halving, (1, 1), at_once, accept_code)
+    swept = experiments if isinstance(experiment, Mapping) else first
+    found = sweeps.sweep(swept, grid, folder or f"runs/{first.name}-sweep", options, files)
+    if found is None:
+        raise KeyboardInterrupt("a SIGTERM has interrupted the sweep: call it again to continue")
+    return found
 
 
 def compare(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from s2sjax.cli import align_command, commands
+from s2sjax.cli import align_command, commands, sweep_command
 from s2sjax.errors import UserError, nearest
 from s2sjax.version import __version__
 
@@ -122,6 +122,13 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part: write 1/8 to 8/8 for eight parts")
+    return int(number), int(count)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
@@ -140,6 +147,11 @@ EPILOGS = {
     "RUN": """Some fields of the run can be changed after training, for example --search.beam_size 8.
 `s2sjax {name} RUN --help` lists them.""",
 }
+SWEEP_EPILOG = """Any field of the experiment can be set by its dotted name. Several values, separated by commas, are
+swept; with --random, also ranges:
+  --seed 0,1,2 --train.learning_rate 1e-3,2e-3 --train.steps 500
+  --random 20 --train.learning_rate 1e-4..1e-2 --model.dropout 0.1,0.3
+`s2sjax sweep FILE --help` lists the fields of FILE."""
 SPLITS = ["train", "dev", "test"]
 flag = partial(option, action="store_true")
 # Options of several commands.
@@ -168,6 +180,24 @@ COMMANDS = (
         flag("--debug", "only train three steps, without jit and with NaN checks that name the layer; write nothing"),
         DISTRIBUTED, TRUST,
     ), "FILE"),
+    Command("sweep", sweep_command.sweep, "train an experiment with all combinations of some values, together where their "
+            "shapes agree", (
+        option("others FILE", "further experiment files, to be compared with the first", nargs="*", default=[]),
+        option("--name NAME", "the folder of the sweep is runs/NAME (default: the name of the experiment, with -sweep)"),
+        flag("--pairs", "pair the values up, the first with the first, instead of combining all with all"),
+        option("--random N", "draw N combinations, from ranges on a logarithmic scale and from lists; each is trained "
+               "with all seeds", type=_count, default=0),
+        flag("--same-data", "give all members the batches of the first seed: only initial parameters and dropout differ"),
+        option("--halving K", "after each evaluation, keep only the best 1/K of the members", type=_count, default=0),
+        option("--part I/N", "train only the I-th of N parts of the members, for N machines", type=_part,
+               default=(1, 1)),
+        option("--at-once N", "train at most N members at once (default: as many as fit in memory)", type=_count,
+               default=0),
+        MODEL,
+        flag("--no-test", "do not read the test split; evaluate dev after training instead (evaluate.test False)"),
+        flag("--accept-code", "continue runs whose code has changed since they were trained, and store the new code"),
+        TRUST,
+    ), "FILE", SWEEP_EPILOG),
     Command("prepare", commands.prepare, "convert the text of an experiment to ids once, so that training only reads "
             "them", (
         option("--out DIR", "the folder to write (default: that of config.Prepared, or prepared/NAME)"),

@@ -30,7 +30,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         from s2sjax.runs import run
         from s2sjax.training.preemption import Interrupted
 
-        experiment = _experiment(options, fields)
+        experiment = read_experiment(options, fields)
         if options.debug:
             return _debug(options, experiment)
         start_jax(options.distributed)
@@ -40,9 +40,9 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
                 options.init_assets, options.accept_code,
             )  # fmt: skip
         except Interrupted:
-            _leave(130)
+            leave(130)
         if result.status == "interrupted":
-            _leave(0)
+            leave(0)
         written = [trained.folder / name for name in ("checkpoints", "metrics.jsonl")]
         if trained.task.default_split:
             written.append(run.evaluate(trained, report=_print_now).path)
@@ -56,7 +56,7 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         from s2sjax import config
         from s2sjax.data import prepare as preparing
 
-        experiment: Any = _experiment(options, fields)
+        experiment: Any = read_experiment(options, fields)
         if not isinstance(experiment.data, config.Data):
             raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
         corpus_folder = getattr(experiment.data.corpus, "folder", None)
@@ -145,7 +145,7 @@ def serve(options: argparse.Namespace, fields: list[str]) -> None:
     service.engine.close()
     done = service.engine
     print(f"stopped; requests answered: {done.requests:,}, lines decoded: {done.items:,}, batches: {done.batches:,}")
-    _leave(0)
+    leave(0)
 
 
 def decode(options: argparse.Namespace, fields: list[str]) -> None:
@@ -219,7 +219,7 @@ def models(options: argparse.Namespace, fields: list[str]) -> None:
 def plan(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax.plan import mesh_report, tpu_report
 
-    experiment = _experiment(options, fields)
+    experiment = read_experiment(options, fields)
     if (options.source_size is None) != (options.target_size is None):
         raise UserError("one of --source-size and --target-size is missing: give both, or neither to read the data")
     sizes = None if options.source_size is None else (options.source_size, options.target_size)
@@ -266,7 +266,7 @@ def _debug(options: argparse.Namespace, experiment: Any) -> None:
     debug(experiment, _print_now)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Ends the process at once: everything is saved, and Python would wait for threads that compile."""
     from s2sjax.training import multihost
 
@@ -275,7 +275,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _experiment(options: argparse.Namespace, fields: list[str]) -> Any:
+def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     """The experiment of a file, with the model that --model names and the fields set on the command line."""
     from s2sjax import config, models
     from s2sjax.core import tables

@@ -21,6 +21,7 @@ from s2sjax.files import local_path
 
 RESUME = {
     "train": ": run the same command again; training continues from its last checkpoint",
+    "sweep": ": run the same command again; training continues from the last checkpoints",
     "prepare": ": run the same command again to continue",
 }
 

@@ -32,6 +32,7 @@ from s2sjax.config.models.pair import Family, ModelConfig, Pair, encoder_and_dec
 from s2sjax.config.models.recurrent_settings import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever
 from s2sjax.config.models.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.models.transformer_settings import Transformer
+from s2sjax.config.numbers import argument, numbers, traced, with_numbers
 from s2sjax.config.paths import FilePath, local_path, relative_path, resolve_paths, without_folders
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json

@@ -35,6 +35,8 @@ class Experiment:
     """evaluation settings"""
     seed: int = 0
     """seed of the initial parameters, the order of the examples, their random changes, and dropout"""
+    data_seed: int | None = None
+    """seed of the order of the examples and their random changes, if it is another; None for seed"""
 
     decode_fields: ClassVar[tuple[str, ...]] = ()
     """fields that `s2sjax decode RUN` may change"""
@@ -44,6 +46,11 @@ class Experiment:
     """dotted names of fields that may change between two starts of one run, in addition to those of `train`"""
     sized_by_data: ClassVar[tuple[str, ...]] = ()
     """fields of `model` that depend on the size of the data if they are 0 (`Task.resolve_defaults`)"""
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of the examples and their random changes."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def task(self) -> Any:
         """The `tasks.Task` of this experiment, without assets."""

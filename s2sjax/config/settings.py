@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from s2sjax import former_names
 from s2sjax.config.choices import OneOf
 from s2sjax.core import tables
+from s2sjax.core.traced_numbers import Number
 from s2sjax.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -148,7 +149,8 @@ def _fits(value: Any, kind: Any) -> bool:
         parts = parts[:1] * len(value) if parts[-1] is ... and isinstance(value, tuple) else parts
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
     if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
+        return is_number or isinstance(value, Number)
     return kind is Any or isinstance(value, kind)
 
 

@@ -31,6 +31,8 @@ from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.version import __version__
 
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
+ORDER = "batch_order"
+"""entry of config.json; without it, the order of the buckets depends on the seed (`Plan.order_by_seed`)"""
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.max_to_keep",
         "train.patience", "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch",
@@ -56,12 +58,14 @@ def start_task(
     init: str | None = None,
     assets: Assets | None = None,
     accept_code: bool = False,
+    learned: Assets | None = None,
 ) -> Task:
     """Starts a run in `folder`, or continues the one there if it has the same experiment and data. Returns its task.
 
     The schedule keeps the length with which the run began unless the experiment sets another. code: the code
     of the experiment, which is copied into the run. init: the run that provides the initial parameters. assets: assets
-    of that run, used instead of learning new ones. accept_code: continue even if the code has changed.
+    of that run, used instead of learning new ones. accept_code: continue even if the code has changed. learned: assets
+    that another run has learned from the same data with the same settings.
     """
     page, train = read_config(folder), cast(Any, experiment.train)
     steps = train.schedule_steps or schedule_steps(page) or train.steps
@@ -79,13 +83,15 @@ def start_task(
             raise UserError(f"{folder} was trained with different code: {changed}: {remedy}")
     else:
         _check_unused(folder)
-        task = task.replace(assets=task.learn_assets(data) if assets is None else task.adopt_assets(data, assets))
+        learned = task.learn_assets(data) if learned is None and assets is None else learned
+        task = task.replace(assets=learned if assets is None else task.adopt_assets(data, assets))
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
         stored_code.keep(folder, code)
     if multihost.is_leader():
         task.save_data(folder / DATA)
-        _write(folder, task, fingerprint, init or page.get("init"))  # last: a folder with a config.json is complete
+        kept = {"init": init or page.get("init"), ORDER: page[ORDER] if page else "by epoch"}
+        _write(folder, task, fingerprint, kept)  # last: a folder with a config.json is complete
     return task
 
 
@@ -109,11 +115,11 @@ def with_recorded(experiment: Any, page: dict) -> Any:
     return config.replace(experiment, model=config.replace(experiment.model, **sizes)) if sizes else experiment
 
 
-def checkpoints(folder: Path, task: Task, read_only: bool = False) -> Checkpoints:
-    """Opens the checkpoints of a run. Those of replaced code are not used."""
+def checkpoints(folder: Path, task: Task, read_only: bool = False, least: int = 1) -> Checkpoints:
+    """Opens the checkpoints of a run. Those of replaced code are not used. least: minimum number of them to keep."""
     return Checkpoints(
         folder / "checkpoints",
-        task.experiment.train.max_to_keep,
+        max(task.experiment.train.max_to_keep, least),
         "max" if task.higher_is_better else "min",
         read_only=read_only,
         verify=partial(lock.verify, folder),
@@ -173,14 +179,14 @@ def _with_assets(folder: Path, page: dict, task: Task) -> Task:
 
 
 def read_config(folder: Path) -> dict:
-    """The data fingerprint, assets, experiment and init of the run in a folder; {} if there is no run."""
+    """The data fingerprint, assets, experiment, init and batch order of the run in a folder; {} if there is no run."""
     if not (folder / CONFIG).is_file():
         return {}
     try:
         page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         found = {name: page[name] for name in ("data", "assets", "experiment")}
         dict(found["assets"])
-        found["init"] = page.get("init")
+        found |= {"init": page.get("init"), ORDER: page.get(ORDER)}
     except (OSError, ValueError, TypeError) as error:
         raise _unreadable(folder, error) from None
     except KeyError as error:
@@ -188,14 +194,15 @@ def read_config(folder: Path) -> dict:
     return found
 
 
-def _write(folder: Path, task: Task, fingerprint: str, init: str | None) -> None:
+def _write(folder: Path, task: Task, fingerprint: str, kept: dict[str, str | None]) -> None:
     page = {
         "s2sjax": __version__,
         "data": fingerprint,
         "assets": _fingerprints(task.assets),
         "experiment": config.to_json(task.experiment),
     }
-    replace_file(folder / CONFIG, json.dumps(page | ({"init": init} if init else {}), indent=2) + "\n")
+    page |= {name: value for name, value in kept.items() if value}
+    replace_file(folder / CONFIG, json.dumps(page, indent=2) + "\n")
 
 
 def _unreadable(folder: Path, reason: object) -> UserError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from s2sjax.data.batching.columns import AnyColumns
 from s2sjax.errors import UserError
 from s2sjax.runs import folder, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
-from s2sjax.tasks.task import Task, shapes_of, task_of
+from s2sjax.tasks.task import Assets, Task, shapes_of, task_of
 from s2sjax.training import jax_settings, loop, multihost
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import transfer
@@ -75,9 +75,10 @@ class Training(NamedTuple):
 
 
 def resolve(
-    experiment: config.Experiment, path: Path, file: str | Path | None, init: str | Path | None, init_assets: bool
-) -> Inputs:
-    """Completes and checks the settings, and reads the data."""
+    experiment: config.Experiment, path: Path, file: str | Path | None, init: str | Path | None, init_assets: bool,
+    read: Callable[[Task], dict[str, Any]] | None = None,
+) -> Inputs:  # fmt: skip
+    """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`."""
     jax_settings.check()
     use_compilation_cache()
     given = config.resolve_paths(experiment, Path.cwd())
@@ -87,9 +88,7 @@ def resolve(
     recorded = folder.read_config(path)
     mesh = meshes.make_mesh(given.train.mesh)
     task.check_mesh(mesh.shape)
-    with multihost.leader_first("data"), working("reading the data"):  # the leader may have to download it
-        examples = {"train": task.read()}
-        examples |= {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
+    examples = (read or read_examples)(task)
     resolved = task.replace(folder.with_recorded(given, recorded)).resolve_defaults(examples["train"])
     if resolved.train.evaluate_every and "dev" not in examples:
         raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
@@ -97,13 +96,25 @@ def resolve(
     return Inputs(given, resolved, mesh, examples, code, source, folder.schedule_steps(recorded))
 
 
-def open_folder(inputs: Inputs, path: Path, *, init_assets: bool, accept_code: bool) -> Task:
-    """Starts or continues the run in a folder, and checks its examples and predictor. Returns its task."""
+def read_examples(task: Task) -> dict[str, Any]:
+    """The training, dev and test examples of a task, by split."""
+    with multihost.leader_first("data"), working("reading the data"):  # the leader may have to download it
+        others = {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
+        return {"train": task.read()} | others
+
+
+def open_folder(
+    inputs: Inputs, path: Path, *, init_assets: bool, accept_code: bool, learned: Assets | None = None
+) -> Task:
+    """Starts or continues the run in a folder, and checks its examples and predictor. Returns its task.
+
+    learned: assets that were learned from the same data with the same settings, for another member of a sweep.
+    """
     init, assets = (str(inputs.source.folder), inputs.source.task.assets) if inputs.source else (None, None)
     with multihost.leader_first("run folder"), working("learning the vocabularies"):
         task = folder.start_task(
             inputs.experiment, path, inputs.examples["train"], inputs.code, init=init,
-            assets=assets if init_assets else None, accept_code=accept_code,
+            assets=assets if init_assets else None, accept_code=accept_code, learned=learned,
         )  # fmt: skip
     task.check_predictor()  # refuse impossible predictions now, not after hours of training
     for split, examples in inputs.examples.items():
@@ -118,16 +129,17 @@ def build(inputs: Inputs, task: Task, path: Path) -> Training:
     with working("converting the data"):
         columns = task.columns(examples["train"])
     plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.grad_accum_steps)
+    plan.order_by_seed = folder.read_config(path)[folder.ORDER] is None
     tx, rows = optimizer(e.train), plan.rows[0]
     init_fn = make_init_fn(task, rows, tx)
-    template = meshes.abstract_state(init_fn, *_placement(task, mesh))
+    template = meshes.abstract_state(init_fn, *placement(task, mesh))
     init = partial(initial_state, task, mesh, rows, tx, inputs.source, log)
-    train_step = make_train_step(task.loss(columns), tx, e.train, e.seed)
+    train_step = make_step(task, columns, {name: (value,) for name, value in config.numbers(e).items()})
     dev = examples["dev"] if e.train.evaluate_every else []
     training = Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
     held_out = {split: examples[split] for split in examples if split != "train"}
     remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
-    log.print("\n".join([*_describe(training), *remarks]))
+    log.print("\n".join([*describe(training), *remarks]))
     return training
 
 
@@ -135,7 +147,7 @@ def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResu
     """Trains from the newest checkpoint, or from the initial state, to the last step."""
     inputs, task, columns, plan, *_, log = training
     e, mesh, dev = task.experiment, inputs.mesh, training.dev
-    checkpoints, step = _open_checkpoints(path, task, inputs.code)
+    checkpoints, step = open_checkpoints(path, task, inputs.code)
     for line in describe_change(inputs.schedule_steps, inputs.given.train, e.train, step):
         log.print(line)
     if init and not inputs.source:
@@ -164,10 +176,29 @@ def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResu
         log=log,
         mesh=mesh,
         compiler_options=compiler_options(),
-        shapes=[_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
+        shapes=[batch_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
+        numbers={name: config.argument(name, value) for name, value in config.numbers(e).items()},
     )
     keep_code(int(result.state.step))  # if no step was left, the stream was not read
     return result
+
+
+# -------------------------------------------------------------------------------------- train step
+
+
+def make_step(task: Task, columns: AnyColumns, values: Mapping[str, tuple[Any, ...]]) -> TrainStep:
+    """train_step(state, batch, numbers), where the numbers of the experiment (`config.numbers`) are arguments.
+
+    So another seed or learning rate finds its program in the compilation cache, and the members of a sweep share one.
+    values: the values of each number, one for each member.
+    """
+
+    def train_step(state: TrainState, batch: Any, numbers: Mapping[str, Any]) -> Any:
+        own = task.replace(config.with_numbers(task.experiment, config.traced(numbers, values)))
+        e = own.experiment
+        return make_train_step(own.loss(columns), optimizer(e.train), e.train, e.seed)(state, batch)
+
+    return train_step
 
 
 # ------------------------------------------------------------------------------------ initial state
@@ -203,7 +234,7 @@ def initial_state(
 
     source: a run whose parameters are taken where it has them in common with this one; described in the log.
     """
-    place = _placement(task, mesh)
+    place = placement(task, mesh)
     if source is None:
         return meshes.init_sharded(make_init_fn(task, rows, tx), *place)
     params = meshes.abstract_state(task.init, *place)
@@ -220,7 +251,7 @@ def initial_state(
     return meshes.init_sharded(init, *place, restored)
 
 
-def _placement(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
+def placement(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
     """The mesh, the sharding rules, and the key of the initial parameters."""
     return mesh, task.rules if mesh.shape["tensor"] > 1 else (), jax.random.key(task.experiment.seed)
 
@@ -246,12 +277,13 @@ def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | 
 # ---------------------------------------------------------------------------------- parts of `fit`
 
 
-def _open_checkpoints(path: Path, task: Task, code: stored_code.Origin) -> tuple[Checkpoints, int]:
+def open_checkpoints(path: Path, task: Task, code: stored_code.Origin, least: int = 1) -> tuple[Checkpoints, int]:
     """Opens the checkpoints of a run for training. Returns them and the newest step, 0 without one.
 
-    If the code has changed, the scores and checkpoints up to this step no longer count.
+    If the code has changed, the scores and checkpoints up to this step no longer count. least: minimum number of
+    checkpoints to keep.
     """
-    checkpoints = folder.checkpoints(path, task)
+    checkpoints = folder.checkpoints(path, task, least=least)
     step = max(checkpoints.steps(), default=0)
     if step and stored_code.change(path, code):
         if step >= task.experiment.train.steps:
@@ -260,7 +292,7 @@ def _open_checkpoints(path: Path, task: Task, code: stored_code.Origin) -> tuple
     return checkpoints, step
 
 
-def _shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes of the batches of a bucket, taken from a batch of padding."""
     rows = plan.rows[bucket]
     empty = columns.batch(np.full(rows, -1), plan.buckets[bucket])
@@ -270,7 +302,7 @@ def _shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dict[str
 # ------------------------------------------------------------------------------------------- log
 
 
-def _describe(training: Training) -> list[str]:
+def describe(training: Training) -> list[str]:
     """Lines on the model, the devices, the data, the batches and the settings that were chosen by data size."""
     task, mesh, plan = training.task, training.inputs.mesh, training.plan
     weights = sum(leaf.size for leaf in jax.tree.leaves(training.template.params))

@@ -108,7 +108,7 @@ class SignalTask(Task):
         ranges = self.experiment.data.augment.ranges
         if not any(ranges):
             return batch
-        keys = frame_augmentation.example_keys(self.experiment.seed, step, batch["example"])
+        keys = frame_augmentation.example_keys(self.experiment.order_seed, step, batch["example"])
         change = jax.vmap(partial(frame_augmentation.augment, ranges))
         frames, lengths = change(keys, batch["frames"], batch["frames_lengths"])
         return batch | {"frames": frames, "frames_lengths": lengths}

@@ -225,6 +225,11 @@ class Task(ABC):
     @abstractmethod
     def columns(self, data: Any) -> AnyColumns: ...
 
+    @property
+    def columns_use_seed(self) -> bool:
+        """Whether `columns` depend on the seed. If not, the members of a sweep share them."""
+        return True
+
     def dev_columns(self, examples: Sequence[Any]) -> AnyColumns:
         """Dev examples as columns, one row each, for `evaluation_loss`; by default as for training."""
         return self.columns(examples)
@@ -232,7 +237,7 @@ class Task(ABC):
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         """Plans batches whose rows are a multiple of `multiple`, to divide among devices and micro-batches."""
         data = self.experiment.data
-        return Plan(columns.lengths, data.buckets, data.batch_tokens, self.experiment.seed, multiple)
+        return Plan(columns.lengths, data.buckets, data.batch_tokens, self.experiment.order_seed, multiple)
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
         """Lines that describe the data, printed before training."""

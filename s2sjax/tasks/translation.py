@@ -240,11 +240,15 @@ class TranslationTask(EncoderDecoderTask):
             )
         return {side: text.Size(size) for side, size in zip(SIDES, sizes)}
 
+    @property
+    def columns_use_seed(self) -> bool:
+        return any(getattr(self.experiment.data, side).sampling for side in SIDES)
+
     def columns(self, data: pairs.Training) -> AnyColumns:
         e = self.experiment
         for line in e.show:
             text.with_tag(self.source, line, None, f"show: {line!r}")
-        return pairs.make_columns(e.data, data, self.source, self.target, e.seed)
+        return pairs.make_columns(e.data, data, self.source, self.target, e.order_seed)
 
     def dev_columns(self, examples: Sequence[Example]) -> AnyColumns:
         """The source and the first target of each example, without subword sampling."""
@@ -254,7 +258,7 @@ class TranslationTask(EncoderDecoderTask):
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         e = self.experiment
         parts = pairs.make_parts(e.data, columns, e.train.softmax.subset)
-        return pairs.make_plan(e.data, columns, e.seed, multiple, parts.of if parts else None)
+        return pairs.make_plan(e.data, columns, e.order_seed, multiple, parts.of if parts else None)
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
         e = self.experiment

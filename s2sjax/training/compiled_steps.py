@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from s2sjax.core.backend import device
 from s2sjax.errors import UserError
 from s2sjax.training import device_memory, jax_settings, multihost
-from s2sjax.training.mesh import ROWS, path_of
+from s2sjax.training.mesh import ROWS, path_of, put
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import TrainState, TrainStep
 
@@ -43,6 +44,9 @@ class Programs:
         programs.close()                                cancels compilations that have not started
 
     An error of a background compilation is raised only where its program is needed.
+
+    numbers: third argument of the train step, if it takes one. members, rows: the sharding of the numbers and of the
+    batches; a sweep has an axis for its members.
     """
 
     def __init__(
@@ -51,11 +55,16 @@ class Programs:
         template: TrainState,
         mesh: Mesh | None = None,
         compiler_options: dict[str, Any] | None = None,
+        numbers: Mapping[str, np.ndarray] | None = None,
+        members: PartitionSpec = PartitionSpec(),
+        rows: PartitionSpec = ROWS,
     ):
         self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self._state)
         self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
         self._mesh, self._options = mesh, compiler_options
+        self._rows = rows
+        self._numbers = [] if numbers is None else [put(numbers, mesh, members)]
         self._pool = ThreadPoolExecutor(device.compile_threads(), "compile")
         self._tracing = threading.Lock()
         """lock of tracing, which holds the GIL: the first program must not share it with the others"""
@@ -96,15 +105,22 @@ class Programs:
         self.wait(batch, log)
         program = self._programs[_shapes(batch)]
         if program is not self._step:
-            return program(state, batch)
+            return program(state, batch, *self._numbers)
+        plain = jax.tree.map(lambda number: number.item(), self._numbers)
         try:
-            return program(state, batch)  # without the mesh, whose sharding constraints JAX cannot apply op by op
+            # Without the mesh, whose sharding constraints JAX cannot apply op by op.
+            return program(state, batch, *plain)
         except FloatingPointError as error:
             raise UserError(
                 f"step {int(state.step) + 1}: {jax_settings.reason(error)} ({jax_settings.place_of(error)}): "
                 "lower train.learning_rate or train.clip_norm, or turn off jax_debug_nans and jax_debug_infs "
                 "to skip such steps"
             ) from error
+
+    def needs(self, batch: Batch, log: Log) -> device_memory.Memory | None:
+        """The memory of the program of this batch; None if the backend does not report it."""
+        self.wait(batch, log)
+        return self.memory.get(_shapes(batch))
 
     def close(self) -> None:
         """Cancels pending compilations. Does not wait for running ones: XLA cannot be interrupted."""
@@ -145,10 +161,10 @@ class Programs:
     def lower(self, batch: Batch) -> Any:
         """Lowers the train step for batches of these shapes, ready to be compiled."""
         with self._tracing, contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            return self._step.lower(self._state, self._abstract(batch))
+            return self._step.lower(self._state, self._abstract(batch), *map(_weak, self._numbers))
 
     def _abstract(self, batch: Batch) -> Batch:
-        sharding = None if self._mesh is None else NamedSharding(self._mesh, ROWS)
+        sharding = None if self._mesh is None else NamedSharding(self._mesh, self._rows)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
 
     def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> Compiled:
@@ -158,6 +174,12 @@ class Programs:
         program = device.compile_with(self.lower(batch), self._options, note)
         needs = device_memory.measure(self._state, self._abstract(batch), program)
         return Compiled(program, time.perf_counter() - begin, needs)
+
+
+def _weak(numbers: dict[str, jax.Array]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Abstract numbers that take the dtype of the arrays they meet, as Python numbers do."""
+    weak = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=True, sharding=x.sharding)
+    return {name: weak(number) for name, number in numbers.items()}
 
 
 def _shapes(batch: Batch) -> Any:

@@ -75,6 +75,7 @@ def fit(
     mesh: Mesh | None = None,
     shapes: Iterable[Batch] = (),
     compiler_options: dict[str, Any] | None = None,
+    numbers: Mapping[str, np.ndarray] | None = None,
 ) -> FitResult:
     """Trains until train.steps, from the newest checkpoint if there is one, else from init().
 
@@ -84,15 +85,16 @@ def fit(
     init: makes the initial state, which is donated. Called only if there is nothing to restore, so that there is never
         more than one state in memory.
     shapes: batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
+    numbers: third argument of the train step, if it takes one (`config.numbers`).
     """
     if train.steps < 1:
         raise ValueError("train.steps is 0, which only s2sjax.train replaces by a number that suits the data: set it")
     log = log or Log(None, train.steps, train.log_every)
     with working("making or restoring the parameters"):
-        state, step, best, partial_log = _restore_or_init(template, init, checkpoints)
-    run = _Run(state, step, best, train, checkpoints, log, Preemption(), saved=step)
+        state, step, best, partial_log = restore_or_init(template, init, checkpoints)
+    run = _Run(step, best, train, checkpoints, log, Preemption(), step, state)
     del state  # only `run` holds it: each step donates it
-    programs = Programs(train_step, template, mesh, compiler_options)
+    programs = Programs(train_step, template, mesh, compiler_options, numbers)
     stream: Iterator[tuple[int, Batch]] | None = None
     log.start(step, partial_log, best.evaluated)
     with contextlib.closing(log), contextlib.closing(programs), run.preemption:
@@ -114,10 +116,9 @@ def fit(
 
 
 @dataclass
-class _Run:
-    """The progress of a run, and the parts of the loop."""
+class Progress:
+    """The progress of a training: its evaluations and checkpoints."""
 
-    state: TrainState
     step: int
     best: Best
     train: config.Train
@@ -126,9 +127,8 @@ class _Run:
     preemption: Preemption
     saved: int
     """last step that was saved or restored"""
+    state: TrainState
     interrupted: bool = False
-    pending: tuple[int, Batch, dict] | None = None
-    """last dispatched step, its batch and its metrics, until they are logged"""
 
     @property
     def finished(self) -> bool:
@@ -140,11 +140,16 @@ class _Run:
             self.checkpoints.check()
         self.interrupted = self.preemption.reached(self.step)
 
+    def flush(self) -> None:
+        """Logs the last dispatched step, if that has not been done."""
+
+    def evaluation_due(self) -> bool:
+        step, every = self.step, self.train.evaluate_every
+        return every > 0 and step > self.best.evaluated and (step % every == 0 or step == self.train.steps)
+
     def evaluate_if_due(self, evaluate: Evaluate | None) -> float | None:
         """Returns the score; None if no evaluation is due, or if a signal interrupts it."""
-        step, every = self.step, self.train.evaluate_every
-        due = every > 0 and step > self.best.evaluated and (step % every == 0 or step == self.train.steps)
-        if evaluate is None or self.interrupted or not due:
+        if evaluate is None or self.interrupted or not self.evaluation_due():
             return None
         self.flush()
         with self.log.timed("evaluate"):
@@ -155,9 +160,12 @@ class _Run:
         self.log.scores(self.step, scores.name, scores.value, scores.details)
         return scores.value
 
-    def save_if_due(self, score: float | None) -> None:
-        """Saves every train.save_every steps, at the end, before an interruption, and with a score."""
-        due = self.step > self.saved and (self.finished or self.interrupted or self.step % self.train.save_every == 0)
+    def save_due(self) -> bool:
+        return self.step > self.saved and (self.finished or self.interrupted or self.step % self.train.save_every == 0)
+
+    def save_if_due(self, score: float | None, paused: bool = False) -> None:
+        """Saves every train.save_every steps, at the end, before an interruption or a pause, and with a score."""
+        due = self.save_due() or (paused and self.step > self.saved)
         # The best score, or one that an earlier run did not compute, is saved with the checkpoint of its step.
         scored = score is not None and self.step in (self.best.step, self.saved)
         if self.checkpoints is None or not (due or scored):
@@ -170,6 +178,14 @@ class _Run:
             self.checkpoints.save(self.state, self.step, score, notes)
         self.saved = self.step
 
+
+@dataclass
+class _Run(Progress):
+    """The progress of a run, and the parts of the loop."""
+
+    pending: tuple[int, Batch, dict] | None = None
+    """last dispatched step, its batch and its metrics, until they are logged"""
+
     def advance(self, programs: Programs, batch: Batch) -> None:
         """Dispatches a step, then logs the step before. Does nothing if a signal interrupts the compilation."""
         if self.preemption.interruptible(partial(programs.wait, batch, self.log))[1]:
@@ -180,9 +196,9 @@ class _Run:
         self.pending = (self.step, batch, metrics)
 
     def flush(self) -> None:
-        """Logs the last dispatched step, if that has not been done."""
         if self.pending is not None:
-            _log_step(*self.pending, train=self.train, log=self.log)
+            step, batch, metrics = self.pending
+            log_step(step, jax.device_get(metrics), partial(_examples, batch), train=self.train, log=self.log)
             self.pending = None
 
     def end(self) -> FitResult:
@@ -209,10 +225,11 @@ def judge(best: Best, scores: Scores, step: int) -> Best:
     return best._replace(waited=best.waited + 1, evaluated=step)
 
 
-def _restore_or_init(
-    template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None
+def restore_or_init(
+    template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None, step: int | None = None
 ) -> tuple[TrainState, int, Best, dict]:
-    if checkpoints is None or (found := checkpoints.restore(template)) is None:
+    """(state, step, best evaluation, sums of the log) of the newest checkpoint, or of a step; without one, of init()."""
+    if checkpoints is None or step == 0 or (found := checkpoints.restore(template, step)) is None:
         state = init()
         return state, int(state.step), Best(evaluated=int(state.step)), {}
     notes = checkpoints.notes(found[1])
@@ -222,12 +239,13 @@ def _restore_or_init(
     return *found, best, notes.get("log", {})  # older versions saved none
 
 
-def _log_step(step: int, batch: Batch, metrics: dict, *, train: config.Train, log: Log) -> None:
-    """Waits for the metrics of a dispatched step, and logs them."""
-    numbers = jax.device_get(metrics)
+def log_step(
+    step: int, numbers: dict, examples_of: Callable[[], list[int]], *, train: config.Train, log: Log
+) -> None:
+    """Logs the metrics of a step. Raises after train.max_skipped steps whose loss or gradient is not finite."""
     (total, weight), norm = numbers["loss"], numbers["grad_norm"]
     if not (math.isfinite(total) and math.isfinite(norm)):
-        skipped, examples = int(numbers["skipped"]), _examples(batch)
+        skipped, examples = int(numbers["skipped"]), examples_of()
         log.print(f"step {step}: the loss or its gradient is not finite: skipped, {skipped} in a row")
         file = log.nonfinite(step, float(total) / float(weight) if weight else math.nan, norm, examples)
         if skipped >= train.max_skipped:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -29,6 +30,8 @@ AnyMesh = Mesh | AbstractMesh
 """concrete or abstract mesh; an AbstractMesh has a shape but no devices"""
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 AXES = ("data", "fsdp", "tensor")
+MEMBERS = "members"
+"""axis of a mesh for a sweep"""
 ROWS = PartitionSpec(("data", "fsdp"))
 MIN_SIZE = 2**12
 """number of elements below which fsdp does not split a parameter"""
@@ -106,6 +109,44 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
         return jax.make_array_from_callback((share * count, *leaf.shape[1:]), sharding, part)
 
     return jax.tree.map(put, batch)
+
+
+def put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:
+    """Copies arrays, which all processes have, to the devices of a mesh; without one, to the first device."""
+    if mesh is None:
+        return jax.tree.map(jnp.asarray, tree)
+    sharding = NamedSharding(mesh, spec)
+    place = lambda value: jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+    return jax.tree.map(place, tree)
+
+
+# ------------------------------------------------------------------------------------ populations
+
+
+def population_mesh(mesh: config.Mesh, members: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh with a first axis for the members of a sweep, so that each device trains some of them.
+
+    `data` -1 uses the devices that are left if there are fewer members than devices:
+    `population_mesh(config.Mesh(), 4)` on 8 devices has the shape 4 x 2 x 1 x 1.
+    """
+    single = make_mesh(mesh, devices)
+    data = single.shape["data"]
+    axis = max(size for size in range(1, data + 1) if data % size == 0 and size <= members) if mesh.data == -1 else 1
+    placed = single.devices.reshape(axis, data // axis, *single.devices.shape[1:])
+    return Mesh(placed, (MEMBERS, *AXES), axis_types=(AxisType.Auto,) * 4)
+
+
+def stacked(template: Tree, mesh: Mesh, members: int) -> Tree:
+    """Abstract arrays of the states of all members, [M, ...], from those of one member."""
+
+    def stack(leaf):
+        sharding = NamedSharding(mesh, PartitionSpec(MEMBERS, *leaf.sharding.spec))
+        return jax.ShapeDtypeStruct((members, *leaf.shape), leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(stack, template)
+
+
+# -------------------------------------------------------------------------------------- parameters
 
 
 def shardings(tree: Tree, mesh: AnyMesh, rules: Rules = (), min_size: int = MIN_SIZE) -> Tree:

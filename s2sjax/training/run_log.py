@@ -31,10 +31,16 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Log:
-    """Averages the metrics over `every` steps, then prints and writes them. Without a folder it only prints."""
+    """Averages the metrics over `every` steps, then prints and writes them. Without a folder it only prints.
 
-    def __init__(self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True):
+    sweep: the log of a sweep, for a member of it: it prints the lines of the member, except the means.
+    """
+
+    def __init__(
+        self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True, sweep: Log | None = None
+    ):
         self._is_leader = multihost.is_leader()
+        self._sweep = sweep
         self._run = None if folder is None else Path(folder)
         self._folder = self._run if self._is_leader else None
         self._steps, self._every, self._tensorboard = steps, every, tensorboard
@@ -66,7 +72,7 @@ class Log:
 
                 # No limit: if its thread fails, as on a full disk, the queue is not emptied, and a full one blocks.
                 self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1, max_queue=0)
-        if self._is_leader and sys.stdout.isatty():
+        if self._is_leader and self._sweep is None and sys.stdout.isatty():
             self._live = Progress(
                 *(TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}")),
                 *(TextColumn("left"), TimeRemainingColumn()),
@@ -80,7 +86,7 @@ class Log:
         self._scalars |= partial.get("scalars", {})
         self._begin -= partial.get("seconds", 0.0)
         self._counted_from = step - step % self._every if self._sums else step
-        if self._is_leader:
+        if self._is_leader and self._sweep is None:
             self._heartbeat = Heartbeat(self._show, self._status).__enter__()
 
     def partial(self) -> dict[str, Any]:
@@ -106,7 +112,9 @@ class Log:
 
     def print(self, text: str) -> None:
         """Prints one line of text."""
-        if self._live is not None:
+        if self._sweep is not None:
+            self._sweep.print(f"{self._run.name if self._run else ''}: {text}")
+        elif self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
         elif self._is_leader:
             say(text)
@@ -135,7 +143,7 @@ class Log:
 
     def samples(self, step: int, lines: Sequence[str]) -> None:
         """Prints a few decoded lines, and appends them to samples.txt under the heading "step N"."""
-        for line in lines:
+        for line in lines if self._sweep is None else ():
             self.print(line)
         if self._folder is not None:
             _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
@@ -193,7 +201,7 @@ class Log:
         """Shows the status of this step, in the bar or as a line."""
         if self._live is not None:
             self._live.update(self._task, description=text)
-        else:
+        elif self._sweep is None:
             self.print(f"step {self._at}/{self._steps}  {text}")
 
     def _status(self) -> str:
@@ -230,6 +238,15 @@ class Log:
 
 def _means_text(means: Mapping[str, float], rate: float) -> str:
     return f"loss {_short(means.get('loss', math.nan))}  {rate:,.0f} tokens/s"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSONL file, without an incomplete last one; none if there is no file."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def remove_after(path: Path, step: int, scored: int | None = None) -> None:

@@ -25,7 +25,8 @@ Loss = Callable[..., Any]
 
 Tasks with a carry: loss(params, batch, key, step, carry) -> sums, carry.
 """
-TrainStep = Callable[["TrainState", Tree], tuple["TrainState", dict[str, Any]]]
+TrainStep = Callable[..., tuple["TrainState", dict[str, Any]]]
+"""train_step(state, batch) -> state, metrics; a third argument are numbers, such as the learning rate, by name"""
 
 
 class TrainState(NamedTuple):

@@ -14,11 +14,12 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from s2sjax.core.special_tokens import PAD, SOS
+from s2sjax.core.traced_numbers import Scalar
 
 Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
 
 
-def truth_probability(schedule: Schedule, k: float, floor: float, step: Num[ArrayLike, ""]) -> Float[Array, ""]:
+def truth_probability(schedule: Schedule, k: Scalar, floor: Scalar, step: Num[ArrayLike, ""]) -> Float[Array, ""]:
     """The probability p at update i = `step`, never below `floor`.
 
     constant  k        linear  1 - i / k        exponential  k^i        inverse_sigmoid  k / (k + exp(i / k))

@@ -1,20 +1,19 @@
 """Losses as (sum, weight) pairs, which are added over micro-batches and devices, then divided once."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.backend import device
+from s2sjax.core.traced_numbers import Scalar
 
 Total = tuple[Float[Array, ""], Float[Array, ""]]
 """sum over real tokens, and their number"""
 
 
 def cross_entropy(
-    logits: Float[Array, "*shape V"], labels: Int[Array, "*shape"], mask: Bool[Array, "*shape"], smoothing: float = 0.0
+    logits: Float[Array, "*shape V"], labels: Int[Array, "*shape"], mask: Bool[Array, "*shape"], smoothing: Scalar = 0.0
 ) -> Total:
     """-sum_v q_v log p_v over real tokens, q = (1 - smoothing) one_hot + smoothing / V (Szegedy et al. 2016).
 
@@ -24,7 +23,7 @@ def cross_entropy(
     >>> jnp.exp(total / number).round(3)  # the perplexity of a uniform distribution is the size of the vocabulary
     Array(4., dtype=float32)
     """
-    loss = _cross_entropies(logits, labels, smoothing)
+    loss = _cross_entropies(logits, labels, jnp.asarray(smoothing, logits.dtype) if smoothing else None)
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(mask).astype(loss.dtype)
 
 
@@ -32,26 +31,27 @@ def cross_entropy(
 # for its gradient, p_v - q_v. JAX's own derivative reads them for each sum, and once more for the labels.
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _cross_entropies(logits: Array, labels: Array, smoothing: float) -> Array:
-    """The cross-entropy of each token: logits [..., V], labels [...] -> [...]."""
+@jax.custom_vjp
+def _cross_entropies(logits: Array, labels: Array, smoothing: Array | None) -> Array:
+    """The cross-entropy of each token: logits [..., V], labels [...] -> [...]. No gradient for the smoothing."""
     return _forward(logits, labels, smoothing)[0]
 
 
-def _forward(logits: Array, labels: Array, smoothing: float):
+def _forward(logits: Array, labels: Array, smoothing: Array | None):
     normaliser, mean = _normaliser_and_mean(logits)
     of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    loss = normaliser - (1 - smoothing) * of_label
-    return loss - smoothing * mean if smoothing else loss, (logits, labels, normaliser)
+    loss = normaliser - (of_label if smoothing is None else (1 - smoothing) * of_label + smoothing * mean)
+    return loss, (logits, labels, normaliser, smoothing)
 
 
-def _backward(smoothing: float, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, None]:
-    logits, labels, normaliser = saved
+def _backward(saved: tuple[Array, Array, Array, Array | None], gradient: Array) -> tuple[Array, None, None]:
+    logits, labels, normaliser, smoothing = saved
     words = logits.shape[-1]
+    smoothing = jnp.zeros((), logits.dtype) if smoothing is None else smoothing
     # An iota compared with the labels is computed where it is used; a scatter would write all logits.
     is_label = lax.broadcast_to_rank(jnp.arange(words), logits.ndim) == labels[..., None]
     q = jnp.where(is_label, 1 - smoothing + smoothing / words, smoothing / words).astype(logits.dtype)
-    return (jnp.exp(logits - normaliser[..., None]) - q) * gradient[..., None], None
+    return (jnp.exp(logits - normaliser[..., None]) - q) * gradient[..., None], None, None
 
 
 _cross_entropies.defvjp(_forward, _backward)

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray, UInt32
 
+from s2sjax.core.traced_numbers import Scalar
 
-def keep_mask(key: PRNGKeyArray, shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
+
+def keep_mask(key: PRNGKeyArray, shape: tuple[int, ...], rate: Scalar) -> Bool[Array, "..."]:
     """Random mask of the given shape: True with probability 1 - rate, independently for each element."""
-    return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
+    return random_bits(key, shape) >= (jnp.float32(rate) * 2.0**32).astype(jnp.uint32)
 
 
 def random_bits(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "..."]:

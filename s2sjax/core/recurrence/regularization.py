@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from s2sjax.core.nn.dropout import keep_mask
+from s2sjax.core.traced_numbers import Scalar
 
 STATE_MATRICES = ("state", "candidate")
 """names of the weights of a cell that multiply its last state: see cells.py"""
 
 
-def drop_weights(key: PRNGKeyArray, weights: Mapping[str, Array], rate: float) -> dict[str, Array]:
+def drop_weights(key: PRNGKeyArray, weights: Mapping[str, Array], rate: Scalar) -> dict[str, Array]:
     """Applies DropConnect (Wan et al. 2013) to the state-to-state matrices of a cell: M * keep / (1 - rate).
 
     All steps of all rows share one mask, so it is applied once, before the scan.
@@ -29,7 +30,7 @@ def drop_weights(key: PRNGKeyArray, weights: Mapping[str, Array], rate: float) -
 
 
 def drop_words(
-    key: PRNGKeyArray, ids: Int[Array, "B T"], embedded: Float[Array, "B T H"], size: int, rate: float
+    key: PRNGKeyArray, ids: Int[Array, "B T"], embedded: Float[Array, "B T H"], size: int, rate: Scalar
 ) -> Float[Array, "B T H"]:
     """Drops whole words: every occurrence of a dropped word in the batch becomes zero (Gal and Ghahramani 2016).
 
@@ -38,7 +39,7 @@ def drop_words(
     return _dropped(keep_mask(key, (size,), rate)[ids][..., None], embedded, rate)
 
 
-def _dropped(keep: Array, x: Array, rate: float) -> Array:
+def _dropped(keep: Array, x: Array, rate: Scalar) -> Array:
     return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), 0).astype(x.dtype)
 
 

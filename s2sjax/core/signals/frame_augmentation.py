@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from s2sjax.core.traced_numbers import Scalar
+
 AUGMENT = 0x617567
 """separates the random numbers of augmentation from those of dropout"""
 
 
-def example_keys(seed: int, step: Int[Array, ""] | int, example: Int[Array, " B"]) -> Key[Array, " B"]:
+def example_keys(seed: Scalar, step: Int[Array, ""] | int, example: Int[Array, " B"]) -> Key[Array, " B"]:
     """Derives a key for each example from (seed, step, example), independently of the other rows."""
     now = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), AUGMENT)
     return jax.vmap(partial(jax.random.fold_in, now))(example)

@@ -12,7 +12,7 @@ Letters: B rows of a batch, N rows of the data set, k ragged columns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import gt
 from typing import Any, NamedTuple
@@ -26,6 +26,10 @@ from s2sjax.errors import UserError
 # ---------------------------------------------------------------------------------------- plan
 
 
+ORDER = 0x6F72646572
+"""seed of the order of batches, the same for all runs"""
+
+
 class _Epoch(NamedTuple):
     rows: list[np.ndarray]  # for each group (a bucket of a part): [batches, B] rows, -1 where padded
     order: np.ndarray  # [steps_per_epoch, 2]: group, and index of the batch in the group
@@ -36,14 +40,18 @@ class Plan:
 
     A batch of bucket (S, T) has tokens / (S + T) rows, and at least one, so that all steps do about the same work. Each
     epoch shuffles the rows by (seed, epoch) alone, sorts them into buckets, splits the buckets into batches, and
-    shuffles the batches. Every row occurs exactly once per epoch, and all epochs have the same number of steps. Padding
-    rows fill the last batch of a bucket, and every batch up to a multiple of `multiple`, so that devices and
+    shuffles the batches by the epoch alone: the bucket of a step does not depend on the seed, so that the members of a
+    sweep share their steps. Every row occurs exactly once per epoch, and all epochs have the same number of steps.
+    Padding rows fill the last batch of a bucket, and every batch up to a multiple of `multiple`, so that devices and
     micro-batches get equally many rows; the real rows of a step stay the same. With `part` [N], the part of each row
     (s2sjax/data/batching/target_subsets.py), no batch mixes two parts.
 
         Plan([[2, 2], [3, 3], [2, 3]], buckets=[(4, 4)], tokens=16, seed=0).at(step)    2 rows, 2 steps per epoch
         step 0: bucket 0, rows 0 1      step 1: bucket 0, rows 2 -1      step 2: bucket 0, rows 2 1
     """
+
+    order_by_seed = False
+    """shuffle the batches by the seed too, as runs do that an earlier version began"""
 
     def __init__(
         self, lengths: np.ndarray, buckets: Buckets, tokens: int, seed: int, multiple: int = 1, *,
@@ -134,7 +142,8 @@ class Plan:
             table.flags.writeable = False  # `at` returns views of it
             rows.append(table)
         order = np.concatenate([np.stack([np.full(len(t), g), np.arange(len(t))], 1) for g, t in enumerate(rows)])
-        return _Epoch(rows, order[np.argsort(philox.random_raw(len(order)), kind="stable")])
+        by = philox if self.order_by_seed else np.random.Philox(np.random.SeedSequence([ORDER, number]))
+        return _Epoch(rows, order[np.argsort(by.random_raw(len(order)), kind="stable")])
 
     def _draw(self, number: int, philox: np.random.Philox) -> list[np.ndarray]:
         """The rows of each group, in the order of this epoch."""
@@ -177,7 +186,12 @@ def stream(
     columns: AnyColumns, plan: Plan, start: int, stop: int, *,
     shards: Sequence[int] = (0,), shard_count: int = 1, prefetch: int = 4,
 ) -> Iterator[tuple[int, Batch]]:  # fmt: skip
-    """Yields (step, batch) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance; 0: none.
+    """Yields (step, batch) for start <= step < stop: see `prefetched`."""
+    return prefetched(lambda step: make_batch(columns, plan, step, shards, shard_count), start, stop, prefetch)
+
+
+def prefetched(make: Callable[[int], Batch], start: int, stop: int, prefetch: int = 4) -> Iterator[tuple[int, Batch]]:
+    """Yields (step, make(step)) for start <= step < stop. Grain's threads prepare `prefetch` batches in advance.
 
     Steps before `start` are not read. The threads stop when the stream ends or is closed.
     """
@@ -186,7 +200,7 @@ def stream(
     import grain
 
     steps = grain.MapDataset.range(start, max(start, stop))
-    batches = steps.map(lambda step: (step, make_batch(columns, plan, step, shards, shard_count)))
+    batches = steps.map(lambda step: (step, make(step)))
     # Two threads: gathering rows holds the GIL most of the time, so that more threads would only wait.
     options = grain.ReadOptions(num_threads=min(2, prefetch), prefetch_buffer_size=prefetch)
     return _closing(batches.to_iter_dataset(options))

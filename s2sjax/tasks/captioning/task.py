@@ -114,6 +114,8 @@ class CaptioningTask(GenerationTask):
         )
         return {"target": found}
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Picture]) -> Columns:
         """The columns, with one row per caption."""
         rows = [(number, caption) for number, picture in enumerate(data) for caption in picture.captions]
@@ -145,7 +147,7 @@ class CaptioningTask(GenerationTask):
         changes = self.experiment.data.augment.changes
         if not any(changes):
             return batch
-        keys = example_keys(self.experiment.seed, step, batch["example"])
+        keys = example_keys(self.experiment.order_seed, step, batch["example"])
         return batch | {"picture": jax.vmap(partial(core.change, changes))(keys, batch["picture"])}
 
     @property

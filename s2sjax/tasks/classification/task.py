@@ -178,6 +178,8 @@ class ClassificationTask(EncoderTask):
         require(found == features, f"{example.where} has frames of {found} numbers: write {features} in each frame")
         return self.assets["frames"].apply(example.source)
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Labelled]) -> Columns:
         encoded = [self._encoded(example) for example in data]
         source = Ragged.of_ids(encoded) if "text" in self.assets else Ragged.of_frames(encoded)

@@ -159,6 +159,10 @@ class LanguageModelTask(Task):
         )
         return {"target": found}
 
+    @property
+    def columns_use_seed(self) -> bool:
+        return self.experiment.data.shift
+
     def columns(self, data: Sequence[str]) -> text_streams.Segments:
         e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
         require(
@@ -166,13 +170,13 @@ class LanguageModelTask(Task):
             f"{e.data.train} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
             ", or give more text",
         )
-        return text_streams.Segments(ids, e.data.batch_size, e.data.steps, e.seed if e.data.shift else None)
+        return text_streams.Segments(ids, e.data.batch_size, e.data.steps, e.order_seed if e.data.shift else None)
 
     def plan(self, columns: AnyColumns, multiple: int) -> Plan:
         data = self.experiment.data
         self._check_rows(multiple)
         kind = text_streams.InOrder if self.experiment.keeps_state else Plan
-        return kind(columns.lengths, data.buckets, data.batch_tokens, self.experiment.seed, multiple)
+        return kind(columns.lengths, data.buckets, data.batch_tokens, self.experiment.order_seed, multiple)
 
     def check_mesh(self, mesh: Mapping[str, int]) -> None:
         require(

@@ -158,7 +158,7 @@ class PretrainingTask(EncoderTask):
         return {"text": found}
 
     def columns(self, data: Sequence[Parts]) -> AnyColumns:
-        return paragraphs.Lines.of(self.vocabulary, data, self.experiment.seed)
+        return paragraphs.Lines.of(self.vocabulary, data, self.experiment.order_seed)
 
     def dev_columns(self, examples: Sequence[Pair]) -> Columns:
         return paragraphs.pair_columns(self.vocabulary, examples, self.longest)
@@ -211,7 +211,7 @@ class PretrainingTask(EncoderTask):
         return {"loss": (total, of_words[1]), "word_loss": of_words, "next_loss": lines}
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
-        seed = self.experiment.seed
+        seed = self.experiment.order_seed
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array) -> dict[str, losses.Total]:
             # A function of (seed, step, example); not of `key`, which differs by micro-batch.

@@ -108,6 +108,8 @@ class RecognitionTask(SignalTask):
             "labels": LabelModel.of(labels.alphabet, sequences, self.experiment.data.ngram),
         }
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Signal], labelled: bool = True) -> Columns:
         labels = Ragged.of_labels([self.labels.ids(signal.labels) for signal in data if labelled])
         return self.frame_columns(data, {"labels": labels} if labelled else {})

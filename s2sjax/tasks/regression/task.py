@@ -203,6 +203,8 @@ class RegressionTask(Task):
             )
         return {"scale": Scale(low, high)}
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Window]) -> Columns:
         scale = self.assets["scale"]
         values = Ragged.of_frames([scale.apply(window.values)[:, None] for window in data])

@@ -166,6 +166,8 @@ class TaggingTask(EncoderTask):
             )
         return {name: assets[name] for name in needed}
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Sentence]) -> AnyColumns:
         return tagged_sentences.columns(data, self.assets, self.experiment.model.spelling.length)
 

@@ -74,6 +74,8 @@ class TranscriptionTask(SignalTask, GenerationTask):
             "target": text.Vocabulary("words", labels, normalize="none"),
         }
 
+    columns_use_seed = False
+
     def columns(self, data: Sequence[Signal]) -> Columns:
         return self._columns(data, [signal.labels for signal in data])
 

@@ -1,0 +1,225 @@
+"""Sweeps: many trainings of one experiment with other settings, as few programs as their shapes allow.
+
+    swept = sweep(experiment, {"seed": range(3), "train.learning_rate": [1e-3, 2e-3]}, "runs/rates")
+    swept.table             mean and deviation over the seeds: a list of dicts
+    swept.runs              the runs, by name
+
+Every member is an ordinary run in its own folder, runs/rates/seed=0,train.learning_rate=0.001. Members whose settings
+differ in numbers that are no shapes are trained together (training/population.py), as many as fit in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s2sjax import config
+from s2sjax.errors import UserError
+from s2sjax.files import replace_file
+from s2sjax.runs import cohorts, evaluations, lock, sweep_grid, train_run
+from s2sjax.runs.cohorts import Member
+from s2sjax.runs.run import Run
+from s2sjax.runs.sweep_grid import Settings
+from s2sjax.tasks.task import Task
+from s2sjax.training import jax_settings, multihost
+from s2sjax.training.run_log import Log
+from s2sjax.version import __version__
+
+FILE = "sweep.json"
+
+
+class Options(NamedTuple):
+    """How the members of a sweep are chosen and trained. See `sweep`."""
+
+    pairs: bool = False
+    random: int = 0
+    same_data: bool = False
+    halving: int = 0
+    part: tuple[int, int] = (1, 1)
+    at_once: int = 0
+    accept_code: bool = False
+
+
+class Swept(NamedTuple):
+    """A finished sweep, or the part of it that is trained here."""
+
+    folder: Path
+    runs: dict[str, Run]
+    """the members that are trained here, by name"""
+
+
+def sweep(
+    experiment: config.Experiment | Mapping[str, config.Experiment],
+    grid: Mapping[str, Any],
+    path: str | Path,
+    options: Options = Options(),
+    files: Mapping[str, str | Path] | None = None,
+    say: Callable[[str], None] = partial(print, flush=True),
+) -> Swept | None:
+    """Trains an experiment with all combinations of the values in `grid`, and evaluates each. Skips what is finished.
+
+    Returns None if a SIGTERM has interrupted it. Ctrl-C saves, then raises KeyboardInterrupt.
+
+    experiment: several, by name, are compared with each other. grid: values by dotted name; see sweep_grid.members.
+    files: the experiment files, by name of the experiment, which are copied into the runs.
+    """
+    _check(options)
+    path = config.local_path(path)
+    several = isinstance(experiment, Mapping)
+    bases = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
+    grid = {**({"experiment": list(bases)} if several else {}), **grid}
+    chosen = sweep_grid.members(grid, options.pairs, options.random)
+    experiments = {name: _experiment(bases, name, settings, options, chosen) for name, settings in chosen.items()}
+    _record(path, grid, chosen)
+    number, count = options.part
+    own = dict(list(experiments.items())[number - 1 :: count])
+    say(_opening(path, grid, chosen, own, options))
+    with contextlib.ExitStack() as locks:
+        trainer = _Trainer(path, options, say, locks)
+        for name, each in own.items():
+            file = (files or {}).get(chosen[name].get("experiment", ""))
+            trainer.add(name, each, file)
+        if not trainer.train():
+            return None
+        return Swept(path, {each.name: each.run for each in trainer.members})
+
+
+def _check(options: Options) -> None:
+    jax_settings.check()
+    if jax_settings.debugged():
+        raise UserError("a sweep is compiled as one program: turn off JAX's debugging modes, or train one run")
+    if multihost.is_multiprocess():
+        raise UserError("a sweep trains on the devices of one process: start it on each host with --part 1/N ... N/N")
+    number, count = options.part
+    if not 1 <= number <= count:
+        raise UserError(f"--part is {number}/{count}: it must be from 1/{count} to {count}/{count}")
+    if options.halving and count > 1:
+        raise UserError("--halving compares all members with each other: leave out --part")
+    if options.halving == 1:
+        raise UserError("--halving is 1, which keeps all members: it must be at least 2, or 0 for none")
+
+
+def _experiment(
+    bases: Mapping[str, Any], name: str, settings: Settings, options: Options, chosen: Mapping[str, Settings]
+) -> Any:
+    """The experiment of a member."""
+    own = {key: value for key, value in settings.items() if key != "experiment"}
+    base = bases[settings.get("experiment", "")]
+    if options.same_data:
+        seeds = [each["seed"] for each in chosen.values() if "seed" in each]
+        own["data_seed"] = seeds[0] if seeds else base.seed
+    try:
+        return sweep_grid.apply(base, own)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def _record(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings]) -> None:
+    """Writes sweep.json, with the members of earlier sweeps in the same folder."""
+    if path.exists() and not (path / FILE).is_file() and any(path.iterdir()):
+        raise UserError(f"{path} contains something that is not a sweep: give another --name")
+    page = read(path) if (path / FILE).is_file() else {"grid": {}, "members": {}}
+    known = {name: {key: _plain(value) for key, value in settings.items()} for name, settings in chosen.items()}
+    members = {**page["members"], **known}
+    names = list(dict.fromkeys(key for settings in members.values() for key in settings))
+    values = {name: [settings[name] for settings in members.values() if name in settings] for name in names}
+    page = {"s2sjax": __version__, "grid": {n: _unique(each) for n, each in values.items()}, "members": members}
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / FILE, json.dumps(page, indent=2) + "\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of sweep.json."""
+    try:
+        page = json.loads((path / FILE).read_text(encoding="utf-8"))
+        return {"grid": dict(page["grid"]), "members": dict(page["members"]), **page}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path / FILE} cannot be read ({error}): run the same sweep again to write it") from None
+
+
+def _plain(value: Any) -> Any:
+    """A value in sweep.json: a number or a string; settings by their name."""
+    if isinstance(value, sweep_grid.Named):
+        return value.name
+    return value if isinstance(value, str | int | float | bool | None) else sweep_grid.text(value)
+
+
+def _unique(values: Sequence[Any]) -> list[Any]:
+    return [value for n, value in enumerate(values) if value not in values[:n]]
+
+
+def _opening(
+    path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings], own: Mapping[str, Any], options: Options
+) -> str:
+    """The first line: how many runs of which settings, and where."""
+    values = {name: len(_unique([settings[name] for settings in chosen.values()])) for name in grid}
+    of = " x ".join(f"{count} {name}" for name, count in values.items())
+    part = "" if len(own) == len(chosen) else f", {len(own)} of them here"
+    return f"{len(chosen)} runs ({of}) in {path}{part}"
+
+
+# ---------------------------------------------------------------------------------------- training
+
+
+class _Trainer:
+    """Opens the members, trains them in groups that share a program, and evaluates them."""
+
+    def __init__(self, path: Path, options: Options, say: Callable[[str], None], locks: contextlib.ExitStack):
+        self.path, self.options, self.say, self.locks = path, options, say, locks
+        self.members: list[Member] = []
+        self._examples: list[tuple[Any, dict[str, Any]]] = []
+        self._made: dict[Any, Any] = {}
+        """what members share: columns, plans, programs of initial states and evaluations"""
+
+    def add(self, name: str, experiment: Any, file: str | Path | None) -> None:
+        """Starts or continues the run of a member. The members share the examples, and what is learned from them."""
+        path = self.path / name
+        self.locks.enter_context(lock.held(path))
+        try:
+            inputs = train_run.resolve(experiment, path, file, None, False, read=self._read)
+            key = ("assets", cohorts.structure(inputs.experiment))
+            task = train_run.open_folder(
+                inputs, path, init_assets=False, accept_code=self.options.accept_code, learned=self._made.get(key)
+            )
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        self._made.setdefault(key, task.assets)
+        self.members.append(Member(name, path, inputs, task))
+
+    def _read(self, task: Task) -> dict[str, Any]:
+        """The examples of a task, read once for all members with the same data."""
+        for data, examples in self._examples:
+            if data == task.experiment.data:
+                return examples
+        self._examples.append((task.experiment.data, train_run.read_examples(task)))
+        return self._examples[-1][1]
+
+    def train(self) -> bool:
+        """Trains and evaluates all members. Returns False if a SIGTERM has interrupted it."""
+        left = [member for member in self.members if not member.over]
+        groups = list(cohorts.split(left, self._made))
+        over = len(self.members) - len(left)
+        programs = f"{len(groups)} programs" if len(groups) > 1 else "one program"
+        self.say(", ".join([f"{programs} for {len(left)} runs", *([f"{over} are finished"] if over else [])]))
+        for number, group in enumerate(groups, start=1):
+            self.say("\n".join([f"program {number} of {len(groups)}:", *cohorts.Cohort(group, self._made).describe()]))
+            for cohort in cohorts.in_parts(group, self._made, self.options.at_once, self._log(group)):
+                self.say(f"training {len(cohort.members)} of {len(group)} runs at once")
+                if "interrupted" in cohort.fit(self._log(group)):
+                    return False
+                self._evaluate(cohort.members)
+        return True
+
+    def _log(self, group: Sequence[Member]) -> Log:
+        trains = [member.experiment.train for member in group]
+        return Log(None, max(train.steps for train in trains), trains[0].log_every)
+
+    def _evaluate(self, members: Sequence[Member]) -> None:
+        """Evaluates the members that have ended, as `s2sjax train` does."""
+        for member in members:
+            if member.over and not member.diverged and member.task.default_split and not member.is_evaluated:
+                self.say(f"{member.name}: {evaluations.evaluate(member.run)}")
