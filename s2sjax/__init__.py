@@ -70,6 +70,8 @@ def sweep(
     same_data: bool = False,
     halving: int = 0,
     at_once: int = 0,
+    init: str | Path | None = None,
+    init_assets: bool = False,
     accept_code: bool = False,
 ) -> Swept:
     """Trains an experiment with all combinations of the values in `grid`, together where their shapes agree.
@@ -82,7 +84,7 @@ def sweep(
     pairs: pair the values up instead of combining all with all. random: draw this many combinations, from lists and
     from `s2sjax.runs.sweep_grid.Range(low, high)`. same_data: give all members the batches of the first seed. halving:
     after each evaluation, keep only the best 1 / halving of the members. at_once: maximum number of members to train at
-    once, 0 for as many as fit in memory. accept_code: continue runs whose code has changed.
+    once, 0 for as many as fit in memory. init, init_assets, accept_code: as for `train`.
     """
     from s2sjax.runs import run
     from s2sjax.runs import sweep as sweeps
@@ -91,7 +93,7 @@ def sweep(
     files = {name: each for name, each in several.items() if isinstance(each, str | Path)}
     experiments: Any = {name: run.load_experiment(each) if name in files else each for name, each in several.items()}
     first = next(iter(experiments.values()))
-    options = sweeps.Options(pairs, random, same_data, halving, (1, 1), at_once, accept_code)
+    options = sweeps.Options(pairs, random, same_data, halving, (1, 1), at_once, accept_code, init, init_assets)
     swept = experiments if isinstance(experiment, Mapping) else first
     found = sweeps.sweep(swept, grid, folder or f"runs/{first.name}-sweep", options, files)
     if found is None:

@@ -194,6 +194,8 @@ COMMANDS = (
         option("--at-once N", "train at most N members at once (default: as many as fit in memory)", type=_count,
                default=0),
         MODEL,
+        option("--init RUN", "start all members from the parameters of another run, where names and shapes agree"),
+        flag("--init-assets", "with --init, also take its vocabularies, instead of learning new ones"),
         flag("--no-test", "do not read the test split; evaluate dev after training instead (evaluate.test False)"),
         flag("--accept-code", "continue runs whose code has changed since they were trained, and store the new code"),
         TRUST,

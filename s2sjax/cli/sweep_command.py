@@ -29,7 +29,7 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
         name = options.name or f"{next(iter(experiments.values())).name}-sweep"
         chosen = sweeps.Options(
             options.pairs, options.random, options.same_data, options.halving, options.part, options.at_once,
-            options.accept_code,
+            options.accept_code, options.init, options.init_assets,
         )  # fmt: skip
         start_jax()
         swept: Any = experiments if options.others else experiments[""]

@@ -29,7 +29,7 @@ from s2sjax.tasks.task import Task
 from s2sjax.training import device_memory, population
 from s2sjax.training import mesh as meshes
 from s2sjax.training.compiled_steps import Programs
-from s2sjax.training.run_log import NONFINITE, Log, read_lines
+from s2sjax.training.run_log import METRICS, NONFINITE, Log, read_lines
 from s2sjax.training.train_state import TrainState
 
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5
@@ -59,6 +59,17 @@ class Member:
         return Run(self.path, self.task)
 
     @property
+    def step(self) -> int:
+        """The newest step that is saved."""
+        return max(self.checkpoints.steps(), default=0)
+
+    def rank(self, step: int) -> tuple[bool, float]:
+        """A key that sorts members by their score at a step, the best first, those without one last."""
+        lines = [line for line in read_lines(self.path / METRICS) if line.get("step") == step and "score" in line]
+        score = lines[-1][lines[-1]["score"]] if lines else None
+        return (True, 0.0) if score is None else (False, -score if self.task.higher_is_better else score)
+
+    @property
     def diverged(self) -> bool:
         """Whether training has ended because too many steps in a row were not finite."""
         skipped = [line["step"] for line in read_lines(self.path / NONFINITE)][-self.experiment.train.max_skipped :]
@@ -73,7 +84,7 @@ class Member:
     @property
     def is_evaluated(self) -> bool:
         """Whether there is an evaluation of the default split with the best checkpoint."""
-        split, best = self.task.default_split, self.checkpoints.best_step() or max(self.checkpoints.steps(), default=0)
+        split, best = self.task.default_split, self.checkpoints.best_step() or self.step
         return any(each.split == split and each.step == best for each in evaluations.read_all(self.path))
 
 
@@ -200,7 +211,9 @@ class Cohort:
 
     def _init(self, member: Member) -> TrainState:
         """The initial state of a member. Members with the same model share the program that makes it."""
-        task, rows = member.task, self.data[0][1].rows[0]
+        task, rows, source = member.task, self.data[0][1].rows[0], member.inputs.source
+        if source is not None:
+            return train_run.initial_state(task, self.alone, rows, source=source)
         key = ("init", structure(member.experiment), _model(member), rows)
         init = self._once(key, lambda: train_run.make_init_fn(task, rows))
         return meshes.init_sharded(init, *train_run.placement(task, self.alone))

@@ -42,6 +42,8 @@ class Options(NamedTuple):
     part: tuple[int, int] = (1, 1)
     at_once: int = 0
     accept_code: bool = False
+    init: str | Path | None = None
+    init_assets: bool = False
 
 
 class Swept(NamedTuple):
@@ -75,8 +77,7 @@ def sweep(
     chosen = sweep_grid.members(grid, options.pairs, options.random)
     experiments = {name: _experiment(bases, name, settings, options, chosen) for name, settings in chosen.items()}
     _record(path, grid, chosen)
-    number, count = options.part
-    own = dict(list(experiments.items())[number - 1 :: count])
+    own = own_part(experiments, options.part)
     say(_opening(path, grid, chosen, own, options))
     with contextlib.ExitStack() as locks:
         trainer = _Trainer(path, options, say, locks)
@@ -86,6 +87,12 @@ def sweep(
         if not trainer.train():
             return None
         return Swept(path, {each.name: each.run for each in trainer.members})
+
+
+def own_part(members: Mapping[str, Any], part: tuple[int, int]) -> dict[str, Any]:
+    """The members of the I-th of N parts, (I, N): every N-th of them."""
+    number, count = part
+    return dict(list(members.items())[number - 1 :: count])
 
 
 def _check(options: Options) -> None:
@@ -127,8 +134,16 @@ def _record(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings])
     members = {**page["members"], **known}
     names = list(dict.fromkeys(key for settings in members.values() for key in settings))
     values = {name: [settings[name] for settings in members.values() if name in settings] for name in names}
-    page = {"s2sjax": __version__, "grid": {n: _unique(each) for n, each in values.items()}, "members": members}
+    grid = {name: _unique(each) for name, each in values.items()}
+    page = page | {"s2sjax": __version__, "grid": grid, "members": members}
     path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / FILE, json.dumps(page, indent=2) + "\n")
+
+
+def _change(path: Path, dropped: Mapping[str, int]) -> None:
+    """Adds to sweep.json the members that are dropped, and the step after which they are."""
+    page = read(path)
+    page["dropped"] = page.get("dropped", {}) | dict(dropped)
     replace_file(path / FILE, json.dumps(page, indent=2) + "\n")
 
 
@@ -180,11 +195,13 @@ class _Trainer:
         path = self.path / name
         self.locks.enter_context(lock.held(path))
         try:
-            inputs = train_run.resolve(experiment, path, file, None, False, read=self._read)
+            init, init_assets, accept = self.options.init, self.options.init_assets, self.options.accept_code
+            inputs = train_run.resolve(experiment, path, file, init, init_assets, read=self._read)
             key = ("assets", cohorts.structure(inputs.experiment))
+            learned = None if init_assets else self._made.get(key)
             task = train_run.open_folder(
-                inputs, path, init_assets=False, accept_code=self.options.accept_code, learned=self._made.get(key)
-            )
+                inputs, path, init_assets=init_assets, accept_code=accept, learned=learned
+            )  # fmt: skip
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
         self._made.setdefault(key, task.assets)
@@ -200,19 +217,46 @@ class _Trainer:
 
     def train(self) -> bool:
         """Trains and evaluates all members. Returns False if a SIGTERM has interrupted it."""
-        left = [member for member in self.members if not member.over]
+        chosen = self._halve() if self.options.halving else self.members
+        return chosen is not None and self._train(chosen)
+
+    def _train(self, members: Sequence[Member], until: int | None = None) -> bool:
+        """Trains members, to their last step or to `until`, and evaluates those that end."""
+        left = [member for member in members if not member.over and (until is None or member.step < until)]
+        over = [] if len(left) == len(members) else [f"{len(members) - len(left)} are done"]
         groups = list(cohorts.split(left, self._made))
-        over = len(self.members) - len(left)
         programs = f"{len(groups)} programs" if len(groups) > 1 else "one program"
-        self.say(", ".join([f"{programs} for {len(left)} runs", *([f"{over} are finished"] if over else [])]))
+        self.say(", ".join([f"{programs} for {len(left)} runs" if left else "nothing to train", *over]))
         for number, group in enumerate(groups, start=1):
-            self.say("\n".join([f"program {number} of {len(groups)}:", *cohorts.Cohort(group, self._made).describe()]))
+            about = cohorts.Cohort(group, self._made).describe()
+            self.say("\n".join([f"program {number} of {len(groups)}", *about]))
             for cohort in cohorts.in_parts(group, self._made, self.options.at_once, self._log(group)):
                 self.say(f"training {len(cohort.members)} of {len(group)} runs at once")
-                if "interrupted" in cohort.fit(self._log(group)):
+                if "interrupted" in cohort.fit(self._log(group), until):
                     return False
-                self._evaluate(cohort.members)
+        self._evaluate(members)
         return True
+
+    def _halve(self) -> list[Member] | None:
+        """Trains all members to their first evaluation, the best 1/K of them to the second, and so on.
+
+        Returns the last of them, None if a SIGTERM has interrupted it. On a new start, earlier evaluations are read.
+        """
+        alive, every = list(self.members), {member.experiment.train.evaluate_every for member in self.members}
+        if len(every) > 1 or 0 in every:
+            raise UserError("--halving compares the members at each evaluation: set one train.evaluate_every, not 0")
+        (step,) = every
+        for until in range(step, max(member.experiment.train.steps for member in alive), step):
+            keep = -(-len(alive) // self.options.halving)
+            if keep == len(alive):
+                break
+            if not self._train(alive, until):
+                return None
+            ranked = sorted(alive, key=lambda member: member.rank(until))
+            dropped, alive = ranked[keep:], [member for member in alive if member in ranked[:keep]]
+            self.say(f"step {until}: {len(alive)} of {len(ranked)} runs go on: {' '.join(each.name for each in alive)}")
+            _change(self.path, dropped={each.name: until for each in dropped})
+        return alive
 
     def _log(self, group: Sequence[Member]) -> Log:
         trains = [member.experiment.train for member in group]

@@ -59,8 +59,15 @@ def programs_of(
     count = jax.tree.leaves(template)[0].shape[0]
     padded = [*numbers, *[numbers[-1]] * (count - len(numbers))]
     stacked = {name: np.stack([each[name] for each in padded]) for name in numbers[0]}
-    together = jax.vmap(train_step, in_axes=(0, None if shared else 0, 0), spmd_axis_name=MEMBERS)
-    return Programs(together, template, mesh, compiler_options, stacked, PartitionSpec(MEMBERS), batch_spec(shared))
+    own, everywhere = PartitionSpec(MEMBERS), PartitionSpec()
+    together = jax.vmap(train_step, in_axes=(0, None if shared else 0, 0))
+    if mesh.shape[MEMBERS] > 1:
+        # Each device has its own members. Left to XLA's partitioner, mapped convolutions of width 1 were wrong.
+        specs = (own, everywhere if shared else own, own)
+        together = jax.shard_map(
+            together, mesh=mesh, in_specs=specs, out_specs=own, axis_names={MEMBERS}, check_vma=False
+        )  # fmt: skip
+    return Programs(together, template, mesh, compiler_options, stacked, own, batch_spec(shared))
 
 
 def batch_spec(shared: bool) -> PartitionSpec:
