@@ -91,7 +91,8 @@ def sweep(
 
     several = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
     files = {name: each for name, each in several.items() if isinstance(each, str | Path)}
-    experiments: Any = {name: run.load_experiment(each) if name in files else each for name, each in several.items()}
+    loaded = {name: run.load_experiment(file) for name, file in files.items()}
+    experiments: Any = several | loaded
     first = next(iter(experiments.values()))
     options = sweeps.Options(pairs, random, same_data, halving, (1, 1), at_once, accept_code, init, init_assets)
     swept = experiments if isinstance(experiment, Mapping) else first

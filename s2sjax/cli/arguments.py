@@ -180,14 +180,14 @@ COMMANDS = (
         flag("--debug", "only train three steps, without jit and with NaN checks that name the layer; write nothing"),
         DISTRIBUTED, TRUST,
     ), "FILE"),
-    Command("sweep", sweep_command.sweep, "train an experiment with all combinations of some values, together where their "
-            "shapes agree", (
+    Command("sweep", sweep_command.sweep, "train an experiment with all combinations of some values, together where "
+            "their shapes agree", (
         option("others FILE", "further experiment files, to be compared with the first", nargs="*", default=[]),
-        option("--name NAME", "the folder of the sweep is runs/NAME (default: the name of the experiment, with -sweep)"),
+        option("--name NAME", "the folder of the sweep is runs/NAME (default: the name of the experiment and -sweep)"),
         flag("--pairs", "pair the values up, the first with the first, instead of combining all with all"),
         option("--random N", "draw N combinations, from ranges on a logarithmic scale and from lists; each is trained "
                "with all seeds", type=_count, default=0),
-        flag("--same-data", "give all members the batches of the first seed: only initial parameters and dropout differ"),
+        flag("--same-data", "give all members the batches of the first seed: initial parameters and dropout differ"),
         option("--halving K", "after each evaluation, keep only the best 1/K of the members", type=_count, default=0),
         option("--part I/N", "train only the I-th of N parts of the members, for N machines", type=_part,
                default=(1, 1)),

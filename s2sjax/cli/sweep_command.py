@@ -17,7 +17,8 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
         from s2sjax.training.preemption import Interrupted
 
         grid, fixed = _values(fields)
-        experiments, files = {}, {}
+        experiments: dict[str, Any] = {}
+        files: dict[str, str] = {}
         for file in (options.subject, *options.others):
             experiment = commands.read_experiment(argparse.Namespace(**{**vars(options), "subject": file}), fixed)
             name = Path(file).stem if options.others else ""

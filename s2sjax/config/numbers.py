@@ -52,7 +52,7 @@ def traced(arguments: Mapping[str, Any], values: Mapping[str, tuple[Any, ...]]) 
 
 
 def _floats(settings: Any, prefix: str) -> Iterator[tuple[str, float]]:
-    for name, is_float in _fields(type(settings)).items():
+    for name, is_float in _fields(type(settings)).items():  # type: ignore[arg-type]
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             yield from _floats(value, f"{prefix}{name}.")

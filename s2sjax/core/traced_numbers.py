@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,11 @@ class Number:
         return Number(rounded if digits is not None else rounded.astype(int), values)
 
 
-Scalar = float | Number | jax.Array
-"""a number in the settings, or traced"""
+if TYPE_CHECKING:
+    Scalar = Any
+else:
+    Scalar = int | float | Number | jax.Array
+    """a number in the settings, or traced"""
 
 
 def _flatten(number: Number) -> tuple[tuple[Any], tuple[Any, ...]]:

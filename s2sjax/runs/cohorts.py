@@ -215,8 +215,9 @@ class Cohort:
         if source is not None:
             return train_run.initial_state(task, self.alone, rows, source=source)
         key = ("init", structure(member.experiment), _model(member), rows)
-        init = self._once(key, lambda: train_run.make_init_fn(task, rows))
-        return meshes.init_sharded(init, *train_run.placement(task, self.alone))
+        mesh, rules, seed = train_run.placement(task, self.alone)
+        make = lambda: meshes.init_program(train_run.make_init_fn(task, rows), mesh, rules, seed)
+        return self._once(key, make)(seed)
 
     def _evaluation(self, member: Member, log: Log) -> DevEvaluation | None:
         """The dev evaluation of a member. Members with the same model share its programs."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from s2sjax.runs.run import Run
 from s2sjax.runs.sweep_grid import Settings
 from s2sjax.tasks.task import Task
 from s2sjax.training import jax_settings, multihost
+from s2sjax.training.heartbeat import say
 from s2sjax.training.run_log import Log
 from s2sjax.version import __version__
 
@@ -46,6 +46,10 @@ class Options(NamedTuple):
     init_assets: bool = False
 
 
+ALL = Options()
+"""all combinations, trained here"""
+
+
 class Swept(NamedTuple):
     """A finished sweep, or the part of it that is trained here."""
 
@@ -58,9 +62,8 @@ def sweep(
     experiment: config.Experiment | Mapping[str, config.Experiment],
     grid: Mapping[str, Any],
     path: str | Path,
-    options: Options = Options(),
+    options: Options = ALL,
     files: Mapping[str, str | Path] | None = None,
-    say: Callable[[str], None] = partial(print, flush=True),
 ) -> Swept | None:
     """Trains an experiment with all combinations of the values in `grid`, and evaluates each. Skips what is finished.
 
@@ -78,9 +81,9 @@ def sweep(
     experiments = {name: _experiment(bases, name, settings, options, chosen) for name, settings in chosen.items()}
     _record(path, grid, chosen)
     own = own_part(experiments, options.part)
-    say(_opening(path, grid, chosen, own, options))
+    say(_opening(path, grid, chosen, own))
     with contextlib.ExitStack() as locks:
-        trainer = _Trainer(path, options, say, locks)
+        trainer = _Trainer(path, options, locks)
         for name, each in own.items():
             file = (files or {}).get(chosen[name].get("experiment", ""))
             trainer.add(name, each, file)
@@ -167,9 +170,7 @@ def _unique(values: Sequence[Any]) -> list[Any]:
     return [value for n, value in enumerate(values) if value not in values[:n]]
 
 
-def _opening(
-    path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings], own: Mapping[str, Any], options: Options
-) -> str:
+def _opening(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings], own: Mapping[str, Any]) -> str:
     """The first line: how many runs of which settings, and where."""
     values = {name: len(_unique([settings[name] for settings in chosen.values()])) for name in grid}
     of = " x ".join(f"{count} {name}" for name, count in values.items())
@@ -183,8 +184,8 @@ def _opening(
 class _Trainer:
     """Opens the members, trains them in groups that share a program, and evaluates them."""
 
-    def __init__(self, path: Path, options: Options, say: Callable[[str], None], locks: contextlib.ExitStack):
-        self.path, self.options, self.say, self.locks = path, options, say, locks
+    def __init__(self, path: Path, options: Options, locks: contextlib.ExitStack):
+        self.path, self.options, self.locks = path, options, locks
         self.members: list[Member] = []
         self._examples: list[tuple[Any, dict[str, Any]]] = []
         self._made: dict[Any, Any] = {}
@@ -226,12 +227,12 @@ class _Trainer:
         over = [] if len(left) == len(members) else [f"{len(members) - len(left)} are done"]
         groups = list(cohorts.split(left, self._made))
         programs = f"{len(groups)} programs" if len(groups) > 1 else "one program"
-        self.say(", ".join([f"{programs} for {len(left)} runs" if left else "nothing to train", *over]))
+        say(", ".join([f"{programs} for {len(left)} runs" if left else "nothing to train", *over]))
         for number, group in enumerate(groups, start=1):
             about = cohorts.Cohort(group, self._made).describe()
-            self.say("\n".join([f"program {number} of {len(groups)}", *about]))
+            say("\n".join([f"program {number} of {len(groups)}", *about]))
             for cohort in cohorts.in_parts(group, self._made, self.options.at_once, self._log(group)):
-                self.say(f"training {len(cohort.members)} of {len(group)} runs at once")
+                say(f"training {len(cohort.members)} of {len(group)} runs at once")
                 if "interrupted" in cohort.fit(self._log(group), until):
                     return False
         self._evaluate(members)
@@ -254,7 +255,7 @@ class _Trainer:
                 return None
             ranked = sorted(alive, key=lambda member: member.rank(until))
             dropped, alive = ranked[keep:], [member for member in alive if member in ranked[:keep]]
-            self.say(f"step {until}: {len(alive)} of {len(ranked)} runs go on: {' '.join(each.name for each in alive)}")
+            say(f"step {until}: {len(alive)} of {len(ranked)} runs go on: {' '.join(each.name for each in alive)}")
             _change(self.path, dropped={each.name: until for each in dropped})
         return alive
 
@@ -266,4 +267,4 @@ class _Trainer:
         """Evaluates the members that have ended, as `s2sjax train` does."""
         for member in members:
             if member.over and not member.diverged and member.task.default_split and not member.is_evaluated:
-                self.say(f"{member.name}: {evaluations.evaluate(member.run)}")
+                say(f"{member.name}: {evaluations.evaluate(member.run)}")

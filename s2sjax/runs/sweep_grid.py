@@ -1,7 +1,7 @@
 """The members of a sweep: the combinations of the values of its settings, each with the name of its folder.
 
-    grid = {"seed": [0, 1], "train.learning_rate": [0.001, 0.002]}
-    members(grid)       seed=0,train.learning_rate=0.001    seed=0,train.learning_rate=0.002    seed=1,...
+grid = {"seed": [0, 1], "train.learning_rate": [0.001, 0.002]}
+members(grid)       seed=0,train.learning_rate=0.001    seed=0,train.learning_rate=0.002    seed=1,...
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def members(grid: Mapping[str, Any], pairs: bool = False, random: int = 0) -> di
     if pairs:
         lengths = {name: len(each) for name, each in values.items()}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise UserError(f"--pairs needs as many values of each setting, but there are {found}: make them equal")
+            counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise UserError(f"--pairs needs as many values of each setting, but there are {counts}: make them equal")
         combinations: Iterable[tuple[Any, ...]] = zip(*values.values())
     elif random:
         combinations = _drawn(values, random)
@@ -78,7 +78,7 @@ def apply(experiment: Any, settings: Mapping[str, Any], prefix: str = "") -> Any
         if not hasattr(experiment, first):
             raise UserError(f"there is no field {prefix}{first}: see s2sjax sweep FILE --help")
         own[first] = apply(own.get(first, getattr(experiment, first)), inner, f"{prefix}{first}.")
-    return config.replace(experiment, **own)
+    return config.replace(experiment, **own)  # type: ignore[type-var]
 
 
 class Named(NamedTuple):
@@ -93,7 +93,10 @@ def parse(text: str) -> list[Any] | Range | None:
     low, dots, high = text.partition("..")
     if dots:
         ends = _literal(low), _literal(high)
-        if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends) or not 0 < ends[0] < ends[1]:
+        if (
+            not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+            or not 0 < ends[0] < ends[1]
+        ):
             raise UserError(f"{text} is not a range: write two numbers above 0, the lower first, such as 1e-4..1e-2")
         return Range(*ends)
     parts = _split(text)
@@ -122,7 +125,9 @@ def _literal(text: str) -> Any:
 def _listed(name: str, values: Any, drawn: bool) -> Sequence[Any]:
     if isinstance(values, Range):
         if not drawn:
-            raise UserError(f"{name} is a range, {text(values.low)}..{text(values.high)}: add --random N, or list values")
+            raise UserError(
+                f"{name} is a range, {text(values.low)}..{text(values.high)}: add --random N, or list values"
+            )
         if name == "seed":
             raise UserError("seed is a range: list the seeds, each of which trains every combination that is drawn")
         return values  # type: ignore[return-value]

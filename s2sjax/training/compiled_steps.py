@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from s2sjax.core.backend import device
 from s2sjax.errors import UserError
 from s2sjax.training import device_memory, jax_settings, multihost
-from s2sjax.training.mesh import ROWS, path_of, put
+from s2sjax.training.mesh import EVERYWHERE, ROWS, path_of, put
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import TrainState, TrainStep
 
@@ -56,7 +56,7 @@ class Programs:
         mesh: Mesh | None = None,
         compiler_options: dict[str, Any] | None = None,
         numbers: Mapping[str, np.ndarray] | None = None,
-        members: PartitionSpec = PartitionSpec(),
+        members: PartitionSpec = EVERYWHERE,
         rows: PartitionSpec = ROWS,
     ):
         self._state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template)

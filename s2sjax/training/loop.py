@@ -228,7 +228,7 @@ def judge(best: Best, scores: Scores, step: int) -> Best:
 def restore_or_init(
     template: TrainState, init: Callable[[], TrainState], checkpoints: Checkpoints | None, step: int | None = None
 ) -> tuple[TrainState, int, Best, dict]:
-    """(state, step, best evaluation, sums of the log) of the newest checkpoint, or of a step; without one, of init()."""
+    """(state, step, best evaluation, sums of the log) of the newest checkpoint or of a step, else of init()."""
     if checkpoints is None or step == 0 or (found := checkpoints.restore(template, step)) is None:
         state = init()
         return state, int(state.step), Best(evaluated=int(state.step)), {}
@@ -239,9 +239,7 @@ def restore_or_init(
     return *found, best, notes.get("log", {})  # older versions saved none
 
 
-def log_step(
-    step: int, numbers: dict, examples_of: Callable[[], list[int]], *, train: config.Train, log: Log
-) -> None:
+def log_step(step: int, numbers: dict, examples_of: Callable[[], list[int]], *, train: config.Train, log: Log) -> None:
     """Logs the metrics of a step. Raises after train.max_skipped steps whose loss or gradient is not finite."""
     (total, weight), norm = numbers["loss"], numbers["grad_norm"]
     if not (math.isfinite(total) and math.isfinite(norm)):

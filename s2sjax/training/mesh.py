@@ -33,6 +33,7 @@ AXES = ("data", "fsdp", "tensor")
 MEMBERS = "members"
 """axis of a mesh for a sweep"""
 ROWS = PartitionSpec(("data", "fsdp"))
+EVERYWHERE = PartitionSpec()
 MIN_SIZE = 2**12
 """number of elements below which fsdp does not split a parameter"""
 
@@ -199,8 +200,15 @@ def init_sharded(
     init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
 ) -> Tree:
     """Runs init(*arguments) so that each device computes only its own shards: shapes, then shardings, then values."""
+    return init_program(init, mesh, rules, *arguments, min_size=min_size)(*arguments)
+
+
+def init_program(
+    init: Callable[..., Tree], mesh: Mesh, rules: Rules = (), *arguments: Any, min_size: int = MIN_SIZE
+) -> Callable[..., Tree]:
+    """The program that `init_sharded` runs, for arguments of these shapes."""
     where = shardings(jax.eval_shape(init, *arguments), mesh, rules, min_size)
-    return jax.jit(init, out_shardings=where)(*arguments)
+    return jax.jit(init, out_shardings=where)
 
 
 def path_of(path) -> str:

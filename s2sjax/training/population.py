@@ -8,6 +8,7 @@ is ignored: the others compute the same numbers with and without it.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -149,16 +150,22 @@ class _Population:
         self.step = common_step([self.members[i].checkpoints for i in self.active])
         self.parts: dict[int, Progress] = {}
         shapes = jax.tree.map(lambda leaf: leaf.sharding, together)
-        fill = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), together), out_shardings=shapes)
+        fill = jax.jit(
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), together), out_shardings=shapes
+        )
         insert = jax.jit(lambda stack, one, i: jax.tree.map(lambda a, b: a.at[i].set(b), stack, one), donate_argnums=0)
-        alone = jax.tree.map(lambda leaf: NamedSharding(leaf.sharding.mesh, PartitionSpec(*leaf.sharding.spec[1:])), together)
+        alone = jax.tree.map(
+            lambda leaf: NamedSharding(leaf.sharding.mesh, PartitionSpec(*leaf.sharding.spec[1:])), together
+        )
         self.stack = fill()
         places = jax.tree.leaves(together)[0].shape[0]
         for i in [*self.active]:
             member = self.members[i]
             state, step, best, sums = restore_or_init(self.template, member.init, member.checkpoints, self.step)
             member.log.start(step, sums, best.evaluated)
-            self.parts[i] = Progress(step, best, member.train, member.checkpoints, member.log, self.preemption, step, state)
+            self.parts[i] = Progress(
+                step, best, member.train, member.checkpoints, member.log, self.preemption, step, state
+            )
             first = i == self.active[0]
             # The first state also fills the places of finished members, and those that make the devices even.
             for place in range(places) if first else [i]:
@@ -219,7 +226,7 @@ class _Population:
         numbers = jax.device_get(metrics)
         sums = [0.0, 0.0]
         for i in advanced:
-            own = jax.tree.map(lambda leaf: leaf[i], numbers)
+            own = jax.tree.map(operator.itemgetter(i), numbers)
             sums = [sum(pair) for pair in zip(sums, own["loss"])]
             try:
                 log_step(step, own, partial(_examples, batch, i), train=self.members[i].train, log=self.members[i].log)
