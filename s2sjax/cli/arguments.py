@@ -210,10 +210,19 @@ COMMANDS = (
                "False)", choices=SPLITS),
         ALSO, DISTRIBUTED, AVERAGE, TRUST,
     ), "RUN"),
-    Command("results", commands.results, "list the evaluations of runs: split, checkpoint, search, metrics, date", (
-        option("runs RUN", SUBJECTS["RUN"], nargs="+"),
-        flag("--json", "print them as JSON, with all digits"),
-        option("--curves FILE", "draw the learning curves of the runs to FILE (.png, .svg, .pdf) instead"),
+    Command("results", commands.results, "list the evaluations of runs: split, checkpoint, search, metrics, date; or "
+            "print the table of a sweep: mean and standard deviation over seeds, n, and p against the best", (
+        option("runs RUN", "run folders, such as runs/g2p, or the folder of a sweep", nargs="+"),
+        option("--split", "only evaluations of this split (default for a sweep: that which most runs have, test before "
+               "dev)", choices=SPLITS),
+        option("--metric NAMES", "only these metrics, separated by commas; the first decides which row of a sweep is "
+               "best (default: all)", type=_names),
+        option("--curves FILE", "draw the learning curves to FILE (.png, .svg, .pdf) instead; those of a sweep are "
+               "means over seeds, with bands from the lowest to the highest"),
+        *(option(f"--{form}", f"print the table {about}", dest="format", action="store_const", const=form,
+                 default="text")
+          for form, about in (("csv", "as CSV, with all digits"), ("json", "as JSON, with all digits"),
+                              ("markdown", "in Markdown"), ("latex", "in LaTeX, with the rules of booktabs"))),
     )),
     Command("compare", commands.compare, "test whether two runs differ significantly, and print the examples that "
             "changed most", (
@@ -223,9 +232,10 @@ COMMANDS = (
                choices=SPLITS),
         option("--resamples N", "resamples of the paired bootstrap (default: 1000)", type=_count, default=1000),
     )),
-    Command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention", (
+    Command("report", commands.report, "write one HTML file on runs: scores, curves, outputs, attention; or on a "
+            "sweep: its table, curves with bands, scores against settings", (
         option("runs RUN", "a run folder, such as runs/g2p, or one of its evaluations; others are compared with the "
-               "first", nargs="+"),
+               "first; or the folder of a sweep", nargs="+"),
         option("--out FILE", "the file to write (default: report.html in the first run)"),
         option("--split", "report the newest evaluation of this split (default: that which most runs have, test before "
                "dev)", choices=SPLITS),

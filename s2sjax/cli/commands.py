@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,17 +89,24 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 def results(options: argparse.Namespace, fields: list[str]) -> None:
-    from s2sjax.runs import evaluations
+    from s2sjax.runs import evaluations, sweep_results
 
+    sweep = _sweep(options.runs)
     if options.curves:
-        return _draw_curves(options)
-    if options.json:
-        return print(json.dumps(evaluations.rows(options.runs), indent=2))
-    for folder in options.runs:
-        if not evaluations.read_all(folder):
-            print(f"{folder} has no evaluations yet: s2sjax evaluate {folder}", file=sys.stderr)
-    print(evaluations.table(options.runs))
-    for line in evaluations.remarks(options.runs):
+        return _draw_curves(options, sweep)
+    if sweep:
+        found = sweep_results.summarize(sweep, options.split, options.metric)
+        table, remarks = found.table(), found.remarks()
+    else:
+        for folder in options.runs:
+            if not evaluations.read_all(folder):
+                print(f"{folder} has no evaluations yet: s2sjax evaluate {folder}", file=sys.stderr)
+        table, remarks = (
+            evaluations.table(options.runs, options.split, options.metric),
+            evaluations.remarks(options.runs),
+        )
+    print(table.to(options.format, terminal=sys.stdout.isatty()))
+    for line in remarks:
         print(line, file=sys.stderr)
     return None
 
@@ -117,6 +123,11 @@ def report(options: argparse.Namespace, fields: list[str]) -> None:
 
     if options.out:
         check_out(options.out)
+    if sweep := _sweep(options.runs):
+        from s2sjax.report.sweep_report import write_sweep
+
+        write_sweep(sweep, options.out, options.split, say=_print_now)
+        return
     start_jax()
     limits = Limits(options.attention, options.heads, options.trees, options.resamples)
     write(options.runs, options.out, options.split, limits, say=_print_now)
@@ -332,11 +343,25 @@ def _print_now(text: object) -> None:
     print(text, flush=True)
 
 
-def _draw_curves(options: argparse.Namespace) -> None:
+def _sweep(runs: Sequence[str]) -> str | None:
+    """The folder of a sweep, if that is what a command names; None for runs."""
+    from s2sjax.runs import sweep_results
+
+    sweep = next(filter(sweep_results.is_sweep, runs), None)
+    if sweep and len(runs) > 1:
+        raise UserError(f"{sweep} is a sweep: name it alone, or name its runs, {sweep.rstrip('/')}/*/, beside others")
+    return sweep
+
+
+def _draw_curves(options: argparse.Namespace, sweep: str | None) -> None:
     from s2sjax.evaluate.figures import style, training_curves
+    from s2sjax.runs import sweep_results
 
     style.check_format(options.curves, "--curves ")
-    training_curves.learning_curves(options.curves, {folder: Path(folder) / "metrics.jsonl" for folder in options.runs})
+    logs: dict[str, Any] = {folder: Path(folder) / "metrics.jsonl" for folder in options.runs}
+    if sweep:
+        logs = sweep_results.summarize(sweep, options.split, options.metric).logs()
+    training_curves.learning_curves(options.curves, logs)
     print(f"wrote {options.curves}")
 
 

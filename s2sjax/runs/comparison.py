@@ -11,10 +11,11 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.evaluate.metrics.corpus_metrics import METRICS, MetricResult
+from s2sjax.evaluate.metrics.corpus_metrics import METRICS
 from s2sjax.evaluate.metrics.significance import Difference, bootstrap, line_scores, sacrebleu_bootstrap
 from s2sjax.runs import evaluations, stored_code
 from s2sjax.runs.evaluations import Evaluation
+from s2sjax.runs.table_formats import aligned
 
 LEVEL = 0.05
 """significance level: a difference with a smaller p is significant"""
@@ -36,12 +37,17 @@ class Change(NamedTuple):
 
 
 class Comparison:
-    """Two evaluations of the same examples. comparison["per"] is a Difference: both scores, their margins, and p."""
+    """Two evaluations of the same examples. comparison["per"] is a Difference: both scores, their margins, and p.
 
-    def __init__(self, first: Evaluation, second: Evaluation, resamples: int = 1000):
+    metrics: those to test; by default all that both have.
+    """
+
+    def __init__(
+        self, first: Evaluation, second: Evaluation, resamples: int = 1000, metrics: Sequence[str] | None = None
+    ):
         self.first, self.second, self.resamples = first, second, resamples
         _check_same_examples(first, second)
-        self.metrics = [name for name in first.results if name in second.results]
+        self.metrics = [name for name in metrics or first.results if name in first.results and name in second.results]
         if not self.metrics:
             raise UserError(
                 f"{first.path} has {', '.join(first.results)} and {second.path} has {', '.join(second.results)}: "
@@ -121,7 +127,7 @@ class Comparison:
             f"B  {self.second.path}",
             f"{self.first.split}, {examples}, {self.resamples:,} resamples",
             "",
-            *evaluations.aligned([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
+            *aligned([("metric", "A", "B", "B - A", "p", ""), *self.rows()]),
             *(f"{r.label}: {r.signature}" for r in map(self.first.__getitem__, self.metrics) if r.signature),
         ]
         lines += self.warnings()
@@ -149,14 +155,14 @@ class Comparison:
     def _row(self, name: str) -> tuple[str, ...]:
         found, result = self.differences[name], self.first[name]
         a, b = (
-            f"{result.format.format(value)} ± {_number(result, margin)}"
+            f"{result.format.format(value)} ± {result.number(margin)}"
             for value, margin in ((found.first, found.first_margin), (found.second, found.second_margin))
         )
         better = "B" if (found.value > 0) == result.higher_is_better else "A"
         verdict = f"{better} is better" if found.p < LEVEL else "no significant difference"
         verdict = "not a number: cannot be tested" if found.p != found.p else verdict
         sign = "+" if found.value >= 0 else "-"
-        return result.label, a, b, f"{sign}{_number(result, abs(found.value))}", f"{found.p:.3f}", verdict
+        return result.label, a, b, f"{sign}{result.number(abs(found.value))}", f"{found.p:.3f}", verdict
 
     def _describe(self, title: str, change: Change) -> list[str]:
         result = self.first[self.metrics[0]]
@@ -249,10 +255,6 @@ def _has_terms(name: str, *outputs: Sequence[dict[str, Any]]) -> bool:
 
 def _references(outputs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [tuple(row["references"]) for row in outputs]
-
-
-def _number(result: MetricResult, value: float) -> str:
-    return result.format.format(value).removesuffix("%")
 
 
 def _one_line(text: str) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count
@@ -27,6 +27,7 @@ from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, summary
 from s2sjax.evaluate.prediction.progress_listener import counting
 from s2sjax.files import replace_file
 from s2sjax.runs import folder, stored_code
+from s2sjax.runs.table_formats import ResultTable
 from s2sjax.tasks.task import Task
 from s2sjax.training import multihost
 from s2sjax.training.heartbeat import working
@@ -102,15 +103,16 @@ class Evaluation:
     __repr__ = __str__
 
 
-def differences(several: Sequence[Evaluation]) -> str:
+def differences(several: Iterable[Evaluation], known: Collection[str] = ()) -> str:
     """The settings that differ among evaluations, with their values: "search.beam_size 1 and 4"; "" if there are none.
 
-    If settings differ, differences of the scores are not due to the models alone.
+    If settings differ, differences of the scores are not due to the models alone. known: settings to leave out.
     """
+    several = list(several)
     told = lambda value: ", ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
-    names = dict.fromkeys(name for one in several for name in one.settings)
-    values = {name: [told(one.settings.get(name)) or "none" for one in several] for name in names}
-    return "; ".join(f"{name} {' and '.join(each)}" for name, each in values.items() if len(set(each)) > 1)
+    names = dict.fromkeys(name for one in several for name in one.settings if name not in known)
+    values = {name: dict.fromkeys(told(one.settings.get(name)) or "none" for one in several) for name in names}
+    return "; ".join(f"{name} {' and '.join(each)}" for name, each in values.items() if len(each) > 1)
 
 
 # -------------------------------------------------------------------------------------- evaluating
@@ -284,32 +286,23 @@ def _short(value: Any) -> str:
 # --------------------------------------------------------------------------------------- the table
 
 
-def rows(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """A dictionary for each evaluation of the runs: run, name, split, checkpoint, search, metrics, date."""
-    return [
-        {"run": str(run), "name": one.name, "split": one.split, "step": one.step, "average": one.average,
-         "ensemble": one.page["ensemble"], "search": one.search, "settings": one.settings,
-         "metrics": {name: finite(result.value) for name, result in one.results.items()},
-         "examples": next(iter(one.results.values())).examples, "date": one.page.get("date", "")}
-        for run in runs for one in read_all(run)
-    ]  # fmt: skip
-
-
-def table(runs: Sequence[str | Path]) -> str:
-    """A table with a line for each evaluation, oldest first."""
-    lines = [("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")]
-    for one in (evaluation for run in runs for evaluation in read_all(run)):
+def table(runs: Sequence[str | Path], split: str | None = None, metrics: Collection[str] | None = None) -> ResultTable:
+    """A table with a row for each evaluation, oldest first. split, metrics: those to show; by default all."""
+    head = ("evaluation", "split", "checkpoint", "search", "metrics", "date (UTC)")
+    records, cells = [], []
+    for where, one in ((run, one) for run in runs for one in read_all(run) if split in (None, one.split)):
+        date, shown = one.page.get("date", ""), {name: one[name] for name in metrics or one.results}
         checkpoint = f"mean of {one.average} to step {one.step}" if one.average else f"step {one.step}"
         search = [one.search, *(f"with {member['run']}" for member in one.page["ensemble"])]
-        metrics, date = "  ".join(map(str, one.results.values())), one.page.get("date", "")[:16].replace("T", " ")
-        lines.append((f"{one.path}", one.split, checkpoint, ", ".join(filter(None, search)), metrics, date))
-    return "\n".join(aligned(lines))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows of a table as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]
+        cells.append((f"{one.path}", one.split, checkpoint, ", ".join(filter(None, search)),
+                      "  ".join(map(str, shown.values())), date[:16].replace("T", " ")))  # fmt: skip
+        records.append(
+            {"run": str(where), "name": one.name, "split": one.split, "step": one.step, "average": one.average,
+             "ensemble": one.page["ensemble"], "search": one.search, "settings": one.settings,
+             "metrics": {name: finite(result.value) for name, result in shown.items()},
+             "examples": next(iter(shown.values())).examples, "date": date}
+        )  # fmt: skip
+    return ResultTable(records, head, cells)
 
 
 def remarks(runs: Sequence[str | Path]) -> list[str]:

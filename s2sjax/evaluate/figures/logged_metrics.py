@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 from s2sjax.errors import UserError
 
@@ -44,6 +45,33 @@ def read(path: Path) -> Logged:
 def curves(logged: Logged) -> list[tuple[str, bool, list[tuple[int, float]]]]:
     """The metrics among the numbers of `read`: (panel, whether it is of dev, points), see `panel_of`."""
     return [(*panel_of(name), points) for name, points in logged.items() if panel_of(name)[0]]
+
+
+class Point(NamedTuple):
+    """A number of several runs at one step."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
+    runs: int
+    """how many of the runs have logged it"""
+
+
+def mean_curves(several: Sequence[Logged]) -> list[tuple[str, bool, list[Point]]]:
+    """The mean, the lowest and the highest of several runs at each step that any of them has logged, as in `curves`."""
+    found: dict[tuple[str, bool], dict[int, list[float]]] = {}
+    for panel, of_dev, points in (curve for logged in several for curve in curves(logged)):
+        for step, value in points:
+            found.setdefault((panel, of_dev), {}).setdefault(step, []).append(value)
+    return [
+        (
+            panel,
+            of_dev,
+            [Point(step, mean(each), min(each), max(each), len(each)) for step, each in sorted(steps.items())],
+        )
+        for (panel, of_dev), steps in found.items()
+    ]
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -51,6 +51,10 @@ class MetricResult(NamedTuple):
     def __str__(self) -> str:
         return f"{self.label} {self.format.format(self.value)}"
 
+    def number(self, value: float) -> str:
+        """A value of this metric with its number of digits, without the sign of percent."""
+        return self.format.format(value).removesuffix("%")
+
     def __repr__(self) -> str:  # without the terms
         return f"<{self} on {self.examples:,} examples>"
 
