@@ -80,7 +80,7 @@ def _run(subject: Subject) -> dict[str, Any]:
         "missing": subject.missing,
         "scores": _scores(one) if one else [],
         "curves": [
-            {"panel": panel, "dev": of_dev, "points": _thinned(points)}
+            {"panel": panel, "dev": of_dev, "points": thinned(points)}
             for panel, of_dev, points in logged_metrics.curves(logged)
         ],
         "speed": speed(logged),
@@ -97,10 +97,10 @@ def _scores(one: Evaluation) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _thinned(points: Sequence[tuple[int, float]]) -> list[list[float]]:
-    """At most MOST_POINTS evenly spaced points [step, value], including the first and the last."""
-    places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int).tolist()))
-    return [[points[place][0], float(f"{points[place][1]:.6g}")] for place in places]
+def thinned(points: Sequence[Sequence[float]], most: int = MOST_POINTS) -> list[list[float]]:
+    """At most so many evenly spaced points [step, value, ...], including the first and the last."""
+    places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), most)).round().astype(int).tolist()))
+    return [[points[place][0], *(float(f"{value:.6g}") for value in points[place][1:])] for place in places]
 
 
 SPEED: dict[str, tuple[str, Callable[[list[float]], str]]] = {

@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any
 
 REPORT = ("dom.js", "curves.js", "attention.js", "tree.js", "outputs.js", "report.js")
+SWEEP = ("dom.js", "curves.js", "scatter.js", "sweep.js")
 LIVE = ("dom.js", "attention.js", "tree.js", "live.js")
 STYLE = "style.css"
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -33,6 +33,8 @@ from s2sjax.version import __version__
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
 ORDER = "batch_order"
 """entry of config.json; without it, the order of the buckets depends on the seed (`Plan.order_by_seed`)"""
+SWEEP = "sweep.json"
+"""file of a folder whose folders are the runs of a sweep: see sweep_results.py"""
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
 FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.max_to_keep",
         "train.patience", "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch",
@@ -41,12 +43,20 @@ FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_ev
 
 def open_task(folder: Path, trust: bool = False) -> Task:
     """Opens the task of an existing run, with its assets. trust: trust the code of the run."""
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): train first, or name another folder")
+    check_run(folder, "train first, or name another folder")
     if trust:
         stored_code.trust(stored_code.read(folder).files)
     page = read_config(folder)
     return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
+
+
+def check_run(folder: Path, remedy: str = "name another folder") -> None:
+    """Raises if there is no run in a folder."""
+    if (folder / CONFIG).is_file():
+        return
+    if (folder / SWEEP).is_file():
+        raise UserError(f"{folder} is a sweep: name one of its runs, {folder}/NAME")
+    raise UserError(f"{folder} is not a run folder (it has no {CONFIG}): {remedy}")
 
 
 def start_task(

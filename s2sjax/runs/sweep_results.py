@@ -25,10 +25,11 @@ from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.runs import evaluations, folder
 from s2sjax.runs.comparison import Comparison
 from s2sjax.runs.evaluations import Evaluation
+from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.table_formats import Bold, ResultTable
 from s2sjax.training.run_log import METRICS, NONFINITE
 
-SWEEP, DROPPED, SEED = "sweep.json", "dropped.json", "seed"
+DROPPED, SEED = "dropped.json", "seed"
 RESAMPLES = 1000
 MOST_NAMES = 10
 """maximal number of members that a remark names"""
@@ -225,12 +226,13 @@ class Summary(NamedTuple):
         return lines
 
     def _tested(self) -> list[str]:
-        """A line for each kind of test, which names its rows if there are several."""
+        """A line for each kind of test, which says for which rows if there are several."""
         rows: dict[str, list[str]] = {}
         for row, test in zip(self.rows, self.tests):
             if test.how:
                 rows.setdefault(test.how, []).append(self.sweep.label(row.settings))
-        whose = lambda labels: f" of {'; '.join(labels)}" if len(rows) > 1 else ""
+        listed = lambda labels: "; ".join(labels) if len(labels) < 3 else f"{len(labels)} rows"
+        whose = lambda labels: f" of {listed(labels)}" if len(rows) > 1 else ""
         lines = [f"p{whose(labels)}: {how}" for how, labels in rows.items()]
         count = sum(test.p is not None for test in self.tests)
         return [*lines, f"p is not corrected for {count} comparisons"] if count > 1 else lines

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from browser import Browser, find
 
 from s2sjax import config, tasks
 from s2sjax.evaluate import metrics
@@ -43,17 +42,6 @@ def trained(tmp_path_factory):
         patch.setattr(jax, "devices", lambda *_: everything[:1])
         patch.setattr(jax, "device_count", lambda *_: 1)
         yield run.train(experiment, tmp_path_factory.mktemp("runs") / f"run {HACK.replace('/', '')}")[0]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = find()
-    try:
-        found = Browser(path)
-    except (AssertionError, OSError) as error:
-        pytest.skip(f"{path} does not start here: {error}")
-    with found:
-        yield found
 
 
 def values_of(file: Path) -> dict:

@@ -20,7 +20,7 @@ def test_values_in_a_script_element_cannot_end_it():
         page.escaped_json(float("nan"))
 
 
-@pytest.mark.parametrize("scripts", [page.REPORT, page.LIVE], ids=["report", "live"])
+@pytest.mark.parametrize("scripts", [page.REPORT, page.SWEEP, page.LIVE], ids=["report", "sweep", "live"])
 def test_markup_in_values_and_title_adds_no_element(scripts):
     plain, hostile = (page.render(text, {"text": text}, scripts) for text in ("text", MARKUP))
     tags = lambda document: re.findall(r"<[/!a-zA-Z][^>\s]*", document)
@@ -28,7 +28,7 @@ def test_markup_in_values_and_title_adds_no_element(scripts):
     assert "hacked" in hostile
 
 
-@pytest.mark.parametrize("scripts", [page.REPORT, page.LIVE], ids=["report", "live"])
+@pytest.mark.parametrize("scripts", [page.REPORT, page.SWEEP, page.LIVE], ids=["report", "sweep", "live"])
 def test_the_policy_allows_this_program_and_nothing_else(scripts):
     policy = page.policy(scripts)
     assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy

@@ -298,7 +298,9 @@ def test_what_is_not_a_sweep_is_refused(tmp_path, call):
     assert call("results", folder, tmp_path)[2] == (
         f"error: {folder} is a sweep: name it alone, or name its runs, {folder}/*/, beside others\n"
     )
-    assert call("report", folder, folder)[0] == 2
+    assert call("report", folder, folder)[2].startswith(f"error: {folder} is a sweep: name it alone")
+    for command in (("compare", folder, folder), ("evaluate", folder), ("decode", folder)):
+        assert call(*command)[2] == f"error: {folder} is a sweep: name one of its runs, {folder}/NAME\n"
     assert "is not a run folder (it has no config.json)" in call("results", tmp_path)[2]
     assert "is not a sweep (it has no sweep.json)" in refused(lambda: sweep_results.read(tmp_path))
     damaged = {"{": "Expecting property name", "{}": "it has no 'members'", '{"members": {}}': "it has no members",

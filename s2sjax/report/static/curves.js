@@ -1,6 +1,7 @@
 // Learning curves: a chart for each metric. The arrow keys or the pointer move a cursor over the steps.
 
-const CHART = { width: 460, height: 210, left: 54, right: 14, top: 12, bottom: 28 };
+const CHART = { width: 460, height: 210, left: 54, right: 20, top: 12, bottom: 28 };
+const MOST_READ = 6;
 
 // About `count` round numbers from low to high.
 function ticks(low, high, count) {
@@ -12,17 +13,26 @@ function ticks(low, high, count) {
   return found;
 }
 
-// lines: { label, run, dev, points: [[step, value], ...] }
-function chart(title, lines, several) {
+function median(numbers) {
+  return [...numbers].sort((a, b) => a - b)[Math.floor(numbers.length / 2)];
+}
+
+// lines: { label, run, dev, color, points: [[step, value], ...] or [[step, mean, low, high, runs], ...] }
+// state.only: the number of the run whose values are read, or null for all.
+function chart(title, lines, several, state = { only: null }) {
   const points = lines.flatMap((line) => line.points);
-  const last = Math.max(...points.map((point) => point[0]), 1);
-  const numbers = points.map((point) => point[1]).sort((a, b) => a - b);
-  let [low, high] = [numbers[0], numbers[numbers.length - 1]];
+  const last = points.reduce((most, point) => Math.max(most, point[0]), 1);
+  const extent = (line) => line.points.flatMap((point) => point.slice(1, 4)).reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+  const extents = lines.map(extent);
+  let low = Math.min(...extents.map(([least]) => least));
+  // A line that explodes leaves the chart, so that the others can be read.
+  let high = Math.min(Math.max(...extents.map(([, most]) => most)), low + 2 * (median(extents.map(([, most]) => most)) - low));
   if (low >= 0 && low <= high / 2) low = 0;
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
   const { width, height, left, right, top, bottom } = CHART;
   const x = (step) => left + (step / last) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / (high - low)) * (height - top - bottom);
+  const style = (line) => ({ "data-run": line.run, css: line.color ? { "--run": line.color } : {} });
   const kind = (line) => `line ${several ? `run${line.run % 6}` : line.dev ? "run1" : "run0"}${several && line.dev ? " dev" : ""}`;
   const grid = ticks(low, high, 4).map((value) => [
     drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
@@ -30,9 +40,14 @@ function chart(title, lines, several) {
   ]);
   const below = ticks(0, last, 4).map((step) =>
     drawn("text", { class: "tick", x: x(step), y: height - 8, "text-anchor": "middle" }, short(step)));
-  const curves = lines.map((line) => line.points.length === 1
-    ? drawn("circle", { class: `${kind(line)} dot`, cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 3 })
-    : drawn("polyline", { class: kind(line), points: line.points.map(([step, value]) => `${x(step)},${y(value)}`).join(" ") }));
+  const path = (pairs) => pairs.map(([step, value]) => `${x(step)},${y(value)}`).join(" ");
+  const curves = lines.map((line) => (line.points.length === 1
+    ? drawn("circle", { ...style(line), class: `${kind(line)} dot`, cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 3 })
+    : drawn("polyline", { ...style(line), class: kind(line), points: path(line.points) })));
+  const bands = lines.filter((line) => line.points.some((point) => point[4] > 1)).map((line) => drawn("polygon", {
+    ...style(line), class: kind(line).replace("line", "band"),
+    points: path([...line.points.map((point) => [point[0], point[2]]), ...line.points.map((point) => [point[0], point[3]]).reverse()]) }));
+  const area = { x: left - 4, y: top - 4, width: width - left - right + 8, height: height - top - bottom + 8 };
   const cursor = drawn("line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" });
   const readout = element("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
   const steps = [...new Set(points.map((point) => point[0]))].sort((a, b) => a - b);
@@ -43,9 +58,11 @@ function chart(title, lines, several) {
     cursor.setAttribute("x1", x(step));
     cursor.setAttribute("x2", x(step));
     cursor.setAttribute("visibility", "visible");
-    const known = lines.map((line) => [line, line.points.find((point) => point[0] === step)]).filter(([, point]) => point);
-    readout.replaceChildren(`step ${short(step)}: `, ...known.flatMap(([line, point], place) => [
-      place ? ", " : "", data(line.label), ` ${short(point[1])}`]));
+    const known = lines.filter((line) => state.only === null || line.run === state.only)
+      .map((line) => [line, line.points.find((point) => point[0] === step)]).filter(([, point]) => point);
+    const range = ([, , least, most, runs]) => (runs > 1 ? ` (${short(least)} to ${short(most)}, ${runs} runs)` : "");
+    readout.replaceChildren(`step ${short(step)}: `, ...known.slice(0, MOST_READ).flatMap(([line, point], place) => [
+      place ? ", " : "", data(line.label), ` ${short(point[1])}${range(point)}`]), known.length > MOST_READ ? ", …" : "");
   };
   const figure = drawn("svg", {
     viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img",
@@ -61,7 +78,7 @@ function chart(title, lines, several) {
       const step = (((event.clientX - box.left) / box.width) * width - left) / (width - left - right) * last;
       show(steps.reduce((best, each, place) => (Math.abs(each - step) < Math.abs(steps[best] - step) ? place : best), 0));
     },
-  }, grid, below, curves, cursor);
+  }, grid, below, drawn("svg", { ...area, viewBox: `${area.x} ${area.y} ${area.width} ${area.height}` }, bands.reverse(), curves.reverse()), cursor); // the first is on top
   return element("figure", { class: "chart" }, element("figcaption", {}, title), figure, readout);
 }
 

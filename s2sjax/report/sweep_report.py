@@ -1,0 +1,137 @@
+"""The report of a sweep: its table, learning curves with bands, scores against each setting, and its runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.files import replace_file
+from s2sjax.report import page
+from s2sjax.report.contents import size, thinned
+from s2sjax.report.write import NAME, check_out
+from s2sjax.runs import sweep_results
+from s2sjax.runs.evaluations import finite
+from s2sjax.runs.sweep_results import Member, Summary, heading, shown
+from s2sjax.version import __version__
+
+MOST_POINTS = 200
+"""maximal number of points of a curve: there may be many curves"""
+
+
+def write_sweep(
+    folder: str | Path,
+    out: str | Path | None = None,
+    split: str | None = None,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Writes a report of the sweep in a folder to `out`, by default report.html there."""
+    found = sweep_results.summarize(folder, split)
+    file = check_out(out) if out else found.sweep.folder / NAME
+    values = contents(found, file.parent)
+    replace_file(file, page.render(f"{values['name']}: s2sjax sweep", values, page.SWEEP))
+    say(f"wrote {file} ({size(file.stat().st_size)})")
+    return file
+
+
+def contents(found: Summary, beside: Path) -> dict[str, Any]:
+    """Collects the values that the page shows. beside: the folder of the page, to which links are relative."""
+    table, main = found.table(), next(iter(found.metrics), None)
+    settings = [_setting(name, found.sweep.members) for name in found.sweep.swept]
+    columns = [*found.sweep.swept, *found.metrics, "n", "p"]
+    values = {
+        "version": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "name": found.sweep.folder.resolve().name,
+        "folder": str(found.sweep.folder),
+        "head": table.head,
+        "rows": [
+            {"label": found.sweep.label(row.settings), "cells": cells, "best": record["best"],
+             "keys": [_sort_key(record[name]) for name in columns[: len(cells)]]}
+            for row, cells, record in zip(found.rows, table.rows, table.records)
+        ],
+        "remarks": found.remarks(),
+        "curves": _curves(found),
+        "metric": heading(found.metrics[main]) if main else "",
+        "metrics": [heading(result) for result in found.metrics.values()],
+        "higher": bool(main and found.metrics[main].higher_is_better),
+        "settings": settings,
+        "members": [
+            _member(found, number, member, settings, beside)
+            for number, row in enumerate(found.rows) for member in row.members
+        ],
+    }  # fmt: skip
+    return finite(values)
+
+
+def _sort_key(value: Any) -> Any:
+    return value if isinstance(value, int | float | None) else shown(value)
+
+
+def _curves(found: Summary) -> list[dict[str, Any]]:
+    rows = {found.sweep.label(row.settings): number for number, row in enumerate(found.rows)}
+    return [
+        {"row": rows[label], "panel": panel, "dev": of_dev, "points": thinned(points, MOST_POINTS)}
+        for label, logs in found.logs().items()
+        for panel, of_dev, points in logged_metrics.mean_curves([logged_metrics.read(log) for log in logs])
+    ]
+
+
+def _setting(name: str, members: Sequence[Member]) -> dict[str, Any]:
+    """The values of a setting, in the order of its axis, and the scale of that axis."""
+    values: list[Any] = list(
+        {shown(value): value for value in (member.settings.get(name) for member in members)}.values()
+    )
+    scale = scale_of(values)
+    values = values if scale == "names" else sorted(values)
+    return {"name": name, "scale": scale, "values": values, "labels": [shown(value) for value in values]}
+
+
+def scale_of(values: Sequence[Any]) -> str:
+    """The scale of an axis: names, linear, or log if that spaces the values more evenly.
+
+    Of two values, one must be ten times the other.
+
+    >>> scale_of([0.001, 0.002, 0.004]), scale_of([0.1, 0.2, 0.3]), scale_of(["gru", "lstm"])
+    ('log', 'linear', 'names')
+    """
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return "names"
+    ordered = np.sort(np.asarray(values, np.float64))
+    if ordered[0] <= 0 or len(ordered) < 3:
+        return "log" if 0 < 10 * ordered[0] <= ordered[-1] else "linear"
+    even = np.linspace(0, 1, len(ordered))
+    unevenness = lambda x: np.abs((x - x[0]) / (x[-1] - x[0]) - even).sum()
+    return "log" if unevenness(np.log(ordered)) < unevenness(ordered) else "linear"
+
+
+def _member(found: Summary, row: int, member: Member, settings: Sequence[Any], beside: Path) -> dict[str, Any]:
+    one = found.rows[row].scored.get(member.name)
+    results = {name: one.results.get(name) if one else None for name in found.metrics}
+    keys = [finite(result.value) if result else None for result in results.values()]
+    return {
+        "name": member.name,
+        "row": row,
+        "status": member.status,
+        "step": one.step if one else None,
+        "score": keys[0] if keys else None,
+        "keys": keys,
+        "scores": [result.number(result.value) if result else "-" for result in results.values()],
+        "places": [setting["labels"].index(shown(member.settings.get(setting["name"]))) for setting in settings],
+        "href": _link(member, beside),
+    }
+
+
+def _link(member: Member, beside: Path) -> str | None:
+    """The address of the report of a run, or else of its folder."""
+    if member.status == "missing":
+        return None
+    end = NAME if (member.folder / NAME).is_file() else ""
+    return f"{quote(os.path.relpath(member.folder.resolve(), beside.resolve()))}/{end}"
