@@ -10,7 +10,7 @@ import pytest
 import sweeps
 from conftest import refused
 
-from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.evaluate.figures import logged_metrics, training_curves
 from s2sjax.evaluate.metrics import significance
 from s2sjax.runs import comparison, evaluations, sweep_results
 
@@ -288,6 +288,16 @@ def test_the_curves_of_a_sweep_are_drawn_with_bands(tmp_path, call):
     drawn = file.read_text()
     assert drawn.count('id="FillBetweenPolyCollection_') == 4  # two combinations, loss and WER
     assert all(label in drawn for label in ("learning_rate 0.001", "learning_rate 0.004"))
+
+
+def test_a_curve_that_explodes_leaves_the_panel_to_the_others():
+    curve = lambda *values: training_curves.Curve(
+        "", 0, False, [logged_metrics.Point(n, v, v, v, 1) for n, v in enumerate(values)]
+    )
+    usual = [curve(6.0, 2.0), curve(5.0, 1.0), curve(7.0, 1.5)]
+    assert training_curves._limits(usual) == (1.0, 7.0)
+    assert training_curves._limits([*usual, curve(6.0, 9e9)]) == (1.0, 13.0)  # twice the range of the others
+    assert training_curves._limits([curve(1.0, 9e9)]) == (1.0, 9e9)
 
 
 # ------------------------------------------------------------------------------------------- errors

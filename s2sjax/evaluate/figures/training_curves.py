@@ -64,13 +64,15 @@ class Curve(NamedTuple):
 
 
 def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str, runs: int) -> None:
+    bottom, top = _limits(curves)
+    explodes = top < max(point.high for curve in curves for point in curve.points)
     for curve in curves:
         x, y, low, high, count = np.asarray(curve.points, dtype=np.float64).T
         style = _line(curve.number, curve.of_dev, runs)
         if count.max() > 1:
-            panel.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0, clip_on=False)
+            panel.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0, clip_on=explodes)
         panel.plot(
-            x, y, **style, solid_capstyle="round", clip_on=False, zorder=3,
+            x, y, **style, solid_capstyle="round", clip_on=explodes, zorder=3,
             marker="o" if len(x) <= 40 else "", markersize=4.0, markeredgecolor=BACKGROUND, markeredgewidth=0.8,
         )  # fmt: skip
     panel.grid(axis="y", color=GRID, linewidth=0.8)
@@ -80,11 +82,19 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    points = [point for curve in curves for point in curve.points]
-    if 0 <= min(point.low for point in points) <= max(point.high for point in points) / 2:
+    if explodes:
+        panel.set_ylim(top=top)
+    if 0 <= bottom <= top / 2:
         panel.set_ylim(bottom=0)  # values that differ a lot: heights are then proportional to them
     panel.set_xlabel(x_label, labelpad=6, **text_style(10))
     panel.set_title(metric, loc="left", pad=8, fontweight="bold", **text_style(10))
+
+
+def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The lowest value, and the highest that is shown: a curve that explodes leaves the panel to the others."""
+    low = min(point.low for curve in curves for point in curve.points)
+    highest = sorted(max(point.high for point in curve.points) for curve in curves)
+    return low, min(highest[-1], low + 2 * (highest[len(highest) // 2] - low))
 
 
 def _line(number: int, of_dev: bool, runs: int) -> dict[str, Any]:
@@ -107,7 +117,7 @@ def _draw_key(panel: Axes, runs: Sequence[str], kinds: set[bool]) -> None:
         lines.append((style, "dev" if of_dev else "training"))
     legend = panel.legend(
         [Line2D([], [], **style) for style, _ in lines], [label for _, label in lines], loc="upper left",
-        bbox_to_anchor=(1.01, 1.0), frameon=False, borderaxespad=0, handlelength=2.2, borderpad=0,
+        bbox_to_anchor=(1.04, 1.0), frameon=False, borderaxespad=0, handlelength=2.2, borderpad=0,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set(**text_style(9))
