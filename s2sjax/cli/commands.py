@@ -91,7 +91,7 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
 def results(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax.runs import evaluations, sweep_results
 
-    sweep = _sweep(options.runs)
+    sweep = sweep_results.sweep_among(options.runs)
     if options.curves:
         return _draw_curves(options, sweep)
     if sweep:
@@ -120,15 +120,12 @@ def compare(options: argparse.Namespace, fields: list[str]) -> None:
 def report(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax.report.contents import Limits
     from s2sjax.report.write import check_out, write
+    from s2sjax.runs.sweep_results import sweep_among
 
     if options.out:
         check_out(options.out)
-    if sweep := _sweep(options.runs):
-        from s2sjax.report.sweep_report import write_sweep
-
-        write_sweep(sweep, options.out, options.split, say=_print_now)
-        return
-    start_jax()
+    if not sweep_among(options.runs):
+        start_jax()
     limits = Limits(options.attention, options.heads, options.trees, options.resamples)
     write(options.runs, options.out, options.split, limits, say=_print_now)
 
@@ -343,17 +340,7 @@ def _print_now(text: object) -> None:
     print(text, flush=True)
 
 
-def _sweep(runs: Sequence[str]) -> str | None:
-    """The folder of a sweep, if that is what a command names; None for runs."""
-    from s2sjax.runs import sweep_results
-
-    sweep = next(filter(sweep_results.is_sweep, runs), None)
-    if sweep and len(runs) > 1:
-        raise UserError(f"{sweep} is a sweep: name it alone, or name its runs, {sweep.rstrip('/')}/*/, beside others")
-    return sweep
-
-
-def _draw_curves(options: argparse.Namespace, sweep: str | None) -> None:
+def _draw_curves(options: argparse.Namespace, sweep: str | Path | None) -> None:
     from s2sjax.evaluate.figures import style, training_curves
     from s2sjax.runs import sweep_results
 

@@ -1,20 +1,20 @@
-"""Writes the report of one or several runs."""
+"""Writes the report of one or several runs, or of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.report import page
+from s2sjax.report import page, sweep_contents
 from s2sjax.report.contents import Limits, contents, size
 from s2sjax.report.subjects import open_all
-from s2sjax.runs import evaluations
+from s2sjax.report.sweep_contents import NAME
+from s2sjax.runs import evaluations, sweep_results
 from s2sjax.runs.comparison import DIFFERENT, FEWEST_RESAMPLES
-
-NAME = "report.html"
 
 
 def write(
@@ -25,12 +25,21 @@ def write(
     *,
     say: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """Writes a report of the runs or evaluations at `paths` to `out`, by default RUN/report.html of the first run."""
+    """Writes a report of the runs or evaluations, or of the sweep, at `paths`. Returns the file.
+
+    out: the file, by default report.html in the folder of the first run, or of the sweep.
+    """
     limits = limits or Limits()
     if not paths:
         raise UserError("there is nothing to report: name a run")
     if limits.resamples < FEWEST_RESAMPLES:
         raise UserError(f"{limits.resamples} resamples are too few: give at least {FEWEST_RESAMPLES}")
+    if sweep := sweep_results.sweep_among(paths):
+        found = sweep_results.summarize(sweep, split)
+        file = check_out(out) if out else found.sweep.folder / NAME
+        return _write(
+            file, found.sweep.folder.resolve().name, sweep_contents.contents(found, file.parent), page.SWEEP, say
+        )
     subjects = open_all(paths, split)
     for subject in subjects:
         if subject.missing:
@@ -38,9 +47,12 @@ def write(
     if differ := evaluations.differences([subject.evaluation for subject in subjects if subject.evaluation]):
         say(f"{DIFFERENT}: {differ}")
     file = check_out(out) if out else subjects[0].run.folder / NAME
-    values = contents(subjects, limits)
     title = ", ".join(subject.label for subject in subjects)
-    replace_file(file, page.render(f"{title}: s2sjax report", values, page.REPORT))
+    return _write(file, title, contents(subjects, limits), page.REPORT, say)
+
+
+def _write(file: Path, title: str, values: Any, scripts: tuple[str, ...], say: Callable[[str], None]) -> Path:
+    replace_file(file, page.render(f"{title}: s2sjax report", values, scripts))
     say(f"wrote {file} ({size(file.stat().st_size)})")
     return file
 

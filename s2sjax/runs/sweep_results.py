@@ -72,6 +72,16 @@ def is_sweep(path: str | Path) -> bool:
     return (config.local_path(path) / SWEEP).is_file()
 
 
+def sweep_among(paths: Sequence[str | Path]) -> str | Path | None:
+    """The sweep, if that is what a user names; None for runs. Raises if it is not the only folder."""
+    sweep = next(filter(is_sweep, paths), None)
+    if sweep and len(paths) > 1:
+        raise UserError(
+            f"{sweep} is a sweep: name it alone, or name its runs, {str(sweep).rstrip('/')}/*/, beside others"
+        )
+    return sweep
+
+
 def read(path: str | Path) -> Sweep:
     """Reads the members of the sweep in a folder."""
     path = config.local_path(path)

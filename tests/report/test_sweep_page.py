@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sweeps
 
-from s2sjax.report import sweep_report
+from s2sjax.report import sweep_contents, write
 from s2sjax.runs import sweep_results
 
 HACK = "<img src=x onerror=hacked=1>"
@@ -34,7 +34,7 @@ def sweep(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def page(sweep) -> Path:
     said: list[str] = []
-    file = sweep_report.write_sweep(sweep, say=said.append)
+    file = write.write([sweep], say=said.append)
     assert file == sweep / "report.html" and said == [f"wrote {file} ({file.stat().st_size / 1000:.3g} kB)"]
     return file
 
@@ -57,7 +57,7 @@ def values_of(file: Path) -> dict:
     ],
 )  # fmt: skip
 def test_an_axis_is_logarithmic_where_values_are_geometric(values, scale):
-    assert sweep_report.scale_of(values) == scale
+    assert sweep_contents.scale_of(values) == scale
 
 
 def test_the_values_of_the_page_are_those_of_the_table(sweep, page):
@@ -84,7 +84,7 @@ def test_the_values_of_the_page_are_those_of_the_table(sweep, page):
 
 
 def test_links_lead_to_reports_or_folders_of_runs(sweep, page, tmp_path):
-    elsewhere = sweep_report.write_sweep(sweep, tmp_path / "deep" / "page.html")
+    elsewhere = write.write([sweep], tmp_path / "deep" / "page.html")
     for file in (page, elsewhere):
         links = {member["status"]: [] for member in values_of(file)["members"]}
         for member in values_of(file)["members"]:

@@ -1,9 +1,9 @@
-"""The report of a sweep: its table, learning curves with bands, scores against each setting, and its runs."""
+"""The contents of the report of a sweep: its table, learning curves with bands, scores against settings, its runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,33 +12,15 @@ from urllib.parse import quote
 import numpy as np
 
 from s2sjax.evaluate.figures import logged_metrics
-from s2sjax.files import replace_file
-from s2sjax.report import page
-from s2sjax.report.contents import size, thinned
-from s2sjax.report.write import NAME, check_out
-from s2sjax.runs import sweep_results
+from s2sjax.report.contents import thinned
 from s2sjax.runs.evaluations import finite
 from s2sjax.runs.sweep_results import Member, Summary, heading, shown
 from s2sjax.version import __version__
 
+NAME = "report.html"
+"""name of the report in the folder of a run or a sweep"""
 MOST_POINTS = 200
 """maximal number of points of a curve: there may be many curves"""
-
-
-def write_sweep(
-    folder: str | Path,
-    out: str | Path | None = None,
-    split: str | None = None,
-    *,
-    say: Callable[[str], None] = lambda _: None,
-) -> Path:
-    """Writes a report of the sweep in a folder to `out`, by default report.html there."""
-    found = sweep_results.summarize(folder, split)
-    file = check_out(out) if out else found.sweep.folder / NAME
-    values = contents(found, file.parent)
-    replace_file(file, page.render(f"{values['name']}: s2sjax sweep", values, page.SWEEP))
-    say(f"wrote {file} ({size(file.stat().st_size)})")
-    return file
 
 
 def contents(found: Summary, beside: Path) -> dict[str, Any]:
