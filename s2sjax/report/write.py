@@ -37,9 +37,8 @@ def write(
     if sweep := sweep_results.sweep_among(paths):
         found = sweep_results.summarize(sweep, split)
         file = check_out(out) if out else found.sweep.folder / NAME
-        return _write(
-            file, found.sweep.folder.resolve().name, sweep_contents.contents(found, file.parent), page.SWEEP, say
-        )
+        values = sweep_contents.contents(found, file.parent)
+        return _write(file, values["name"], values, page.SWEEP, say)
     subjects = open_all(paths, split)
     for subject in subjects:
         if subject.missing:

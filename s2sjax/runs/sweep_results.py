@@ -351,7 +351,7 @@ def _told(which: str, ways: int, least: int, seeds: str) -> str:
     exact = ways <= significance.MOST
     smallest = least / ways if exact else 1 / significance.MOST
     kind = "exact permutation test" if exact else f"permutation test, {significance.MOST:,} draws"
-    return f"{kind} against the best, {which}; {seeds} allow no p below {smallest:.2g}"
+    return f"{kind} against the best, {which}; {seeds} allow no p below {smallest:.3g}"
 
 
 def _finite(p: float) -> float | None:

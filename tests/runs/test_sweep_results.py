@@ -114,7 +114,7 @@ def test_the_smallest_p_that_a_remark_names_is_reached(tmp_path, first, second):
     low, high = ({start + seed: 10.0 * rate for seed in range(n)} for start, n, rate in ((0, first, 1), (9, second, 5)))
     found = sweep_results.summarize(sweeps.make(tmp_path / "s", grid({1: low, 2: high})))
     p = found.records()[1]["p"]
-    assert found.remarks()[1].endswith(f"allow no p below {p:.2g}")
+    assert found.remarks()[1].endswith(f"allow no p below {p:.3g}")
 
 
 def test_a_single_seed_is_tested_over_examples_as_compare_does(tmp_path):
@@ -297,6 +297,7 @@ def test_a_curve_that_explodes_leaves_the_panel_to_the_others():
     usual = [curve(6.0, 2.0), curve(5.0, 1.0), curve(7.0, 1.5)]
     assert training_curves._limits(usual) == (1.0, 7.0)
     assert training_curves._limits([*usual, curve(6.0, 9e9)]) == (1.0, 13.0)  # twice the range of the others
+    assert training_curves._limits([*usual, curve(99.0, 2.0)]) == (1.0, 99.0)  # it only begins high
     assert training_curves._limits([curve(1.0, 9e9)]) == (1.0, 9e9)
 
 

@@ -91,10 +91,14 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve], metric: str, x_label: str
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The lowest value, and the highest that is shown: a curve that explodes leaves the panel to the others."""
+    """The lowest value, and the highest that is shown.
+
+    A curve that explodes leaves the panel to the others: shown are twice their range, and where each curve begins.
+    """
     low = min(point.low for curve in curves for point in curve.points)
     highest = sorted(max(point.high for point in curve.points) for curve in curves)
-    return low, min(highest[-1], low + 2 * (highest[len(highest) // 2] - low))
+    usual = low + 2 * (highest[len(highest) // 2] - low)
+    return low, min(highest[-1], max(usual, *(curve.points[0].high for curve in curves)))
 
 
 def _line(number: int, of_dev: bool, runs: int) -> dict[str, Any]:

@@ -25,8 +25,9 @@ function chart(title, lines, several, state = { only: null }) {
   const extent = (line) => line.points.flatMap((point) => point.slice(1, 4)).reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
   const extents = lines.map(extent);
   let low = Math.min(...extents.map(([least]) => least));
-  // A line that explodes leaves the chart, so that the others can be read.
-  let high = Math.min(Math.max(...extents.map(([, most]) => most)), low + 2 * (median(extents.map(([, most]) => most)) - low));
+  // A line that explodes leaves the chart to the others: see training_curves.py.
+  const [highs, begins] = [extents.map(([, most]) => most), lines.map((line) => line.points[0][3] ?? line.points[0][1])];
+  let high = Math.min(Math.max(...highs), Math.max(low + 2 * (median(highs) - low), ...begins));
   if (low >= 0 && low <= high / 2) low = 0;
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
   const { width, height, left, right, top, bottom } = CHART;
