@@ -10,9 +10,10 @@ import pytest
 import sweeps
 from conftest import refused
 
+from s2sjax import config, tasks
 from s2sjax.evaluate.figures import logged_metrics, training_curves
 from s2sjax.evaluate.metrics import significance
-from s2sjax.runs import comparison, evaluations, sweep_results
+from s2sjax.runs import comparison, evaluations, run, sweep_results
 
 RATE = "train.learning_rate"
 
@@ -188,6 +189,33 @@ def test_a_run_that_went_on_after_steps_that_were_not_finite_has_not_diverged(tm
     (member.folder / "metrics.jsonl").unlink()
     (member.folder / "nonfinite.jsonl").write_text('{"step": 2}\n{"step": 3}\n{"step": 5}\n')  # not in a row
     assert sweep_results.read(folder).members[0].status == "unfinished"
+
+
+@pytest.mark.slow
+def test_the_status_of_runs_as_training_leaves_them(tmp_path):
+    """One is done, and one has diverged."""
+    pairs = [("ab", "ba"), ("abc", "cba")]
+    experiment = tasks.Translation(
+        name="tiny",
+        data=config.Data(
+            config.InMemory(train=pairs * 4, dev=pairs), buckets=((8, 8),), batch_tokens=64, prefetch=0
+        ),
+        model=config.Luong(width=4, embedding_size=4, layers=1, dropout=0.0),
+        train=config.Train(steps=4, learning_rate=1e-2, warmup_steps=0, evaluate_every=0, log_every=2, max_skipped=2),
+        evaluate=config.Evaluate(metrics=("cer",), batch_size=4),
+    )  # fmt: skip
+    changes = {"done": {}, "diverged": {"learning_rate": 1e38, "clip_norm": 0.0}}
+    folder = sweeps.make(tmp_path / "s", [({"case": name}, "missing") for name in changes])
+    done, diverged = (
+        config.replace(experiment, train=config.replace(experiment.train, **each)) for each in changes.values()
+    )
+    trained, _ = run.train(done, folder / "case=done")
+    assert "2 non-finite steps in a row" in refused(lambda: run.train(diverged, folder / "case=diverged"))
+    assert [member.status for member in sweep_results.read(folder).members] == ["done", "diverged"]
+    assert sweep_results.table(folder)[0]["n"] == 0
+    trained.evaluate()
+    (row, *_), found = sweep_results.table(folder), sweep_results.summarize(folder)
+    assert (row["case"], row["n"], found.split, list(found.metrics)) == ("done", 1, "dev", ["cer"])
 
 
 def test_many_names_are_cut_but_counted(tmp_path):
