@@ -21,15 +21,14 @@ def make(folder: Path, members: Sequence[tuple[dict[str, Any], Score]], split: s
     """Writes a sweep. members: (settings, score)."""
     folder.mkdir(parents=True)
     listed = {name_of(settings): settings for settings, _ in members}
-    (folder / "sweep.json").write_text(json.dumps({"s2sjax": "0.1", "members": listed}))
+    dropped = {name_of(settings): STEPS // 2 for settings, score in members if score == "dropped"}
+    (folder / "sweep.json").write_text(json.dumps({"s2sjax": "0.1", "members": listed, "dropped": dropped}))
     for settings, score in members:
         run = folder / name_of(settings)
         if score == "missing":
             continue
         start(run, steps=STEPS // 2 if score in ("unfinished", "dropped", "diverged") else STEPS)
-        if score == "dropped":
-            (run / "dropped.json").write_text("{}")
-        elif score == "diverged":
+        if score == "diverged":
             skipped = [json.dumps({"step": 11 + n, "loss": "nan"}) + "\n" for n in range(3)]
             (run / "nonfinite.jsonl").write_text("".join(skipped))
         elif not isinstance(score, str):
@@ -41,7 +40,7 @@ def start(run: Path, steps: int = STEPS, patience: int = 0) -> None:
     """Writes the config.json and metrics.jsonl of a run that has been trained for so many of its STEPS."""
     run.mkdir()
     train = {"steps": STEPS, "max_skipped": 3, "patience": patience}
-    page = {"data": "", "assets": {}, "experiment": {"train": train}}
+    page = {"data": "", "assets": {}, "experiment": {"seed": 0, "train": train, "model": {"width": 8}}}
     (run / "config.json").write_text(json.dumps(page))
     shift = sum(map(ord, run.name)) % 7 / 10  # runs differ
     lines: list[dict[str, Any]] = [{"step": step, "loss": 3 / step + shift} for step in range(1, steps + 1)]

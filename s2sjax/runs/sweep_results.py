@@ -1,7 +1,8 @@
 """The result of a sweep, read from its folder: a row for each combination of settings, over its seeds.
 
-SWEEP/sweep.json    the settings of each member: {"members": {"seed=0,model.dropout=0.1": {"seed": 0, ...}, ...}}
-SWEEP/NAME          the run folder of each member, see folder.py; NAME/dropped.json if --halving has stopped it
+SWEEP/sweep.json    the settings of each member, {"members": {"seed=0,model.dropout=0.1": {"seed": 0, ...}, ...}, and
+                    the step after which --halving has dropped some: "dropped": {"seed=0,model.dropout=0.1": 500}}
+SWEEP/NAME          the run folder of each member: see folder.py
 
 A row has the mean and the standard deviation of each metric over its members that are done, and the p-value of its
 difference from the best row: by a permutation test over seeds, or over examples if there is one seed (significance.py).
@@ -29,7 +30,7 @@ from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.table_formats import Bold, ResultTable
 from s2sjax.training.run_log import METRICS, NONFINITE
 
-DROPPED, SEED = "dropped.json", "seed"
+SEED = "seed"
 RESAMPLES = 1000
 MOST_NAMES = 10
 """maximal number of members that a remark names"""
@@ -89,24 +90,28 @@ def read(path: str | Path) -> Sweep:
     if not file.is_file():
         raise UserError(f"{path} is not a sweep (it has no {SWEEP}): name a folder that s2sjax sweep has written")
     try:
-        listed = json.loads(file.read_text(encoding="utf-8"))["members"]
-        members = {str(name): dict(settings) for name, settings in listed.items()}
+        page = json.loads(file.read_text(encoding="utf-8"))
+        members = {str(name): dict(settings) for name, settings in page["members"].items()}
+        dropped = {str(name) for name in page.get("dropped", ())}
         if not members:
             raise ValueError("it has no members")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{file} cannot be read ({what}): copy it again from where the sweep was made") from None
-    return Sweep(
-        path, [Member(name, settings, path / name, _status(path / name)) for name, settings in members.items()]
-    )
+    pages = {name: folder.flat(folder.read_config(path / name).get("experiment", {})) for name in members}
+    swept = dict.fromkeys(setting for settings in members.values() for setting in settings)
+    for name, settings in members.items():  # a member of an earlier sweep, which did not vary this setting, has it too
+        settings |= {each: pages[name][each] for each in swept if each not in settings and each in pages[name]}
+    return Sweep(path, [
+        Member(name, settings, path / name, _status(path / name, pages[name], name in dropped))
+        for name, settings in members.items()
+    ])  # fmt: skip
 
 
-def _status(run: Path) -> Status:
-    page = folder.flat(folder.read_config(run).get("experiment", {}))
+def _status(run: Path, page: Mapping[str, Any], dropped: bool) -> Status:
+    """The status of a run. page: the fields of its experiment; empty if it has none."""
     if not page:
         return "missing"
-    if (run / DROPPED).is_file():
-        return "dropped"
     logged, skipped = max(_steps(run / METRICS), default=0), list(_steps(run / NONFINITE))
     count = page.get("train.max_skipped", config.Train().max_skipped)
     in_a_row = len(skipped) >= count and skipped[-count:] == list(range(skipped[-1] - count + 1, skipped[-1] + 1))
@@ -114,7 +119,9 @@ def _status(run: Path) -> Status:
         return "diverged"
     # A run that train.patience stops ends before its last step. It is evaluated when it has ended.
     early = page.get("train.patience", 0) > 0 and any((run / evaluations.FOLDER).glob(f"*/{evaluations.RESULTS}"))
-    return "done" if early or 0 < page.get("train.steps", 0) <= logged else "unfinished"
+    if early or 0 < page.get("train.steps", 0) <= logged:
+        return "done"
+    return "dropped" if dropped else "unfinished"
 
 
 def _steps(log: Path) -> Iterator[int]:

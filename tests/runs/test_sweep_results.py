@@ -180,6 +180,25 @@ def test_an_evaluation_before_the_end_of_training_does_not_count(tmp_path):
     assert sweep_results.read(folder).members[0].status == "done"
 
 
+def test_a_dropped_member_that_was_trained_to_its_end_after_all_counts(tmp_path):
+    folder = sweeps.make(tmp_path / "s", grid({1: {0: 20.0, 1: "dropped"}}))
+    log = folder / f"seed=1,{RATE}=1" / "metrics.jsonl"
+    log.write_text(log.read_text() + json.dumps({"step": sweeps.STEPS, "loss": 1.0}) + "\n")
+    sweeps.evaluate(log.parent, 30.0)
+    assert [row["wer"] for row in sweep_results.table(folder)] == pytest.approx([25])
+
+
+def test_members_of_an_earlier_sweep_have_the_settings_of_their_experiment(tmp_path):
+    """The first sweep varied neither the seed nor the width."""
+    members = [({"model.dropout": 0.1}, 10.0), ({"model.dropout": 0.1, "seed": 1, "model.width": 8}, 20.0),
+               ({"model.dropout": 0.1, "seed": 1, "model.width": 16}, 30.0)]  # fmt: skip
+    rows = sweep_results.table(sweeps.make(tmp_path / "s", members))
+    assert [(row["model.width"], row["wer"], row["n"]) for row in rows] == [
+        (8, pytest.approx(15), 2),
+        (16, pytest.approx(30), 1),
+    ]
+
+
 def test_a_run_that_went_on_after_steps_that_were_not_finite_has_not_diverged(tmp_path):
     folder = sweeps.make(tmp_path / "s", grid({1: {0: "diverged", 1: 20.0}}))
     member = sweep_results.read(folder).members[0]
