@@ -25,11 +25,12 @@ from s2sjax.data.batching import batch_plan
 from s2sjax.runs import evaluations, folder, stored_code, train_run
 from s2sjax.runs.dev_evaluation import DevEvaluation
 from s2sjax.runs.run import Run
+from s2sjax.runs.sweep_results import has_diverged
 from s2sjax.tasks.task import Task
 from s2sjax.training import device_memory, population
 from s2sjax.training import mesh as meshes
 from s2sjax.training.compiled_steps import Programs
-from s2sjax.training.run_log import METRICS, NONFINITE, Log, read_lines
+from s2sjax.training.run_log import METRICS, Log, read_lines
 from s2sjax.training.train_state import TrainState
 
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5
@@ -72,9 +73,7 @@ class Member:
     @property
     def diverged(self) -> bool:
         """Whether training has ended because too many steps in a row were not finite."""
-        skipped = [line["step"] for line in read_lines(self.path / NONFINITE)][-self.experiment.train.max_skipped :]
-        in_a_row = skipped == list(range(skipped[0], skipped[-1] + 1)) if skipped else False
-        return in_a_row and len(skipped) == self.experiment.train.max_skipped
+        return has_diverged(self.path, self.experiment.train.max_skipped)
 
     @property
     def over(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +20,9 @@ from typing import Any, NamedTuple
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.runs import cohorts, evaluations, lock, sweep_grid, train_run
+from s2sjax.runs import cohorts, evaluations, lock, sweep_grid, sweep_results, train_run
 from s2sjax.runs.cohorts import Member
+from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.run import Run
 from s2sjax.runs.sweep_grid import Settings
 from s2sjax.tasks.task import Task
@@ -28,8 +30,6 @@ from s2sjax.training import jax_settings, multihost
 from s2sjax.training.heartbeat import say
 from s2sjax.training.run_log import Log
 from s2sjax.version import __version__
-
-FILE = "sweep.json"
 
 
 class Options(NamedTuple):
@@ -56,6 +56,11 @@ class Swept(NamedTuple):
     folder: Path
     runs: dict[str, Run]
     """the members that are trained here, by name"""
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each combination of settings, best first: see sweep_results.py."""
+        return sweep_results.table(self.folder)
 
 
 def sweep(
@@ -89,7 +94,10 @@ def sweep(
             trainer.add(name, each, file)
         if not trainer.train():
             return None
-        return Swept(path, {each.name: each.run for each in trainer.members})
+    if any(evaluations.read_all(path / name) for name in chosen):
+        summary = sweep_results.summarize(path)
+        say("\n".join([summary.table().to("text", terminal=sys.stdout.isatty()), *summary.remarks()]))
+    return Swept(path, {each.name: each.run for each in trainer.members})
 
 
 def own_part(members: Mapping[str, Any], part: tuple[int, int]) -> dict[str, Any]:
@@ -130,9 +138,9 @@ def _experiment(
 
 def _record(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings]) -> None:
     """Writes sweep.json, with the members of earlier sweeps in the same folder."""
-    if path.exists() and not (path / FILE).is_file() and any(path.iterdir()):
+    if path.exists() and not (path / SWEEP).is_file() and any(path.iterdir()):
         raise UserError(f"{path} contains something that is not a sweep: give another --name")
-    page = read(path) if (path / FILE).is_file() else {"grid": {}, "members": {}}
+    page = read(path) if (path / SWEEP).is_file() else {"grid": {}, "members": {}}
     known = {name: {key: _plain(value) for key, value in settings.items()} for name, settings in chosen.items()}
     members = {**page["members"], **known}
     names = list(dict.fromkeys(key for settings in members.values() for key in settings))
@@ -140,23 +148,23 @@ def _record(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings])
     grid = {name: _unique(each) for name, each in values.items()}
     page = page | {"s2sjax": __version__, "grid": grid, "members": members}
     path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / FILE, json.dumps(page, indent=2) + "\n")
+    replace_file(path / SWEEP, json.dumps(page, indent=2) + "\n")
 
 
 def _change(path: Path, dropped: Mapping[str, int]) -> None:
     """Adds to sweep.json the members that are dropped, and the step after which they are."""
     page = read(path)
     page["dropped"] = page.get("dropped", {}) | dict(dropped)
-    replace_file(path / FILE, json.dumps(page, indent=2) + "\n")
+    replace_file(path / SWEEP, json.dumps(page, indent=2) + "\n")
 
 
 def read(path: Path) -> dict[str, Any]:
     """The content of sweep.json."""
     try:
-        page = json.loads((path / FILE).read_text(encoding="utf-8"))
+        page = json.loads((path / SWEEP).read_text(encoding="utf-8"))
         return {"grid": dict(page["grid"]), "members": dict(page["members"]), **page}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path / FILE} cannot be read ({error}): run the same sweep again to write it") from None
+        raise UserError(f"{path / SWEEP} cannot be read ({error}): run the same sweep again to write it") from None
 
 
 def _plain(value: Any) -> Any:

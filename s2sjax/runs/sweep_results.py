@@ -10,7 +10,6 @@ difference from the best row: by a permutation test over seeds, or over examples
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from s2sjax.runs.comparison import Comparison
 from s2sjax.runs.evaluations import Evaluation
 from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.table_formats import Bold, ResultTable
-from s2sjax.training.run_log import METRICS, NONFINITE
+from s2sjax.training.run_log import METRICS, NONFINITE, read_lines
 
 SEED = "seed"
 RESAMPLES = 1000
@@ -112,11 +111,9 @@ def _status(run: Path, page: Mapping[str, Any], dropped: bool) -> Status:
     """The status of a run. page: the fields of its experiment; empty if it has none."""
     if not page:
         return "missing"
-    logged, skipped = max(_steps(run / METRICS), default=0), list(_steps(run / NONFINITE))
-    count = page.get("train.max_skipped", config.Train().max_skipped)
-    in_a_row = len(skipped) >= count and skipped[-count:] == list(range(skipped[-1] - count + 1, skipped[-1] + 1))
-    if in_a_row and logged <= skipped[-1]:
+    if has_diverged(run, page.get("train.max_skipped", config.Train().max_skipped)):
         return "diverged"
+    logged = max(_steps(run / METRICS), default=0)
     # A run that train.patience stops ends before its last step. It is evaluated when it has ended.
     early = page.get("train.patience", 0) > 0 and any((run / evaluations.FOLDER).glob(f"*/{evaluations.RESULTS}"))
     if early or 0 < page.get("train.steps", 0) <= logged:
@@ -124,10 +121,15 @@ def _status(run: Path, page: Mapping[str, Any], dropped: bool) -> Status:
     return "dropped" if dropped else "unfinished"
 
 
-def _steps(log: Path) -> Iterator[int]:
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
-        with contextlib.suppress(ValueError, LookupError, TypeError):  # a killed run may leave an incomplete line
-            yield int(json.loads(line)["step"])
+def has_diverged(run: Path, max_skipped: int) -> bool:
+    """Whether training has ended because `max_skipped` steps in a row were not finite."""
+    logged, skipped = max(_steps(run / METRICS), default=0), _steps(run / NONFINITE)[-max_skipped:]
+    in_a_row = bool(skipped) and skipped == list(range(skipped[-1] - max_skipped + 1, skipped[-1] + 1))
+    return in_a_row and logged <= skipped[-1]
+
+
+def _steps(log: Path) -> list[int]:
+    return [int(line["step"]) for line in read_lines(log) if isinstance(line, dict) and "step" in line]
 
 
 # --------------------------------------------------------------------------------------- the table
