@@ -183,7 +183,8 @@ COMMANDS = (
     Command("sweep", sweep_command.sweep, "train an experiment with all combinations of some values, together where "
             "their shapes agree", (
         option("others FILE", "further experiment files, to be compared with the first", nargs="*", default=[]),
-        option("--name NAME", "the folder of the sweep is runs/NAME (default: the name of the experiment and -sweep)"),
+        option("--name NAME", "the folder of the sweep is runs/NAME (default: the name of the experiment and -sweep)",
+               dest="sweep_name"),
         flag("--pairs", "pair the values up, the first with the first, instead of combining all with all"),
         option("--random N", "draw N combinations, from ranges on a logarithmic scale and from lists; each is trained "
                "with all seeds", type=_count, default=0),
