@@ -261,11 +261,13 @@ def _split(members: list[Member], made: dict[Any, Any]) -> Iterator[list[Member]
 
 
 def in_parts(members: list[Member], made: dict[Any, Any], most: int, log: Log) -> Iterator[Cohort]:
-    """Yields cohorts of as many members as fit in memory, at most `most` (0 for no limit). All have one program.
+    """Yields cohorts of as many members as fit in memory, at most `most`. All have one program.
 
-    What fits is measured by compiling.
+    What fits is measured by compiling. most: 0 for no limit on an accelerator, and for one member on each device of a
+    CPU, which trains several at once no faster.
     """
-    count = min(len(members), most or len(members))
+    free = len(jax.devices()) if device.on_cpu() else len(members)
+    count = min(len(members), most or free)
     while True:
         first = Cohort(members[:count], made)
         needs = first.memory(log)

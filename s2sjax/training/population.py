@@ -62,6 +62,8 @@ def programs_of(
     stacked = {name: np.stack([each[name] for each in padded]) for name in numbers[0]}
     own, everywhere = PartitionSpec(MEMBERS), PartitionSpec()
     together = jax.vmap(train_step, in_axes=(0, None if shared else 0, 0))
+    if count == mesh.shape[MEMBERS]:  # one member on each device, which needs no other layout of its arrays
+        together = partial(_first, train_step, shared)
     if mesh.shape[MEMBERS] > 1:
         # Each device has its own members. Left to XLA's partitioner, mapped convolutions of width 1 were wrong.
         specs = (own, everywhere if shared else own, own)
@@ -69,6 +71,13 @@ def programs_of(
             together, mesh=mesh, in_specs=specs, out_specs=own, axis_names={MEMBERS}, check_vma=False
         )  # fmt: skip
     return Programs(together, template, mesh, compiler_options, stacked, own, batch_spec(shared))
+
+
+def _first(train_step: TrainStep, shared: bool, state: Tree, batch: Tree, numbers: Tree) -> Any:
+    """The train step of the only member of a device, [1, ...]."""
+    only = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)
+    found = train_step(only(state), batch if shared else only(batch), only(numbers))
+    return jax.tree.map(lambda leaf: leaf[None], found)
 
 
 def batch_spec(shared: bool) -> PartitionSpec:

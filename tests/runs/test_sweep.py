@@ -50,7 +50,7 @@ def swept(tmp_path_factory) -> sweeps.Swept:
     everything = jax.devices()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "devices", lambda *_: everything[:1])
-        return s2sjax.sweep(TINY, GRID, tmp_path_factory.mktemp("swept") / "grid")
+        return s2sjax.sweep(TINY, GRID, tmp_path_factory.mktemp("swept") / "grid", at_once=4)
 
 
 def losses(folder: Path) -> list[float]:
@@ -120,7 +120,7 @@ def test_devices_share_the_members(swept, tmp_path):
 
 @pytest.mark.slow
 def test_members_with_the_same_batches(one_device, tmp_path):
-    one = s2sjax.sweep(TINY, {"seed": [3, 4]}, tmp_path / "same", same_data=True)
+    one = s2sjax.sweep(TINY, {"seed": [3, 4]}, tmp_path / "same", same_data=True, at_once=2)
     batches = [
         trained.task.plan(trained.task.columns(trained.task.read()), 1).at(5)[1] for trained in one.runs.values()
     ]
@@ -144,7 +144,7 @@ def test_a_member_of_a_translation_equals_the_same_training_alone(model, one_dev
     train = config.Train(steps=8, warmup_steps=3, log_every=1, evaluate_every=0, label_smoothing=0.1)
     experiment = tasks.Translation("reversed", data=data, model=model, train=train)
     grid = {"seed": [0, 5], "model.dropout": [0.1, 0.3], "train.clip_norm": [0.5, 1.0]}
-    s2sjax.sweep(experiment, grid, tmp_path / "swept", pairs=True)
+    s2sjax.sweep(experiment, grid, tmp_path / "swept", pairs=True, at_once=2)
     alone = sweep_grid.apply(experiment, {"seed": 5, "model.dropout": 0.3})
     run.train(alone, tmp_path / "alone")
     member = tmp_path / "swept/seed=5,model.dropout=0.3,train.clip_norm=1"
@@ -158,7 +158,7 @@ def test_numbers_share_a_program_and_a_rate_of_zero_does_not(one_device, tmp_pat
     few = replace(TINY, train=replace(TINY.train, steps=2, evaluate_every=0))
     few = replace(few, data=replace(few.data, corpus=config.InMemory(train=PAIRS)))
     rates = {"model.encoder.dropout": [0.0, 0.1, 0.3], "train.label_smoothing": [0.1, 0.2]}
-    s2sjax.sweep(few, rates | {"train.warmup_steps": [2, 3]}, tmp_path / "rates")
+    s2sjax.sweep(few, rates | {"train.warmup_steps": [2, 3]}, tmp_path / "rates", at_once=8)
     said = capsys.readouterr().out
     assert "12 runs (3 model.encoder.dropout x 2 train.label_smoothing x 2 train.warmup_steps)" in said
     assert "2 programs for 12 runs" in said
@@ -172,7 +172,7 @@ def test_as_many_as_fit_in_memory_are_trained_at_once(swept, one_device, tmp_pat
     measure, seen = cohorts.Cohort.memory, []
     monkeypatch.setattr(cohorts.Cohort, "memory", lambda *given: seen.append(measure(*given)) or seen[-1])
     monkeypatch.setattr(cohorts, "budget", lambda: seen[0].total * 0.8)
-    parts = s2sjax.sweep(TINY, GRID, tmp_path / "parts")
+    parts = s2sjax.sweep(TINY, GRID, tmp_path / "parts", at_once=8)
     said = capsys.readouterr().out
     assert said.count("training 2 of 4 runs at once") == 2 and len(seen) >= 2
     for name in parts.runs:
@@ -200,9 +200,9 @@ def test_a_sweep_that_is_killed_while_it_saves_continues_bit_for_bit(swept, one_
 
     monkeypatch.setattr(Checkpoints, "save", killed)
     with pytest.raises(Killed):
-        s2sjax.sweep(TINY, GRID, tmp_path / "killed")
+        s2sjax.sweep(TINY, GRID, tmp_path / "killed", at_once=8)
     monkeypatch.setattr(Checkpoints, "save", keep)
-    again = s2sjax.sweep(TINY, GRID, tmp_path / "killed")
+    again = s2sjax.sweep(TINY, GRID, tmp_path / "killed", at_once=8)
     for name in again.runs:
         same(again.folder / name, swept.folder / name)
         assert losses(again.folder / name) == losses(swept.folder / name)
@@ -211,14 +211,14 @@ def test_a_sweep_that_is_killed_while_it_saves_continues_bit_for_bit(swept, one_
 def test_a_member_that_diverges_stops_alone(swept, one_device, tmp_path, capsys):
     grid = {"seed": [0, 1], "train.learning_rate": [1e38, 5e-3]}
     wild = replace(TINY, train=replace(TINY.train, max_skipped=2, clip_norm=0.0, weight_decay=0.0))
-    found = s2sjax.sweep(wild, grid, tmp_path / "wild")
+    found = s2sjax.sweep(wild, grid, tmp_path / "wild", at_once=8)
     said = capsys.readouterr().out
     assert "seed=0,train.learning_rate=1e+38: stopped: 2 non-finite steps in a row" in said
     assert len(losses(found.folder / "seed=0,train.learning_rate=1e+38")) < 12
-    calm = s2sjax.sweep(wild, {"seed": [0, 1], "train.learning_rate": [5e-3]}, tmp_path / "calm")
+    calm = s2sjax.sweep(wild, {"seed": [0, 1], "train.learning_rate": [5e-3]}, tmp_path / "calm", at_once=8)
     for name in calm.runs:
         np.testing.assert_allclose(losses(found.folder / name), losses(calm.folder / name), rtol=2e-5)
-    s2sjax.sweep(wild, grid, tmp_path / "wild")
+    s2sjax.sweep(wild, grid, tmp_path / "wild", at_once=8)
     assert "nothing to train, 4 are done" in capsys.readouterr().out
 
 
@@ -233,7 +233,7 @@ def test_a_member_whose_patience_is_over_stops_alone(swept, one_device, tmp_path
 
     monkeypatch.setattr(population.Progress, "evaluate_if_due", constant)
     patient = replace(TINY, train=replace(TINY.train, patience=1, evaluate_every=3))
-    found = s2sjax.sweep(patient, {"train.learning_rate": [2e-3, 5e-3]}, tmp_path / "patient")
+    found = s2sjax.sweep(patient, {"train.learning_rate": [2e-3, 5e-3]}, tmp_path / "patient", at_once=8)
     steps = {name: max(each.checkpoints(read_only=True).steps()) for name, each in found.runs.items()}
     assert steps["train.learning_rate=0.002"] == 6
 
@@ -241,7 +241,7 @@ def test_a_member_whose_patience_is_over_stops_alone(swept, one_device, tmp_path
 def test_halving_drops_the_worst_after_each_evaluation(one_device, tmp_path, capsys):
     halved = replace(TINY, train=replace(TINY.train, steps=9, evaluate_every=3, save_every=9))
     grid = {"train.learning_rate": [1e-7, 2e-7, 1e-2, 2e-2]}
-    found = s2sjax.sweep(halved, grid, tmp_path / "halved", halving=2)
+    found = s2sjax.sweep(halved, grid, tmp_path / "halved", halving=2, at_once=4)
     steps = {name: max(each.checkpoints(read_only=True).steps()) for name, each in found.runs.items()}
     assert sorted(steps.values()) == [3, 3, 6, 9]
     page = sweeps.read(found.folder)
@@ -250,7 +250,7 @@ def test_halving_drops_the_worst_after_each_evaluation(one_device, tmp_path, cap
     last = next(name for name, step in steps.items() if step == 9)
     assert [bool(each.evaluations()) for name, each in found.runs.items() if name == last] == [True]
     before = capsys.readouterr().out
-    s2sjax.sweep(halved, grid, tmp_path / "halved", halving=2)  # reads the evaluations, trains nothing
+    s2sjax.sweep(halved, grid, tmp_path / "halved", halving=2, at_once=4)  # reads the evaluations, trains nothing
     after = capsys.readouterr().out
     assert after.count("nothing to train") == 3 and last in after and "step 3: 2 of 4 runs go on" in before
 

@@ -71,11 +71,10 @@ def test_values_on_the_command_line(text, values):
 
 
 def test_fields_with_one_value_are_set():
-    grid, fixed = _values(
-        ["--seed", "0,1", "--train.steps", "5", "--train.clip=0.5,1", "--data.buckets", "4", "4", "8", "8"]
-    )
+    buckets = ["--data.buckets", "4", "4", "8", "8"]
+    grid, fixed = _values(["--seed", "0,1", "--train.steps", "5", "--train.clip=0.5,1", *buckets])
     assert grid == {"seed": [0, 1], "train.clip_norm": [0.5, 1]}
-    assert fixed == ["--train.steps", "5", "--data.buckets", "4", "4", "8", "8"]
+    assert fixed == ["--train.steps", "5", *buckets]
 
 
 @pytest.mark.parametrize(
