@@ -8,12 +8,13 @@ from pathlib import Path
 
 from s2sjax.errors import UserError, nearest
 
-BENCHMARKS = ("layers", "train", "decode", "data", "serve")
+BENCHMARKS = ("layers", "train", "decode", "sweep", "data", "serve")
 _OF_LAYERS = (
-    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "dtype", "compile_torch",
+    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "compile_torch",
 )  # fmt: skip
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
-    "run": ("serve",), "size": ("train", "decode"), "only": ("train", "decode"), "out": ("layers", "train", "decode"),
+    "run": ("serve",), "size": ("train", "decode", "sweep"), "only": ("train", "decode", "sweep"),
+    "out": ("layers", "train", "decode", "sweep"), "dtype": ("layers", "sweep"), "members": ("sweep",),
 }  # fmt: skip
 """benchmarks to which each option belongs"""
 
@@ -40,10 +41,11 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
         if not options.run:
             raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
         return serve_speed.bench(options.run, options.rounds)
-    from s2sjax.bench import data_speed, decode_speed, train_speed
+    from s2sjax.bench import data_speed, decode_speed, sweep_speed, train_speed
 
     if options.subject == "data":
         return data_speed.bench(options.rounds)
-    measured = {"train": train_speed, "decode": decode_speed}[options.subject]
-    out = Path(options.out or f"runs/bench/{options.subject}")
-    return measured.bench(options.size, options.rounds, options.only, out)
+    given = options.size, options.rounds, options.only, Path(options.out or f"runs/bench/{options.subject}")
+    if options.subject == "sweep":
+        return sweep_speed.bench(*given, options.members or (), options.dtype)
+    return {"train": train_speed, "decode": decode_speed}[options.subject].bench(*given)

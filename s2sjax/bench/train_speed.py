@@ -30,7 +30,7 @@ from s2sjax.training.device_memory import readable
 from s2sjax.training.loop import Programs
 from s2sjax.training.optimizers import optimizer
 from s2sjax.training.run_log import Log
-from s2sjax.training.train_state import create, make_train_step
+from s2sjax.training.train_state import TrainState, create, make_train_step
 
 
 class Case(NamedTuple):
@@ -191,18 +191,41 @@ def _measure(
 
 
 def make_batch(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Draws random ids. Each row ends at a random position of its second half."""
+    """Draws the sources and targets of a batch."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(4, case.vocabulary, (2, case.rows, case.length)).astype(np.int32)
-    ends = rng.integers(case.length // 2, case.length + 1, (2, case.rows))
-    ids[np.arange(case.length) >= ends[..., None]] = PAD
-    return ids[0], ids[1]
+    return draw(rng, case.vocabulary, case.rows, case.length), draw(rng, case.vocabulary, case.rows, case.length)
+
+
+def draw(rng: np.random.Generator, vocabulary: int, rows: int, length: int) -> np.ndarray:
+    """Draws random ids, int32 [rows, length]. Each row ends at a random position of its second half."""
+    ids = rng.integers(4, vocabulary, (rows, length)).astype(np.int32)
+    ends = rng.integers(length // 2, length + 1, rows)
+    ids[np.arange(length) >= ends[:, None]] = PAD
+    return ids
 
 
 # ----------------------------------------------------------------------------------------- ours
 
 
-class Trainer:
+class Steps:
+    """Training steps on one batch: steps(n) runs n of them. `memory` is in bytes, or None."""
+
+    def __init__(self, programs: Programs, state: TrainState, batch: Any):
+        self._programs, self._state, self._batch = programs, state, batch
+        self._log = _Silent(None, 1, 1)
+        with timing.without_cache():
+            self()
+        self.compile_seconds = sum(programs.seconds.values())
+        self.memory = max((memory.total for memory in programs.memory.values()), default=None)
+
+    def __call__(self, steps: int = 1) -> None:
+        """Runs steps. Waits for the device only after the last one."""
+        for _ in range(steps):
+            self._state, _ = self._programs(self._state, self._batch, self._log)
+        jax.block_until_ready(self._state)
+
+
+class Trainer(Steps):
     """The program that `s2sjax train` runs, on the first device, with a state and one batch."""
 
     def __init__(
@@ -211,20 +234,9 @@ class Trainer:
         init, step = _functions(model, vocabulary, train)
         mesh = meshes.make_mesh(config.Mesh(), jax.devices()[:1])
         key = jax.random.key(0)
-        self._state = meshes.init_sharded(init, mesh, (), key)
-        self._programs = Programs(step, meshes.abstract_state(init, mesh, (), key), mesh, compiler_options())
-        self._batch = meshes.global_batch({"source": source, "target": target}, mesh)
-        self._log = _Silent(None, 1, 1)
-        with timing.without_cache():
-            self()
-        self.compile_seconds = sum(self._programs.seconds.values())
-        self.memory = max((memory.total for memory in self._programs.memory.values()), default=None)
-
-    def __call__(self, steps: int = 1) -> None:
-        """Runs steps. Waits for the device only after the last one."""
-        for _ in range(steps):
-            self._state, _ = self._programs(self._state, self._batch, self._log)
-        jax.block_until_ready(self._state)
+        programs = Programs(step, meshes.abstract_state(init, mesh, (), key), mesh, compiler_options())
+        batch = meshes.global_batch({"source": source, "target": target}, mesh)
+        super().__init__(programs, meshes.init_sharded(init, mesh, (), key), batch)
 
 
 class _Silent(Log):

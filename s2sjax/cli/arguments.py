@@ -138,7 +138,7 @@ def _names(text: str) -> tuple[str, ...]:
 SUBJECTS = {
     "FILE": "a Python file, such as experiments/g2p.py",
     "RUN": "a run folder, such as runs/g2p",
-    "NAME": "layers, train, decode, data, or serve",
+    "NAME": "layers, train, decode, sweep, data, or serve",
 }
 EPILOGS = {
     "FILE": """Any field of the experiment can be set by its dotted name, for example
@@ -316,14 +316,18 @@ COMMANDS = (
           for side in ("source", "target")),
     ), "FILE"),
     Command("bench", commands.bench, "compare the speed of s2sjax with other installed libraries (layers, train, "
-            "decode), or measure the input pipeline (data) or a server (serve)", (
+            "decode), or measure sweeps (sweep), the input pipeline (data) or a server (serve)", (
         option("--run RUN", "serve: the run folder whose server is measured"),
-        option("--size", "size of the models of train and decode (default: small on a CPU, base on an accelerator)",
+        option("--size", "size of the models of train, decode and sweep (default: small on a CPU, base on an accelerator)",
                choices=["small", "base"]),
-        option("--only NAME", "measure only models (train) or searches (decode) with NAME in their name; can be "
-               "repeated", action="append", default=[]),
+        option("--only NAME", "measure only models (train, sweep) or searches (decode) with NAME in their name; can "
+               "be repeated", action="append", default=[]),
         option("--out DIR", "the folder for results as CSV and JSON, and figures (default: runs/bench/NAME)"),
         option("--rounds", "number of measurements (default: 5)", type=int, default=5),
+        option("--members N,N", "sweep: how many trainings share a step (default: depends on the model)",
+               type=_counts),
+        option("--dtype", "data type of layers (default: float32 on a CPU, else bfloat16) and sweep (default: that of "
+               "the model)", choices=["float32", "bfloat16", "float16"]),
         _of_layers("--layers NAMES", "recurrent, parallel, convolution, attention, restricted (default: all)",
                    type=_names),
         _of_layers("--lengths N,N", "sequence lengths n", type=_counts),
@@ -335,8 +339,6 @@ COMMANDS = (
         _of_layers("--heads N", "number of attention heads (default: heads of width 64)", type=_count),
         _of_layers("--remat NAMES", "rematerialization of the recurrence in its backward pass: none, products, layers "
                    "(default: none)", type=_names),
-        _of_layers("--dtype", "data type of the layers (default: float32 on a CPU, else bfloat16)",
-                   choices=["float32", "bfloat16", "float16"]),
         _of_layers("--compile-torch", "also measure torch.compile, which takes minutes, and compare with the faster "
                    "one", action="store_true", default=None),
     ), "NAME"),
