@@ -68,6 +68,7 @@ mkdir -p $(2) && set -o pipefail && \
 $(BIN)/s2sjax bench layers --out $(2)/layers 2>&1 | tee $(2)/layers.txt && \
 $(BIN)/s2sjax bench train --size $(1) --out $(2)/train 2>&1 | tee $(2)/train.txt && \
 $(BIN)/s2sjax bench decode --size $(1) --out $(2)/decode 2>&1 | tee $(2)/decode.txt && \
+$(BIN)/s2sjax bench sweep --size $(1) --out $(2)/sweep 2>&1 | tee $(2)/sweep.txt && \
 $(BIN)/s2sjax bench data 2>&1 | tee $(2)/data.txt
 endef
 bench bench-gpu: SHELL := /bin/bash

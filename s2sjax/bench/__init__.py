@@ -3,6 +3,7 @@
 command.py           the command and its options
 train_speed.py       training steps; torch_peers.py has the same models in PyTorch
 decode_speed.py      search; decode_peers.py has the same model in transformers and CTranslate2
+sweep_speed.py       training steps alone, and together in a sweep
 data_speed.py        the input pipeline
 serve_speed.py       `s2sjax serve`; http_clients.py has its clients
 layers/              times of single layers; scaling.py fits their growth

@@ -97,7 +97,12 @@ def bench(
 ) -> None:  # fmt: skip
     """Prints the rows of each model and writes sweep.csv and sweep.json. Sizes that are not given suit the device."""
     size = size or train_speed.default_size()
-    cases = peers.select(SIZES[size], only)
+    cases = {
+        name: case._replace(
+            train=config.replace(case.train, dtype=dtype or case.train.dtype), members=tuple(members) or case.members
+        )
+        for name, case in peers.select(SIZES[size], only).items()
+    }
     environment = result_files.environment()
     if out:
         result_files.open_folder(out)
@@ -109,12 +114,11 @@ def bench(
     rows: list[dict[str, Any]] = []
     print(result_files.heading(COLUMNS), flush=True)
     for name, case in cases.items():
-        train = config.replace(case.train, dtype=dtype or case.train.dtype)
-        case = case._replace(train=train, members=tuple(members) or case.members)
-        print(f"{name}, {train.dtype}", flush=True)
-        if train.dtype not in ceilings:
-            ceilings[train.dtype] = timing.measure_ceilings(jnp.dtype(train.dtype))
-        found, reasons = measure(case, rounds, ceilings[train.dtype].flops)
+        kind = case.train.dtype
+        print(f"{name}, {kind}", flush=True)
+        if kind not in ceilings:
+            ceilings[kind] = timing.measure_ceilings(jnp.dtype(kind))
+        found, reasons = measure(case, rounds, ceilings[kind].flops)
         peers.free()
         rows += [{"size": size, "model": name, **row} for row in found]
         result_files.show(COLUMNS, found, reasons)

@@ -318,7 +318,7 @@ COMMANDS = (
     Command("bench", commands.bench, "compare the speed of s2sjax with other installed libraries (layers, train, "
             "decode), or measure sweeps (sweep), the input pipeline (data) or a server (serve)", (
         option("--run RUN", "serve: the run folder whose server is measured"),
-        option("--size", "size of the models of train, decode and sweep (default: small on a CPU, base on an accelerator)",
+        option("--size", "size of the models of train, decode, sweep (default: small on a CPU, base on an accelerator)",
                choices=["small", "base"]),
         option("--only NAME", "measure only models (train, sweep) or searches (decode) with NAME in their name; can "
                "be repeated", action="append", default=[]),

@@ -108,7 +108,7 @@ def test_memory_is_left_to_pytorch_and_given_back_by_it(monkeypatch):
 def test_the_makefile_runs_every_benchmark_with_options_that_exist():
     makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
     commands = re.findall(r"s2sjax (bench .*?) 2>&1", makefile)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for size in ("small", "base"):
         for command in commands:
             known, rest = arguments.parse(command.replace("$(1)", size).replace("$(2)", "runs/bench").split())

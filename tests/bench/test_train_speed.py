@@ -60,7 +60,7 @@ def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path
     code, _, err = call("bench", "train", "--out", tmp_path / "file" / "below")
     assert code == 2 and err.startswith(f"error: {tmp_path / 'file' / 'below'}: ")
     assert "invalid choice: 'huge'" in call("bench", "train", "--size", "huge")[2]
-    for option, owners in (("--only", "train and decode"), ("--out", "layers, train and decode")):
+    for option, owners in (("--only", "train, decode and sweep"), ("--out", "layers, train, decode and sweep")):
         error = f"error: {option} is an option of bench {owners}: leave it out\n"
         assert call("bench", "data", option, "x") == (2, "", error)
     assert "--rounds is 0: it must be at least 1" in call("bench", "train", "--rounds", 0)[2]
