@@ -32,6 +32,7 @@ from s2sjax.training import mesh as meshes
 from s2sjax.training import population
 from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.device_memory import readable
+from s2sjax.training.train_state import TrainStep
 
 
 class Case(NamedTuple):
@@ -177,10 +178,7 @@ class Trainer(train_speed.Steps):
 
     def __init__(self, case: Case, members: int):
         tasks = [make_task(case, member) for member in range(members or 1)]
-        numbers = [config.numbers(task.experiment) for task in tasks]
-        values = {name: tuple(each[name] for each in numbers) for name in numbers[0]}
-        step = train_run.make_step(tasks[0], None, values)
-        arguments = [{name: config.argument(name, value) for name, value in each.items()} for each in numbers]
+        step, arguments = make_step(tasks)
         batches = [make_batch(case, member) for member in range(members or 1)]
         self.tokens = sum(int((ids != PAD).sum()) for batch in batches for ids in batch.values())
         alone, init = meshes.make_mesh(config.Mesh(), jax.devices()[:1]), train_run.make_init_fn(tasks[0])
@@ -210,6 +208,15 @@ def make_task(case: Case, member: int = 0) -> TranslationTask:
     return task.replace(assets=task.assumed_assets(case.sizes))  # type: ignore[return-value]
 
 
+def make_step(tasks: Sequence[TranslationTask]) -> tuple[TrainStep, list[dict[str, np.ndarray]]]:
+    """The train step that the tasks share, and the numbers of each."""
+    numbers = [config.numbers(task.experiment) for task in tasks]
+    values = {name: tuple(each[name] for each in numbers) for name in numbers[0]}
+    no_columns: Any = None  # only sampled losses read them
+    step = train_run.make_step(tasks[0], no_columns, values)
+    return step, [{name: config.argument(name, value) for name, value in each.items()} for each in numbers]
+
+
 def make_batch(case: Case, member: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(member)
     sides = zip(("source", "target"), case.sizes, case.bucket)
@@ -219,9 +226,7 @@ def make_batch(case: Case, member: int) -> dict[str, np.ndarray]:
 def count_flops(case: Case) -> float:
     """The FLOPs of the products of one step alone. They are counted in float32: see train_speed.count_flops."""
     task = make_task(case._replace(train=config.replace(case.train, dtype="float32")))
-    numbers = config.numbers(task.experiment)
-    step = train_run.make_step(task, None, {name: (value,) for name, value in numbers.items()})
+    step, (numbers,) = make_step([task])
     state = jax.eval_shape(train_run.make_init_fn(task), jax.random.key(0))
-    arguments = {name: config.argument(name, value) for name, value in numbers.items()}
-    program = jax.make_jaxpr(step)(state, task.abstract_batch(case.bucket, case.rows), arguments)
+    program = jax.make_jaxpr(step)(state, task.abstract_batch(case.bucket, case.rows), numbers)
     return jaxpr_costs.count(program, [None] * len(program.jaxpr.invars)).products
