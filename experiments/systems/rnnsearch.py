@@ -3,10 +3,10 @@
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate":
           a bidirectional GRU encoder; every decoder step attends to the letters.
 Budget    5,000 updates of about 4,096 tokens, one learning rate for all, dropout 0.1, an average of the parameters,
-          about 450,000 weights, three seeds. Dev chooses the checkpoint. Nothing was tuned for any model.
+          about 450,000 weights. Dev chooses the checkpoint. Nothing was tuned for any model.
 Command   s2sjax train experiments/systems/rnnsearch.py
-          python experiments/systems/train.py pronunciation      trains all, with three seeds
-Table     docs/systems.md, written by: python experiments/systems/table.py
+          s2sjax sweep experiments/systems/*.py --seed 0,1,2,3,4 --name systems-pronunciation      trains all
+Table     docs/systems.md, written by: python experiments/systems_table.py
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train

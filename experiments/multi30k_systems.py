@@ -1,16 +1,19 @@
-"""English to German descriptions of pictures: the systems of this folder with about 8 million weights each.
+"""English to German descriptions of pictures: the systems of systems/ with about 8 million weights each.
 
-Command   s2sjax train experiments/systems/translation.py      trains RNNsearch
-          python experiments/systems/train.py translation      trains all, with three seeds
+Command   python experiments/multi30k_systems.py               trains all, with five seeds: runs/systems-translation
+          s2sjax train experiments/multi30k_systems.py         trains RNNsearch
 Data      that of experiments/multi30k.py
 Budget    3,000 updates of 8,192 tokens, dropout 0.2, one learning rate for all. The models that give each source
           position one output, and the one that reads letters, do not translate: they are left out
 Score     tokenised lower-case BLEU on test 2016, 15.50 (rctm) to 38.36 (transformer): docs/systems.md
 """
 
+import sys
 from pathlib import Path
 
+import s2sjax
 from s2sjax.config import GNMT, RCTM, Cho, ConvS2S, Luong, Pair, RNNsearch, Sutskever, Transformer, replace
+from s2sjax.errors import UserError
 from s2sjax.runs.experiment_file import load_experiment
 
 encoder = Transformer(width=192, heads=4, feedforward=768, encoder_layers=3, norm="pre", dropout=0.2)
@@ -33,7 +36,7 @@ MODELS = {
     "pair": Pair(encoder, RNNsearch(width=192, embedding_size=192, dropout=0.2)),
 }
 
-base = load_experiment(str(Path(__file__).parents[1] / "multi30k.py"))
+base = load_experiment(str(Path(__file__).with_name("multi30k.py")))
 experiment = replace(
     base,
     name="systems-translation",
@@ -41,3 +44,11 @@ experiment = replace(
     train=replace(base.train, steps=3000, warmup_steps=400, r_drop=0.0, ema=0.998, evaluate_every=500, save_every=500),
     show=(),
 )
+
+if __name__ == "__main__":
+    try:
+        s2sjax.sweep(__file__, {"model": MODELS, "seed": range(5)}, "runs/systems-translation")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again to continue")
