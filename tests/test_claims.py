@@ -4,7 +4,6 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -102,14 +101,13 @@ def test_a_result_that_changes_only_its_settings_is_measured_again(claim, tmp_pa
 
 
 def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinished(claim, monkeypatch, tmp_path):
-    from s2sjax.runs import run
+    from s2sjax.runs import sweep
 
-    common = claim("common")
-    study = common.Study(common.Claim("x", "", "", "", ""), "toy", tmp_path)
-    monkeypatch.setattr(run, "train", lambda *_, **__: (None, SimpleNamespace(status="interrupted")))
+    study = claim("common").Study(claim("length").CLAIM, "toy", tmp_path)
+    monkeypatch.setattr(sweep, "sweep", lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
-        study.once("a", [], lambda: common.train(None, tmp_path))
-    assert not list(tmp_path.rglob("a.json"))
+        claim("models").all_seeds(study, "rnnsearch")
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_folder_without_results_is_refused(claim, tmp_path):

@@ -29,6 +29,7 @@ from s2sjax import align, config
 from s2sjax.align import gold as gold_files
 from s2sjax.config import Data, Evaluate, Search, Text, replace
 from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.runs.run import Run
 from s2sjax.tasks import Translation
 
 CLAIM = common.Claim(
@@ -81,13 +82,13 @@ def corpus(size: Size, free: float) -> Corpus:
     return Corpus(texts(rest), texts(held), [align.Gold(pair.links, pair.links) for pair in held])
 
 
-def experiment(size: Size, free: float, seed: int) -> Translation:
-    name = f"attention-{free:.0%}-{seed}".replace("%", "")
+def experiment(size: Size, free: float) -> Translation:
+    name = f"attention-{100 * free:.0f}"
     if not size.sentences:
         file = common.ROOT / "experiments" / "hansards.py"
         e = config.resolve_paths(load_experiment(str(file)), file.parent)
         train = replace(e.train, steps=size.steps, evaluate_every=size.steps, save_every=size.steps)
-        return replace(e, name=name, train=train, seed=seed)
+        return replace(e, name=name, train=train)
     pairs, held = corpus(size, free).train, size.gold // 2
     return Translation(
         name,
@@ -102,13 +103,11 @@ def experiment(size: Size, free: float, seed: int) -> Translation:
         train=language.training(size.steps),
         search=Search(beam_size=2),
         evaluate=Evaluate(metrics=("wer",), dev_examples=50, samples=0, batch_size=50),
-        seed=seed,
     )
 
 
-def of_attention(size: Size, free: float, e: Translation, folder: Path) -> dict[str, float]:
-    trained = common.train(e, folder)
-    found = align.score(trained.align(corpus(size, free).pairs), corpus(size, free).gold)
+def of_attention(size: Size, free: float, run: Run) -> dict[str, float]:
+    found = align.score(run.align(corpus(size, free).pairs), corpus(size, free).gold)
     return {"aer": found.aer, "precision": found.precision, "recall": found.recall}
 
 
@@ -132,12 +131,9 @@ def measure_order(study: common.Study, size: Size, free: float) -> dict[str, Any
         model: [study.once(f"{model}-{100 * free:.0f}", key, partial(of_aligner, size, free, model))]
         for model in ALIGNERS
     }
-    runs = [experiment(size, free, seed) for seed in range(size.seeds)]
-    of_runs = [
-        study.once(e.name, [key, config.to_json(e)], partial(of_attention, size, free, e, study.folder / e.name))
-        for e in runs
-    ]
-    return {"free": free, **of_aligners, "attention": of_runs}
+    e = experiment(size, free)
+    of_runs = study.sweep(e.name, e, {"seed": range(size.seeds)}, partial(of_attention, size, free))
+    return {"free": free, **of_aligners, "attention": list(of_runs.values())}
 
 
 TITLES = ALIGNERS | {"attention": "attention"}

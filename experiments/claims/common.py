@@ -6,7 +6,7 @@ A claim is a file of this folder, run as
 
 `small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads the folder data/. The
 command writes OUT/NAME/result.json and OUT/NAME/figure.png. Finished work is stored in OUT/NAME/SIZE, and models that
-several claims use in OUT/models: run the same command again to continue.
+several claims use in OUT/models: run the same command again to continue. The seeds of a model are trained by a sweep.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ class Study:
 
         shared: store it for all claims. The output of `work` goes to a log file next to the result.
         """
-        folder = self.out / "models" / self.size if shared else self.folder
-        path = folder / f"{name}.json"
+        path = self._place(f"{name}.json", shared)
         settings = json.loads(json.dumps(settings, default=repr))
         kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if kept.get("settings") != settings:
@@ -109,6 +108,25 @@ class Study:
             print(f"{name}: done before", flush=True)
         self._seconds[path] = kept["seconds"]
         return kept["value"]
+
+    def sweep(
+        self, name: str, experiment: Any, grid: Mapping[str, Any], measure: Callable[[Any], Any], shared: bool = False,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What `measure` returns for each run of s2sjax.sweep, by the name of the run. It is stored, as by `once`."""
+        import s2sjax
+        from s2sjax import config
+
+        def work() -> dict[str, Any]:
+            runs = s2sjax.sweep(experiment, grid, self._place(name, shared), **options).runs
+            return {member: measure(run) for member, run in runs.items()}
+
+        several = experiment if isinstance(experiment, Mapping) else {"": experiment}
+        settings = {each: config.to_json(value) for each, value in several.items()}
+        return self.once(name, [settings, grid, options], work, shared)
+
+    def _place(self, name: str, shared: bool) -> Path:
+        return (self.out / "models" / self.size if shared else self.folder) / name
 
 
 def main(
@@ -148,16 +166,6 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
     print(f"\n{claim.number}: {shown(result)}\n{found.verdict}: {found.paragraph}")
     print(f"wrote {folder / 'result.json'}, {folder / 'figure.png'}", flush=True)
     return result
-
-
-def train(experiment: Any, folder: Path, init: Path | None = None) -> Any:
-    """Trains a run. init: run to start from, with its vocabularies. SIGTERM ends the claim, as Ctrl-C does."""
-    from s2sjax.runs import run  # imports JAX
-
-    trained, result = run.train(experiment, folder, init=init, init_assets=init is not None)
-    if result.status == "interrupted":
-        raise KeyboardInterrupt
-    return trained
 
 
 def describe(study: Study, found: Finding) -> dict[str, Any]:

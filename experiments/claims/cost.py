@@ -29,7 +29,7 @@ CLAIM = common.Claim(
     "Vaswani et al. 2017, table 2",
     "training time to equal quality, RNNsearch divided by Transformer",
 )
-SYSTEMS = ("transformer", "rnnsearch", "convs2s")
+SYSTEMS = models.TIMED
 
 
 def measure(study: common.Study, size: str) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import common
+import jax
 
 from s2sjax import config
 from s2sjax.config import ConvS2S, Data, Evaluate, RNNsearch, Search, Sutskever, Text, Train, Transformer, replace
 from s2sjax.evaluate.metrics import MetricResult, score_by_length
+from s2sjax.runs.run import Run
 from s2sjax.tasks import Translation
 
 HELD_OUT = 1000
@@ -125,6 +127,8 @@ MODELS: dict[str, dict[str, Any]] = {
         ),
     },
 }  # fmt: skip
+TIMED = ("transformer", "rnnsearch", "convs2s")
+"""models whose times cost.py compares: their seeds are trained one after the other"""
 SEEDS = {"small": 3, "full": 3, "toy": 2}
 TITLES = {
     "sutskever": "LSTM, no attention",
@@ -192,26 +196,18 @@ def metric(data: Mapping[str, Any]) -> str:
 
 
 def all_seeds(study: common.Study, name: str) -> list[Trained]:
-    return [trained(study, name, seed) for seed in range(SEEDS[study.size])]
+    """A model of MODELS with several seeds, trained once for all claims."""
+    e = replace(SIZES[study.size](), name=name, model=MODELS[study.size][name])
+    alone = {"at_once": 1} if name in TIMED else {}
+    found = study.sweep(name, e, {"seed": range(SEEDS[study.size])}, _trained, shared=True, **alone)
+    return [Trained(Path(folder), *rest) for folder, *rest in found.values()]
 
 
-def trained(study: common.Study, name: str, seed: int) -> Trained:
-    """A model of MODELS, trained once for all claims."""
-    size = study.size
-    e = replace(SIZES[size](), name=f"{name}-{seed}", model=MODELS[size][name], seed=seed)
-    folder = study.out / "models" / size / e.name
-    value = study.once(e.name, config.to_json(e), lambda: _train(e, folder), shared=True)
-    return Trained(folder, *value)
-
-
-def _train(e: Translation, folder: Path) -> list[Any]:
-    import jax
-
-    found = common.train(e, folder)
-    evaluation = found.evaluate("test")
-    metric = e.evaluate.metrics[0]
-    weights = sum(leaf.size for leaf in jax.tree.leaves(found.params()[0]))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+def _trained(run: Run) -> list[Any]:
+    evaluation = run.evaluations()[-1]
+    metric = run.experiment.evaluate.metrics[0]
+    weights = sum(leaf.size for leaf in jax.tree.leaves(run.params()[0]))
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     curve, seconds = [], 0.0
     for row in rows:
         seconds += row.get("seconds", 0.0)
@@ -219,4 +215,4 @@ def _train(e: Translation, folder: Path) -> list[Any]:
             curve.append({"step": row["step"], "seconds": seconds, "score": row[metric], "loss": row["dev_loss"]})
     outputs = [{key: each[key] for key in ("source", "hypothesis", "references")} for each in evaluation.outputs]
     better = evaluation[metric].higher_is_better
-    return [weights, metric, better, evaluation[metric].value, curve[-1]["loss"], curve, outputs]
+    return [str(run.folder), weights, metric, better, evaluation[metric].value, curve[-1]["loss"], curve, outputs]

@@ -12,7 +12,7 @@ the dev set, which is not used to choose anything.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,17 +92,16 @@ def base(size: Size, folder: Path) -> Pretraining:
     )  # fmt: skip
 
 
-def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -> Classification:
-    name = f"{labels:g}-{'bert' if start == STARTS[0] else 'scratch'}-{seed}"
+def classifier(size: Size, labels: float, encoder: Any) -> Classification:
     if not size.lines:
         file = common.ROOT / "experiments" / "bert_sst2.py"
         e = config.resolve_paths(load_experiment(str(file)), file.parent)
         data = replace(e.data, corpus=replace(e.data.corpus, train_percent=labels))
-        return replace(e, name=name, data=data, seed=seed)
+        return replace(e, data=data)
     steps = size.fine_tuning
     test = words(max(20, size.lines // 10), "test")
     return Classification(
-        name,
+        "syllables",
         data=LabelData(
             config.InMemory(train=words(int(labels), "train"), dev=test),
             Text("words"),
@@ -118,37 +117,24 @@ def classifier(size: Size, labels: float, start: str, seed: int, encoder: Any) -
             evaluate_every=steps,
             save_every=steps,
         ),
-        seed=seed,
     )
 
 
-def pretrain(e: Pretraining, folder: Path) -> str:
-    """Pre-trains, and describes the accuracy on masked words of dev."""
-    trained = common.train(e, folder)
-    return "  ".join(map(str, trained.evaluate("dev").results.values()))
-
-
-def accuracy(e: Classification, folder: Path, start: Path | None) -> float:
-    trained = common.train(e, folder, start)
-    return trained.evaluate("dev")["accuracy"].value
-
-
 def measure(study: common.Study, size: Size) -> dict[str, Any]:
-    folder = study.folder / "base"
     e = base(size, study.folder)
+    scores = lambda run: "  ".join(map(str, run.evaluations()[-1].results.values()))
     found: dict[str, Any] = {"labels": size.labels, "unit": "%" if not size.lines else ""}
-    found["hidden words"] = study.once("base", config.to_json(e), partial(pretrain, e, folder))
+    found["hidden words"] = study.sweep("base", e, {"seed": [0]}, scores)["seed=0"]
+    several = {f"{labels:g}": classifier(size, labels, e.model.encoder) for labels in size.labels}
     for start in STARTS:
-        init = folder if start == STARTS[0] else None
-        found[start] = []
-        for seed in range(size.seeds):
-            runs = [classifier(size, labels, start, seed, e.model.encoder) for labels in size.labels]
-            found[start].append(
-                [
-                    study.once(c.name, [size, config.to_json(c)], partial(accuracy, c, study.folder / c.name, init))
-                    for c in runs
-                ]
-            )
+        init = study.folder / "base" / "seed=0" if start == STARTS[0] else None
+        values = study.sweep(
+            start.replace(" ", "-"), several, {"seed": range(size.seeds)},
+            lambda run: run.evaluations()[-1]["accuracy"].value, init=init, init_assets=init is not None,
+        )  # fmt: skip
+        found[start] = [
+            [values[f"experiment={labels},seed={seed}"] for labels in several] for seed in range(size.seeds)
+        ]
     return found
 
 

@@ -11,7 +11,6 @@ artificial pair of languages (language.py); full: Multi30k English to German as 
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from s2sjax import config
 from s2sjax.config import Data, Evaluate, Search, Text, replace
 from s2sjax.core.special_tokens import UNK
 from s2sjax.evaluate import metrics
+from s2sjax.runs.run import Run
 from s2sjax.tasks import Translation
 
 CLAIM = common.Claim(
@@ -73,34 +73,32 @@ SIZES = {
 }  # fmt: skip
 
 
-def experiment(size: Size, name: str, unit: str, seed: int) -> Translation:
+def experiment(size: Size, name: str, unit: str) -> Translation:
     if name == "full":
         e = replace(models.full(), model=models.MODELS["full"]["transformer"])
         e = replace(e, evaluate=replace(e.evaluate, metrics=("chrf", "bleu_tokenized")))
         text = Text(unit, size=size.subwords, algorithm="bpe", min_count=2 if unit == "words" else 1)
         buckets = size.buckets[unit] or e.data.buckets
         data = replace(e.data, source=text, target=text, buckets=buckets, batch_tokens=size.tokens[unit])
-        return replace(e, name=f"{unit}-{seed}", data=data, seed=seed)
+        return replace(e, name=unit, data=data)
     pairs = [pair[:2] for pair in language.corpus(language.make(size.stems), size.sentences, seed=0)]
     held = size.sentences // 10
     corpus = config.InMemory(train=pairs[2 * held :], dev=pairs[:held], test=pairs[held : 2 * held])
     text = Text(unit, size=size.subwords, algorithm="bpe")
     return Translation(
-        f"{unit}-{seed}",
+        unit,
         data=Data(corpus, text, text, buckets=size.buckets[unit], batch_tokens=size.tokens[unit]),
         model=language.MODEL,
         train=language.training(size.steps),
         search=Search(beam_size=2),
         evaluate=Evaluate(metrics=("chrf", "wer"), dev_examples=50, samples=0, batch_size=100),
-        seed=seed,
     )
 
 
-def score(e: Translation, folder: Path) -> dict[str, Any]:
-    """Trains a model. Returns its vocabulary, sequence lengths, unknown units, and chrF."""
-    trained = common.train(e, folder)
-    evaluation = trained.evaluate("test")
-    task = trained.task
+def score(run: Run) -> dict[str, Any]:
+    """The vocabulary of a model, sequence lengths, unknown units, and chrF."""
+    evaluation, task = run.evaluations()[-1], run.task
+    sides = ("source",) if run.experiment.data.shared else ("source", "target")
     seen = {word for example in task.examples("train") for word in example.source.split()}
     outputs = evaluation.outputs
     vocabulary = task.assets["source"]
@@ -115,7 +113,7 @@ def score(e: Translation, folder: Path) -> dict[str, Any]:
         return metrics.score(["chrf"], [each["hypothesis"] for each in chosen], references)["chrf"].value
 
     return {
-        "vocabulary": [task.assets[side].size for side in (("source",) if e.data.shared else ("source", "target"))],
+        "vocabulary": [task.assets[side].size for side in sides],
         "length": float(np.mean([len(each) for each in ids])),
         "unknown": 100 * sum(each.count(UNK) for each in ids) / sum(map(len, ids)),
         "chrf": evaluation["chrf"].value,
@@ -126,11 +124,9 @@ def score(e: Translation, folder: Path) -> dict[str, Any]:
 
 
 def measure(study: common.Study, size: Size) -> dict[str, Any]:
-    found = {}
-    for unit in UNITS:
-        runs = [experiment(size, study.size, unit, seed) for seed in range(size.seeds)]
-        found[unit] = [study.once(e.name, config.to_json(e), partial(score, e, study.folder / e.name)) for e in runs]
-    return {"units": found}
+    grid = {"seed": range(size.seeds)}
+    found = {unit: study.sweep(unit, experiment(size, study.size, unit), grid, score) for unit in UNITS}
+    return {"units": {unit: list(seeds.values()) for unit, seeds in found.items()}}
 
 
 def judge(data: dict[str, Any]) -> common.Finding:
