@@ -3,10 +3,12 @@
 # To be sourced, not run. Works with bash 3.2 and newer.
 
 dry_run=no
-# Set by read_words: the s2sjax command for each of several hosts; that for a single host; the run folder.
+# Set by read_words: the s2sjax command for each of several hosts; that for a single host; the folder of the run or the
+# sweep; the part of a sweep, if it is given.
 words=()
 alone=()
 out=
+part=
 
 # Prints the comment at the top of the script.
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
@@ -67,28 +69,44 @@ number() {
   [ "$2" -ge "$3" ] || error "$1 is $2: it must be at least $3"
 }
 
-# read_words WORD...: the s2sjax command after `--`, as for `s2sjax launch`. --distributed may be left out.
+# read_words WORD...: the s2sjax command after `--`, as for `s2sjax launch`. --distributed may be left out. The hosts of
+# a sweep are not joined: each trains a part of the runs.
 read_words() {
-  local word before=''
+  local word before='' option=--out
+  local ways='-- train FILE --out DIR, -- sweep FILE --name NAME, or -- evaluate RUN'
   [ $# -gt 0 ] || error "there is nothing to run: end the command with -- train FILE --out DIR"
   case $1 in
-    train | evaluate) ;;
-    *) error "'$1' does not run on several hosts: write -- train FILE --out DIR, or -- evaluate RUN" ;;
+    train) ;;
+    sweep) option=--name ;;
+    evaluate) out=${2:-} ;;
+    *) error "'$1' does not run on several hosts: write $ways" ;;
   esac
-  [ $# -gt 1 ] || error "$1 what? Write -- train FILE --out DIR, or -- evaluate RUN"
-  [ "$1" = train ] || out=$2
+  [ $# -gt 1 ] || error "$1 what? Write $ways"
   for word in "$@"; do
-    [ "$before" != --out ] || out=$word
+    case $before in
+      "$option") out=$word ;;
+      --part) part=$word ;;
+    esac
     case $word in
-      --out=*) out=${word#--out=} ;;
+      "$option"=*) out=${word#*=} ;;
+      --part=*) part=${word#*=} ;;
       --distributed) continue ;;
     esac
     alone+=("$word")
     before=$word
   done
-  [ -n "$out" ] || error "--out is missing after --: give a run folder that all hosts see"
+  [ -n "$out" ] || error "$option is missing after --: give a folder that all hosts see"
   case $out in
-    gs://*) error "--out $out is not a folder: mount the bucket on all hosts, and give the folder under the mount" ;;
+    gs://*) error "$option $out is not a folder: mount the bucket on all hosts, and give the folder under the mount" ;;
   esac
   words=("${alone[@]}" --distributed)
+  [ "${alone[0]}" = sweep ] || return 0
+  words=("${alone[@]}")
+  case $out in
+    /*) ;;
+    *) out=runs/$out ;;
+  esac
 }
+
+# shares_out: this script gives each host its part of the sweep.
+shares_out() { [ -z "$part" ] || error "--part is $part: leave it out, for each host gets its own part"; }

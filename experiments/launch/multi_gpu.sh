@@ -2,9 +2,11 @@
 # Trains on several machines that you reach by ssh: one process per machine, which uses all of its GPUs.
 #
 #   experiments/launch/multi_gpu.sh --hosts node1,node2 -- train experiments/g2p.py --out /shared/runs/g2p
+#   experiments/launch/multi_gpu.sh --hosts node1,node2 -- sweep experiments/g2p.py --seed 0,1,2,3 --name seeds
 #
 # Each host changes to the same folder (--dir), where s2sjax is installed:  .venv/bin/pip install -e ".[gpu,g2p]"
-# The run folder (--out) must lie on storage that all hosts see, such as NFS. ssh must not ask for a password.
+# The run folder (--out; runs/NAME of a sweep) must lie on storage that all hosts see, such as NFS. ssh must not ask for
+# a password. The hosts train one model together; of a sweep, each host trains a part of the runs.
 # Each line of output begins with the name of its host; the first host prints the progress.
 #
 # When one host fails or cannot be reached, all are stopped, and the exit code is not 0. Ctrl-C, SIGTERM and any other
@@ -75,10 +77,14 @@ case ${coordinator##*:} in
   "$coordinator" | '' | *[!0-9]*) error "--coordinator is '$coordinator': write HOST:PORT" ;;
 esac
 
+[ "${alone[0]}" != sweep ] || shares_out
+
 # Standard input is the leash: when it ends, because we close it, die or lose the network, s2sjax gets a SIGTERM.
 remote() {
-  local place="JAX_COORDINATOR_ADDRESS=$coordinator JAX_NUM_PROCESSES=${#hosts[@]} JAX_PROCESS_ID=$1"
-  printf '%s' "cd $(quote "$dir") && { env $place $(quote "$s2sjax" "${words[@]}") </dev/null & child=\$!; " \
+  local line="env JAX_COORDINATOR_ADDRESS=$coordinator JAX_NUM_PROCESSES=${#hosts[@]} JAX_PROCESS_ID=$1 "
+  line+=$(quote "$s2sjax" "${words[@]}")
+  [ "${alone[0]}" != sweep ] || line=$(quote "$s2sjax" "${words[@]}" --part "$(($1 + 1))/${#hosts[@]}")
+  printf '%s' "cd $(quote "$dir") && { $line </dev/null & child=\$!; " \
     "{ while read -r _; do :; done; kill -TERM \$child; } <&0 2>/dev/null & leash=\$!; " \
     "wait \$child; code=\$?; kill \$leash 2>/dev/null; exit \$code; }"
 }

@@ -3,9 +3,14 @@
 #
 #   experiments/launch/slurm.sh --nodes 4 --gpus 8 --time 12:00:00 --partition=a100 --cpus-per-task=32 \
 #       -- train experiments/g2p.py --out runs/g2p
+#   experiments/launch/slurm.sh --nodes 8 --gpus 1 --time 4:00:00 \
+#       -- sweep experiments/g2p.py --seed 0,1,2,3 --train.learning_rate 1e-3,2e-3 --name rates
 #
 # Call it from the repository, on a file system that all nodes see, with s2sjax installed there:
 # .venv/bin/pip install -e ".[gpu,g2p]". The run folder (--out) must be seen by all nodes too.
+#
+# A sweep is a job array with as many jobs as --nodes says: each is queued alone, and trains a part of the runs on all
+# GPUs of its node (s2sjax sweep ... --part 3/8). Its logs: LOGS/JOB_PART.log and JOB_PART-0.log.
 #
 # One task per node uses all of its GPUs; JAX finds the other nodes through Slurm. Two minutes before the time limit
 # Slurm sends SIGTERM to all tasks: s2sjax saves once and exits, the job is queued again and resumes. After a failure it
@@ -15,7 +20,7 @@
 #   tail -F runs/logs/JOB-0.log      scancel JOB  (stops for good; run the same command again to resume)
 #
 # Options
-#   --nodes N         machines
+#   --nodes N         machines; for a sweep, jobs of one machine each
 #   --gpus N          GPUs of each; 0 for machines without
 #   --time LIMIT      of one job, as for sbatch; several short jobs often start sooner than a long one
 #   --per-gpu         one task per GPU instead of one per node
@@ -71,21 +76,31 @@ if [ "$per" = gpu ] && [ "$gpus" -eq 0 ]; then error "--per-gpu needs GPUs: give
 [ $# -eq 0 ] || shift # the --
 read_words "$@"
 
+job=%j
+array=()
+if [ "${alone[0]}" = sweep ]; then
+  shares_out
+  [ "$per" = node ] || error "--per-gpu joins tasks, which a sweep does not: give --gpus 1 and a larger --nodes"
+  job=%A_%a # of the array, and of the part
+  array=("--array=1-$nodes")
+  nodes=1
+fi
+
 # JAX gives each Slurm task one GPU, that of its number on the node, unless it is told which ones.
 tasks=1
 command=("$s2sjax" "${words[@]}")
 if [ "$per" = gpu ]; then
   tasks=$gpus
-elif [ "$gpus" -gt 0 ]; then
+elif [ "$gpus" -gt 0 ] && [ "${alone[0]}" != sweep ]; then
   all=$(seq 0 $((gpus - 1)) | paste -s -d , -)
   command=(env "JAX_LOCAL_DEVICE_IDS=$all" "${command[@]}")
 fi
 options=(--job-name=s2sjax "--nodes=$nodes" "--ntasks-per-node=$tasks" "--time=$time")
 [ "$gpus" -eq 0 ] || options+=("--gres=gpu:$gpus")
-options+=("--signal=TERM@$warning" --requeue --open-mode=append "--output=$logs/%j.log")
+options+=("--signal=TERM@$warning" --requeue --open-mode=append "--output=$logs/$job.log" ${array[@]+"${array[@]}"})
 
 note "the job runs srun on the first node; srun starts s2sjax on all, with a log for each task"
 needs sbatch "log in to a machine of the cluster"
 run mkdir -p "$logs"
 run sbatch "${options[@]}" ${others[@]+"${others[@]}"} "$(dirname "$0")/slurm_job.sh" "$out" "$logs" \
-  srun --kill-on-bad-exit=1 --open-mode=append "--output=$logs/%j-%t.log" "${command[@]}"
+  srun --kill-on-bad-exit=1 --open-mode=append "--output=$logs/$job-%t.log" "${command[@]}"

@@ -22,6 +22,11 @@
 #   resume    run again. A pre-empted pod is first created and set up again: give the options of create and setup
 #   delete    the pod; what lies on the shared storage stays
 #
+# A sweep trains on one host: create a TPU with one host for each part, by --no-plan, and give each its part.
+#
+#   experiments/launch/tpu_pod.sh run --name pod3 --type v6e-8 -- sweep experiments/g2p.py --seed 0,1,2,3,4,5,6,7 \
+#       --name /mnt/s2sjax/runs/seeds --part 3/4
+#
 # Shared storage. All workers write one run folder (--out), so it must lie on storage that all of them see, mounted at
 # the same place (--mount). Two ways, both by setup:
 #   --nfs HOST:/SHARE   a Filestore instance or any NFS server
@@ -294,8 +299,11 @@ case $command in
     read_words "$@"
     case $out in
       /*) ;;
-      *) error "--out $out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
+      *) error "$out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
     esac
+    if [ "${alone[0]}" = sweep ] && [ -n "$type" ] && [ "${type##*-}" -gt 8 ]; then
+      error "$type has several hosts, and a sweep trains on one: create one of 8 chips for each part, as in v6e-8"
+    fi
     ;;
   create)
     [ $# -eq 0 ] || shift # the --
@@ -304,7 +312,7 @@ case $command in
     else
       [ $# -gt 0 ] || error "create compiles the experiment first: end with -- train FILE --out DIR, or give --no-plan"
       read_words "$@"
-      [ "${alone[0]}" = train ] || error "create compiles a training command: write -- train FILE --out DIR"
+      [ "${alone[0]}" = train ] || error "create compiles a training command: write -- train FILE, or give --no-plan"
     fi
     ;;
   *) [ $# -eq 0 ] || error "$command takes nothing after --: only create, run and resume do" ;;

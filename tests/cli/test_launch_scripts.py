@@ -20,6 +20,7 @@ LAUNCH = ROOT / "experiments/launch"
 SCRIPTS = ["tpu_pod.sh", "slurm.sh", "multi_gpu.sh"]
 OUT = "/mnt/s2sjax/runs/it's mine"
 TRAIN = ["--", "train", "experiments/reverse.py", "--out", OUT, "--train.steps", "40"]
+SWEEP = ["--", "sweep", "experiments/reverse.py", "--seed", "0,1,2", "--name", "/mnt/s2sjax/runs/it's mine"]
 POD = {"TPU_NAME": "pod", "TPU_ZONE": "us-east5-b", "TPU_PROJECT": "lab", "TPU_TYPE": "v6e-16"}
 SLURM = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00"]
 
@@ -163,12 +164,16 @@ CASES = [
     ("tpu_pod.sh", ["stop"]),
     ("tpu_pod.sh", ["resume", "--spot", "--bucket", "data", *TRAIN]),
     ("tpu_pod.sh", ["delete"]),
+    ("tpu_pod.sh", ["run", "--type", "v6e-8", *SWEEP, "--part", "3/8"]),
     ("slurm.sh", [*SLURM, *TRAIN]),
+    ("slurm.sh", [*SLURM, *SWEEP]),
     ("slurm.sh", [*SLURM, "--per-gpu", "--partition=a100", "--comment=it's us", *TRAIN]),
     ("slurm.sh", ["--nodes=1", "--gpus=0", "--time=5", "--logs=kept", "--warning=60", "--", "evaluate", "runs/a"]),
     ("multi_gpu.sh", ["--hosts", "one,me@two,three", *TRAIN]),
     ("multi_gpu.sh", ["--hosts", "one", "--coordinator", "10.0.0.1:99", "--", "evaluate", "runs/a"]),
+    ("multi_gpu.sh", ["--hosts", "one,two", *SWEEP]),
     ("multi_gpu.sh", TRAIN),
+    ("multi_gpu.sh", [*SWEEP, "--part", "1/2"]),
 ]
 
 
@@ -210,7 +215,10 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ),
         ("tpu_pod.sh", ["create", "--sizes", "9", *TRAIN], "--sizes is '9': write two numbers, such as 32000,32000"),
         ("tpu_pod.sh", ["run"], "there is nothing to run: end the command with -- train FILE --out DIR"),
-        ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out", "runs/a"], "--out runs/a lies on each worker's own "),
+        ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out", "runs/a"], "runs/a lies on each worker's own disk: n"),
+        ("tpu_pod.sh", ["run", "--", "sweep", "a.py", "--name=b"], "runs/b lies on each worker's own disk: name a "),
+        ("tpu_pod.sh", ["run", *SWEEP], "v6e-16 has several hosts, and a sweep trains on one: create one of 8 chips "),
+        ("tpu_pod.sh", ["create", *SWEEP], "create compiles a training command: write -- train FILE, or give --no-p"),
         ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out=gs://a/b"], "--out gs://a/b is not a folder: mount the b"),
         ("slurm.sh", SLURM, "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("slurm.sh", [*SLURM[2:], *TRAIN], "--nodes is missing: say how many machines, as in --nodes 2"),
@@ -221,8 +229,12 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("slurm.sh", [*SLURM, "--gpus", "0", "--per-gpu", *TRAIN], "--per-gpu needs GPUs: give --gpus, or leave"),
         ("slurm.sh", [*SLURM, "--exclusive", *TRAIN], "there is no option --exclusive: see slurm.sh --help; write o"),
         ("slurm.sh", [*SLURM, "--", "prepare", "a.py"], "'prepare' does not run on several hosts: write -- train FILE"),
-        ("slurm.sh", [*SLURM, "--", "train", "a.py"], "--out is missing after --: give a run folder that all hosts"),
-        ("slurm.sh", [*SLURM, "--", "train"], "train what? Write -- train FILE --out DIR, or -- evaluate RUN"),
+        ("slurm.sh", [*SLURM, "--", "train", "a.py"], "--out is missing after --: give a folder that all hosts see"),
+        ("slurm.sh", [*SLURM, "--", "sweep", "a.py"], "--name is missing after --: give a folder that all hosts see"),
+        ("slurm.sh", [*SLURM, *SWEEP, "--part=1/2"], "--part is 1/2: leave it out, for each host gets its own part"),
+        ("slurm.sh", [*SLURM, "--per-gpu", *SWEEP], "--per-gpu joins tasks, which a sweep does not: give --gpus 1 and"),
+        ("multi_gpu.sh", ["--hosts", "a,b", *SWEEP, "--part", "1/2"], "--part is 1/2: leave it out, for each host "),
+        ("slurm.sh", [*SLURM, "--", "train"], "train what? Write -- train FILE --out DIR, -- sweep FILE --name"),
         ("slurm_job.sh", ["a", "b", "srun"], "do not run slurm_job.sh directly: submit with slurm.sh (see slu"),
         ("multi_gpu.sh", ["--hosts", "a,b"], "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; the s2sjax c"),
@@ -456,10 +468,42 @@ def test_a_job_is_queued_again_until_it_is_done_unless_it_gets_nowhere(place, ha
     assert place.calls("mkdir") == calls
 
 
+def test_a_sweep_is_an_array_of_jobs_with_a_part_for_each(place):
+    _, submit = place.dry("slurm.sh", *SLURM, *SWEEP)
+    job = submit.index(str(LAUNCH / "slurm_job.sh"))
+    assert {"--nodes=1", "--array=1-2", "--output=runs/logs/%A_%a.log"} <= set(submit[:job])
+    assert submit[job + 1 : job + 3] == ["/mnt/s2sjax/runs/it's mine", "runs/logs"]
+    assert submit[-len(SWEEP) :] == [".venv/bin/s2sjax", *SWEEP[1:]]
+    assert "--output=runs/logs/%A_%a-%t.log" in submit
+
+
+@pytest.mark.parametrize(
+    "happens, code, queued, says",
+    [
+        ("echo done", 0, False, "done"),
+        ("echo 'interrupted: saved step 4' >>logs/7_2-0.log", 0, True, "interrupted after 8 steps"),
+        ("mkdir 'out/seed=1/checkpoints/4'; exit 1", 0, True, "failed with exit code 1 after checkpoint 8"),
+        ("exit 3", 3, False, "failed with exit code 3 and nothing new"),
+    ],
+)
+def test_a_job_of_an_array_trains_its_part_and_is_queued_again_alone(place, happens, code, queued, says):
+    """Slurm gives one of the jobs the number of the array, by which all would be queued again."""
+    for folder in ("out/seed=0/checkpoints/8", "out/seed=1/checkpoints", "logs"):
+        (place.folder / folder).mkdir(parents=True)
+    array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "8"}
+    got, out, err = place.call(
+        "slurm_job.sh", "out", "logs", "srun", "s2sjax", "sweep", "a b", SRUN=happens, SLURM_JOB_ID="7", **array
+    )
+    assert (got, err) == (code, "")
+    assert says in out.splitlines()[1]
+    calls = [["srun", "s2sjax", "sweep", "a b", "--part", "2/8"]] + [["scontrol", "requeue", "7_2"]] * queued
+    assert place.calls("mkdir") == calls
+
+
 def test_the_word_that_a_job_waits_for_is_the_one_that_s2sjax_says():
     """An interrupted and a finished run both exit with 0: the job distinguishes them by the first word of a line."""
     assert "grep -q '^interrupted'" in (LAUNCH / "slurm_job.sh").read_text()
-    for file in ("s2sjax/training/loop.py", "s2sjax/cli/start_jax.py"):
+    for file in ("s2sjax/training/loop.py", "s2sjax/training/population.py", "s2sjax/cli/start_jax.py"):
         assert re.search(r"""(say|print)\(f?"interrupted""", (ROOT / file).read_text()), file
 
 
@@ -476,6 +520,15 @@ def test_each_host_gets_its_number_and_all_get_the_same_words(place):
     start = words.index("env")
     joining = ["JAX_COORDINATOR_ADDRESS=one:8476", "JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID=1"]
     assert words[start + 1 : words.index("</dev/null")] == [*joining, ".venv/bin/s2sjax", *TRAIN[1:], "--distributed"]
+
+
+def test_each_host_gets_its_part_of_a_sweep_and_is_not_joined(place):
+    commands = place.dry("multi_gpu.sh", "--hosts", "one,two", *SWEEP)
+    for number, call in enumerate(commands, start=1):
+        words = shlex.split(call[-1])
+        start = words.index(".venv/bin/s2sjax")
+        assert words[start + 1 : words.index("</dev/null")] == [*SWEEP[1:], "--part", f"{number}/2"]
+        assert not any(word.startswith("JAX_") for word in words)
 
 
 def test_one_machine_needs_one_process_and_is_told_so(place):
