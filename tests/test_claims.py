@@ -4,8 +4,11 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from s2sjax.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "claims"
@@ -106,6 +109,17 @@ def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinishe
     study = claim("common").Study(claim("length").CLAIM, "toy", tmp_path)
     monkeypatch.setattr(sweep, "sweep", lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
+        claim("models").all_seeds(study, "rnnsearch")
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_model_that_has_diverged_is_named_and_not_stored(claim, monkeypatch, tmp_path):
+    import s2sjax
+
+    run = SimpleNamespace(folder="here/seed=1", evaluations=list)
+    monkeypatch.setattr(s2sjax, "sweep", lambda *_, **__: SimpleNamespace(runs={"seed=1": run}))
+    study = claim("common").Study(claim("length").CLAIM, "toy", tmp_path)
+    with pytest.raises(UserError, match="here/seed=1 has diverged: see its "):
         claim("models").all_seeds(study, "rnnsearch")
     assert not list(tmp_path.rglob("*.json"))
 

@@ -89,7 +89,7 @@ class Study:
 
         shared: store it for all claims. The output of `work` goes to a log file next to the result.
         """
-        path = self._place(f"{name}.json", shared)
+        path = self.place(f"{name}.json", shared)
         settings = json.loads(json.dumps(settings, default=repr))
         kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if kept.get("settings") != settings:
@@ -118,14 +118,18 @@ class Study:
         from s2sjax import config
 
         def work() -> dict[str, Any]:
-            runs = s2sjax.sweep(experiment, grid, self._place(name, shared), **options).runs
+            runs = s2sjax.sweep(experiment, grid, self.place(name, shared), **options).runs
+            for run in runs.values():
+                if not run.evaluations():
+                    raise UserError(f"{run.folder} has diverged: see its nonfinite.jsonl; lower train.learning_rate")
             return {member: measure(run) for member, run in runs.items()}
 
         several = experiment if isinstance(experiment, Mapping) else {"": experiment}
         settings = {each: config.to_json(value) for each, value in several.items()}
         return self.once(name, [settings, grid, options], work, shared)
 
-    def _place(self, name: str, shared: bool) -> Path:
+    def place(self, name: str, shared: bool) -> Path:
+        """The path of stored work."""
         return (self.out / "models" / self.size if shared else self.folder) / name
 
 

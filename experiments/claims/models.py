@@ -200,7 +200,7 @@ def all_seeds(study: common.Study, name: str) -> list[Trained]:
     e = replace(SIZES[study.size](), name=name, model=MODELS[study.size][name])
     alone = {"at_once": 1} if name in TIMED else {}
     found = study.sweep(name, e, {"seed": range(SEEDS[study.size])}, _trained, shared=True, **alone)
-    return [Trained(Path(folder), *rest) for folder, *rest in found.values()]
+    return [Trained(study.place(name, shared=True) / member, *value) for member, value in found.items()]
 
 
 def _trained(run: Run) -> list[Any]:
@@ -215,4 +215,4 @@ def _trained(run: Run) -> list[Any]:
             curve.append({"step": row["step"], "seconds": seconds, "score": row[metric], "loss": row["dev_loss"]})
     outputs = [{key: each[key] for key in ("source", "hypothesis", "references")} for each in evaluation.outputs]
     better = evaluation[metric].higher_is_better
-    return [str(run.folder), weights, metric, better, evaluation[metric].value, curve[-1]["loss"], curve, outputs]
+    return [weights, metric, better, evaluation[metric].value, curve[-1]["loss"], curve, outputs]
