@@ -47,10 +47,13 @@ def naming(path: object) -> Iterator[None]:
         raise
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Writes a file atomically, and creates its parent folders."""
+def replace_file(path: Path, content: str | bytes, suffix: str = "partial") -> None:
+    """Writes a file atomically, and creates its parent folders.
+
+    suffix: suffix of the file that is written first; several processes that write the same file have their own.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.partial")
+    draft = path.with_name(f".{path.name}.{suffix}")
     with naming(path):
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(draft, path)

@@ -25,7 +25,8 @@ EXAMPLES = {
 }  # fmt: skip
 """files that a reader is asked to write"""
 PROGRAMS = {
-    "alignment.md", "contract.md", "extending.md", "getting-started.md", "parts.md", "python.md", "your-data.md",
+    "alignment.md", "contract.md", "extending.md", "getting-started.md", "parts.md", "python.md", "sweeps.md",
+    "your-data.md",
 }  # fmt: skip
 """pages whose Python a test runs: here, in test_python, test_extending, test_parts, test_your_data and align/"""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def sweep(
     grid = {**({"experiment": list(bases)} if several else {}), **grid}
     chosen = sweep_grid.members(grid, options.pairs, options.random)
     experiments = {name: _experiment(bases, name, settings, options, chosen) for name, settings in chosen.items()}
-    _record(path, grid, chosen)
+    _record(path, chosen)
     own = own_part(experiments, options.part)
     say(_opening(path, grid, chosen, own))
     with contextlib.ExitStack() as locks:
@@ -136,26 +137,31 @@ def _experiment(
         raise UserError(f"{name}: {error}") from None
 
 
-def _record(path: Path, grid: Mapping[str, Any], chosen: Mapping[str, Settings]) -> None:
-    """Writes sweep.json, with the members of earlier sweeps in the same folder."""
-    if path.exists() and not (path / SWEEP).is_file() and any(path.iterdir()):
+def _record(path: Path, chosen: Mapping[str, Settings]) -> None:
+    """Writes sweep.json, with the members of earlier sweeps in the same folder. Other processes may do the same."""
+    others = [each for each in path.iterdir() if not each.name.startswith(".")] if path.exists() else []
+    if others and not (path / SWEEP).is_file():
         raise UserError(f"{path} contains something that is not a sweep: give another --name")
-    page = read(path) if (path / SWEEP).is_file() else {"grid": {}, "members": {}}
+    page = read(path) if (path / SWEEP).is_file() else {"members": {}}
     known = {name: {key: _plain(value) for key, value in settings.items()} for name, settings in chosen.items()}
     members = {**page["members"], **known}
     names = list(dict.fromkeys(key for settings in members.values() for key in settings))
     values = {name: [settings[name] for settings in members.values() if name in settings] for name in names}
     grid = {name: _unique(each) for name, each in values.items()}
-    page = page | {"s2sjax": __version__, "grid": grid, "members": members}
-    path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / SWEEP, json.dumps(page, indent=2) + "\n")
+    _write(path, page | {"s2sjax": __version__, "grid": grid, "members": members})
 
 
-def _change(path: Path, dropped: Mapping[str, int]) -> None:
+def _write(path: Path, page: Mapping[str, Any]) -> None:
+    """Writes sweep.json, unless it has this content."""
+    text = json.dumps(page, indent=2) + "\n"
+    if not (path / SWEEP).is_file() or (path / SWEEP).read_text(encoding="utf-8") != text:
+        replace_file(path / SWEEP, text, uuid.uuid4().hex)
+
+
+def _drop(path: Path, dropped: Mapping[str, int]) -> None:
     """Adds to sweep.json the members that are dropped, and the step after which they are."""
     page = read(path)
-    page["dropped"] = page.get("dropped", {}) | dict(dropped)
-    replace_file(path / SWEEP, json.dumps(page, indent=2) + "\n")
+    _write(path, page | {"dropped": page.get("dropped", {}) | dict(dropped)})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -264,7 +270,7 @@ class _Trainer:
             ranked = sorted(alive, key=lambda member: member.rank(until))
             dropped, alive = ranked[keep:], [member for member in alive if member in ranked[:keep]]
             say(f"step {until}: {len(alive)} of {len(ranked)} runs go on: {' '.join(each.name for each in alive)}")
-            _change(self.path, dropped={each.name: until for each in dropped})
+            _drop(self.path, {each.name: until for each in dropped})
         return alive
 
     def _log(self, group: Sequence[Member]) -> Log:

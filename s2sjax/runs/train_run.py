@@ -99,8 +99,8 @@ def resolve(
 def read_examples(task: Task) -> dict[str, Any]:
     """The training, dev and test examples of a task, by split."""
     with multihost.leader_first("data"), working("reading the data"):  # the leader may have to download it
-        others = {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
-        return {"train": task.read()} | others
+        examples = {"train": task.read()}
+        return examples | {split: task.examples(split) for split in ("dev", "test") if task.has(split)}
 
 
 def open_folder(

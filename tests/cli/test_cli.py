@@ -39,8 +39,8 @@ experiment = Translation(
 
 
 NAMES = (
-    "train, prepare, evaluate, results, compare, report, decode, serve, score, align, models, launch, plan, bench, "
-    "doctor"
+    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, models, launch, plan, "
+    "bench, doctor"
 )
 
 
@@ -84,7 +84,8 @@ def refused(call):
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "prepare", "evaluate", "results", "compare", "decode", "score", "align", "models", "doctor"]
+    "command",
+    ["train", "sweep", "prepare", "evaluate", "results", "compare", "decode", "score", "align", "models", "doctor"],
 )
 def test_each_command_explains_itself_without_a_subject(call, command):
     code, out, err = call(command, "--help")
@@ -176,12 +177,24 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
             "nowhere is not a run folder (it has no config.json): train fir",
         ),
         (["doctor", "--all"], "doctor has no option --all"),
-        (["doctor", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax doctor: leave it out"),
-        (["evaluate", "RUN", "--no-test"], "--no-test is an option of s2sjax train, not of s2sjax evaluate: leave it"),
-        (["evaluate", "RUN", "--no_test"], "--no-test is an option of s2sjax train, not of s2sjax evaluate: leave it"),
+        (
+            ["doctor", "--no-test"],
+            "--no-test is an option of s2sjax train and s2sjax sweep, not of s2sjax doctor: leave it out",
+        ),
+        (
+            ["evaluate", "RUN", "--no-test"],
+            "--no-test is an option of s2sjax train and s2sjax sweep, not of s2sjax evaluate: leave it",
+        ),
+        (
+            ["evaluate", "RUN", "--no_test"],
+            "--no-test is an option of s2sjax train and s2sjax sweep, not of s2sjax evaluate: leave it",
+        ),
         (["evaluate", "RUN", "--search.beem=8"], "there is no field --search.beem: did you mean --search.beam_size?"),
         (["train", "PAGE", "--init_asset"], "there is no field --init_asset: did you mean --init-assets?"),
-        (["evaluate", "RUN", "--model=cho"], "--model is an option of s2sjax train, s2sjax align and s2sjax plan, not"),
+        (
+            ["evaluate", "RUN", "--model=cho"],
+            "--model is an option of s2sjax train, s2sjax sweep, s2sjax align and s2sjax plan, not",
+        ),
         (["evaluate", "RUN", "--xyz"], "there is no field --xyz: see s2sjax evaluate RUN --help"),
         (["evaluate", "RUN", "--beam", "3"], "there is no field --beam: did you mean --search.beam_size?"),
         (["zzz"], f"there is no command 'zzz': the commands are {NAMES}"),
@@ -223,7 +236,7 @@ def test_a_ctrl_c_before_training_ends_the_command_at_once():
     """Ctrl-C ends the command, even within an import, where a KeyboardInterrupt becomes another error."""
     program = (
         "import os, signal; from s2sjax.cli import commands, main; "
-        "commands._experiment = lambda *_: (os.kill(os.getpid(), signal.SIGINT), print('not reached')); "
+        "commands.read_experiment = lambda *_: (os.kill(os.getpid(), signal.SIGINT), print('not reached')); "
         "signal.signal(signal.SIGINT, signal.default_int_handler); main.main()"
     )
     ended = subprocess.run(

@@ -297,10 +297,10 @@ def test_only_the_buckets_that_a_run_will_use_are_compiled_in_order_of_use(tmp_p
         return list(caught.value.args)
 
     monkeypatch.setattr(loop, "fit", fit)
-    assert (announced(1), announced(2), announced(40)) == ([3], [3, 6], [3, 6, 4])
+    assert (announced(1), announced(2), announced(40)) == ([4], [4, 3], [4, 3, 6])
     monkeypatch.setattr(run.Checkpoints, "steps", lambda self: [5, 7])
     monkeypatch.setattr(run.Checkpoints, "header", lambda self, step: {"score": None})
-    assert (announced(7), announced(8)) == ([], [4])
+    assert (announced(7), announced(8)) == ([], [6])
 
 
 def test_config_json_is_readable(tmp_path):
@@ -308,7 +308,7 @@ def test_config_json_is_readable(tmp_path):
     page = json.loads((tmp_path / "config.json").read_text())
     assert page["experiment"]["train"]["steps"] == 2
     assert page["experiment"]["model"]["kind"] == "Luong"
-    assert set(page) == {"s2sjax", "data", "assets", "experiment"}
+    assert set(page) == {"s2sjax", "data", "assets", "experiment", "batch_order"}
 
 
 # ---------------------------------------------------------------------------- training objectives
@@ -353,7 +353,7 @@ def test_every_objective_has_batches_and_a_loss(tmp_path, experiment):
     columns = task.columns(examples)
     plan = task.plan(columns, 1)
     batch = batch_plan.make_batch(columns, plan, 0)
-    shapes = train_run._shapes(columns, plan, plan.at(0)[0])
+    shapes = train_run.batch_shapes(columns, plan, plan.at(0)[0])
     assert {name: leaf.shape for name, leaf in batch.items()} == {name: leaf.shape for name, leaf in shapes.items()}
     params = jax.eval_shape(task.init, jax.random.key(0))
     found = jax.eval_shape(task.loss(columns), params, batch, jax.random.key(0), jnp.int32(0))

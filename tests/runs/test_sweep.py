@@ -1,7 +1,10 @@
 """Laws of sweeps: a member is the same training as alone, whatever happens to the other members or to the process."""
 
 import json
+import re
 import shutil
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -35,6 +38,7 @@ TINY = tasks.Classification(
         evaluate_every=6, save_every=6,
     ),
 )  # fmt: skip
+PAGE = Path(s2sjax.__file__).parents[1] / "docs" / "sweeps.md"
 GRID = {"seed": [0, 1], "train.learning_rate": [2e-3, 5e-3]}
 
 
@@ -284,3 +288,32 @@ def test_mistakes_are_refused_before_any_work(grid, options, message, tmp_path):
 def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert "contains something that is not a sweep" in refused(lambda: s2sjax.sweep(TINY, GRID, tmp_path))
+
+
+# ----------------------------------------------------------------------------------------- the page
+
+
+def test_the_program_of_the_page(monkeypatch):
+    """Its calls, settings and names; what they train is tested above."""
+    (program,) = re.findall("```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    counts = []
+
+    def swept(experiment, grid, path, options, files):
+        chosen = sweep_grid.members(grid, options.pairs, options.random)
+        counts.append((str(path), len(chosen), options.at_once, options.halving))
+        for settings in chosen.values():
+            sweep_grid.apply(experiment, settings)
+        return types.SimpleNamespace(table=[], runs=dict.fromkeys(chosen, types.SimpleNamespace(decode=len)))
+
+    monkeypatch.chdir(PAGE.parents[1])
+    monkeypatch.setattr(sweeps, "sweep", swept)
+    exec(program, {})
+    assert counts == [("runs/reverse-sweep", 9, 0, 0), ("runs/cells", 10, 8, 0), ("runs/rates", 20, 0, 3)]
+
+
+def test_several_processes_record_one_sweep(tmp_path):
+    """As with --part on several hosts, which start at the same time."""
+    chosen = sweep_grid.members({"seed": range(4)})
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: sweeps._record(tmp_path / str(number // 8), chosen), range(160)))
+    assert all(list(sweeps.read(each)["members"]) == list(chosen) for each in tmp_path.iterdir())

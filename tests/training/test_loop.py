@@ -386,7 +386,7 @@ def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
     metrics = {"loss": (np.float32("inf"), np.float32(8)), "grad_norm": np.float32(2), "skipped": np.int32(1)}
     log = run_log.Log(lab.folder, 10, 1, tensorboard=False)
     log.start(0)
-    loop._log_step(3, {"example": np.array([4, 5, -1])}, metrics, train=TRAIN, log=log)
+    loop.log_step(3, metrics, lambda: loop._examples({"example": np.array([4, 5, -1])}), train=TRAIN, log=log)
     log.close()
     (line,) = lab.lines("nonfinite.jsonl")
     assert line == {"step": 3, "loss": "inf", "grad_norm": 2.0, "examples": [4, 5, 104, 105]}

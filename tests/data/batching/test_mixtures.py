@@ -111,9 +111,13 @@ def test_at_temperature_one_an_epoch_is_all_corpora_once():
 
 def test_the_order_of_a_mixture_is_written_in_stone():
     """A change here changes the order of the data in every recorded experiment."""
-    plan = MixturePlan(np.ones((6, 2), int), ((1, 1),), 6, seed=0, sizes=[4, 2], weights=[1, 1])
-    steps = [plan.at(step)[1].tolist() for step in range(4)]
-    assert steps == [[3, 1, 4], [0, 5, 5], [0, 5, 2], [4, 4, 3]]  # two epochs of 3 pairs of 0 1 2 3 and 3 of 4 5
+    steps = {}
+    for former in (True, False):
+        plan = MixturePlan(np.ones((6, 2), int), ((1, 1),), 6, seed=0, sizes=[4, 2], weights=[1, 1])
+        plan.order_by_seed = former
+        steps[former] = [plan.at(step)[1].tolist() for step in range(4)]
+    assert steps[True] == [[3, 1, 4], [0, 5, 5], [0, 5, 2], [4, 4, 3]]  # two epochs of 3 pairs of 0 1 2 3 and 3 of 4 5
+    assert steps[False] == [[0, 5, 5], [3, 1, 4], [4, 4, 3], [0, 5, 2]]
 
 
 # ---------------------------------------------------------------------------------------- tags

@@ -19,7 +19,7 @@ from s2sjax.training.checkpoints import fast_reader
 from s2sjax.training.checkpoints.fingerprints import fingerprint, fingerprint_on_host
 from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.checkpoints.store import CheckpointStore
-from s2sjax.training.loop import Best, _restore_or_init
+from s2sjax.training.loop import Best, restore_or_init
 from s2sjax.training.train_state import TrainState, create
 
 
@@ -119,7 +119,7 @@ def test_checkpoints_of_other_code_are_neither_the_best_nor_averaged(open_folder
     assert opened(1).restore_average(2, template)[1] == 3
     with pytest.raises(UserError, match="there are 1 readable checkpoints"):
         opened(2).restore_average(2, template)
-    bests = [_restore_or_init(state_at(0), lambda: None, opened(since))[2] for since in (0, 3)]
+    bests = [restore_or_init(state_at(0), lambda: None, opened(since))[2] for since in (0, 3)]
     assert bests == [Best(0.9, 1, 2, 3), Best(evaluated=3)]
 
 
