@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -102,6 +102,7 @@ class Cohort:
 
     def __init__(self, members: Sequence[Member], made: dict[Any, Any], places: int = 0):
         self.members, self._made, self.leader = members, made, members[0]
+        self._inits: dict[str, Callable[..., TrainState]] = {}
         e = self.leader.experiment
         self.train: config.Train = e.train
         self.alone, self.mesh = self.leader.inputs.mesh, meshes.population_mesh(e.train.mesh, max(len(members), places))
@@ -213,10 +214,11 @@ class Cohort:
         task, rows, source = member.task, self.data[0][1].rows[0], member.inputs.source
         if source is not None:
             return train_run.initial_state(task, self.alone, rows, source=source)
-        key = ("init", structure(member.experiment), _model(member), rows)
         mesh, rules, seed = train_run.placement(task, self.alone)
-        make = lambda: meshes.init_program(train_run.make_init_fn(task, rows), mesh, rules, seed)
-        return self._once(key, make)(seed)
+        if _model(member) not in self._inits:  # not of other cohorts, whose optimizer may have another state
+            init = train_run.make_init_fn(task, rows)
+            self._inits[_model(member)] = meshes.init_program(init, mesh, rules, seed)
+        return self._inits[_model(member)](seed)
 
     def _evaluation(self, member: Member, log: Log) -> DevEvaluation | None:
         """The dev evaluation of a member. Members with the same model share its programs."""

@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import s2sjax
 from s2sjax import config, tasks
 from s2sjax.errors import UserError
+from s2sjax.runs import run
 
 EXPERIMENT = tasks.Translation(
     "letters",
@@ -48,6 +49,30 @@ def hits():
     jax.monitoring.register_event_listener(listen)
     yield seen
     jax.monitoring.unregister_event_listener(listen)
+
+
+@pytest.fixture
+def misses():
+    """Programs that were compiled."""
+    seen: list[str] = []
+    listen = lambda event, **_: seen.append(event) if event.endswith("/cache_misses") else None
+    jax.monitoring.register_event_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_listener(listen)
+
+
+@pytest.mark.slow
+def test_another_seed_and_learning_rate_compile_nothing(own_cache, hits, misses, tmp_path):
+    train = config.replace(EXPERIMENT.train, steps=2, evaluate_every=2)
+    corpus = config.InMemory(train=[("ab", "ba"), ("c", "c")], dev=[("b", "b")], test=[("a", "a")])
+    first = config.replace(EXPERIMENT, train=train, data=config.replace(EXPERIMENT.data, corpus=corpus))
+    other = config.replace(train, learning_rate=3e-3, warmup_steps=50, clip_norm=0.5, label_smoothing=0.0)
+    run.train(first, tmp_path / "one")
+    assert len(misses) > 3
+    jax.clear_caches()  # as in a new process
+    misses.clear(), hits.clear()
+    run.train(config.replace(first, seed=1, train=other), tmp_path / "two")
+    assert (misses, len(hits) > 3) == ([], True)
 
 
 @pytest.mark.slow

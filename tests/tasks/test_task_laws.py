@@ -21,12 +21,13 @@ import zoo
 import s2sjax
 from s2sjax import config
 from s2sjax.config import Data, DenseDense, InMemory, Luong, Mesh, Search, Spelling, Synthetic, Train
+from s2sjax.data.batching.batch_plan import make_batch
 from s2sjax.data.signals.handwritten_digits import Patterns
 from s2sjax.data.signals.signal_examples import Strings
 from s2sjax.errors import UserError
 from s2sjax.models.families.identity import Identity
 from s2sjax.models.families.ngram_cnn import NGrams
-from s2sjax.runs import run
+from s2sjax.runs import run, train_run
 from s2sjax.tasks import (
     TASKS,
     Captioning,
@@ -348,6 +349,35 @@ class Mortal(checkpoints.Checkpoints):
 folder.Checkpoints = Mortal
 run.train(changed(EXPERIMENTS[{name!r}], schedule="constant"), {folder!r})
 """
+
+
+@zoo.each(EXPERIMENTS, quick=("regression",))
+def test_members_of_a_sweep_take_the_steps_of_trainings_alone(name):
+    """One program with two members: their seeds, learning rates, clipping and decay differ."""
+    task, columns, plan = prepared(name).task, prepared(name).columns, prepared(name).plan
+    trains = [
+        config.replace(task.experiment.train, learning_rate=rate, clip_norm=clip, b1=b1)
+        for rate, clip, b1 in ((1e-2, 0.5, 0.9), (2e-2, 1.0, 0.8))
+    ]
+    several = [config.replace(task.experiment, seed=seed, train=train) for seed, train in zip((0, 3), trains)]
+    numbers = [config.numbers(each) for each in several]
+    batch = make_batch(columns, plan, 0)
+    init = jax.jit(train_run.make_init_fn(task.replace(several[0]), len(batch["example"])))
+    states = [init(jax.random.key(each.seed)) for each in several]
+
+    def step(*members):
+        values = {name: tuple(numbers[i][name] for i in members) for name in numbers[0]}
+        return train_run.make_step(task.replace(several[0]), columns, values)
+
+    arguments = [{name: config.argument(name, value) for name, value in each.items()} for each in numbers]
+    alone = [jax.jit(step(i))(states[i], batch, arguments[i]) for i in (0, 1)]
+    stack = lambda trees: jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+    state, metrics = jax.jit(jax.vmap(step(0, 1), in_axes=(0, None, 0)))(stack(states), batch, stack(arguments))
+    wanted_state, wanted_metrics = stack(alone)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, metrics, wanted_metrics)
+    jax.tree.map(close, state.params, wanted_state.params)
+    assert not np.allclose(*metrics["learning_rate"])
 
 
 @zoo.each(EXPERIMENTS, quick=(), rare=set(EXPERIMENTS) - {"translation"})

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from s2sjax.core.nn.dropout import random_bits
+from s2sjax.core.traced_numbers import Scalar
 
 
 class Masked(NamedTuple):
@@ -22,12 +23,12 @@ class Masked(NamedTuple):
     counts: Bool[Array, " K"]  # whether a position counts
 
 
-def most(length: int, rate: float) -> int:
+def most(length: int, rate: Scalar) -> int:
     """K, the maximum number of predicted words among `length` positions."""
     return max(1, math.ceil(rate * length))
 
 
-def mask_words(key: PRNGKeyArray, ids: Int[Array, " S"], rate: float, mask: int, first: int, size: int) -> Masked:
+def mask_words(key: PRNGKeyArray, ids: Int[Array, " S"], rate: Scalar, mask: int, first: int, size: int) -> Masked:
     """Chooses max(1, round(rate * n)) of the n words of a sequence. A chosen word becomes
 
         <mask>            with probability 0.8
