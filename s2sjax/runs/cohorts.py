@@ -139,8 +139,11 @@ class Cohort:
         weights = sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
         devices = f"{self.mesh.size} {jax.devices()[0].device_kind} device{'s' if self.mesh.size > 1 else ''}"
         name = self.leader.experiment.name
-        first = f"{name}: {self.leader.task.model_name} with {weights:,} weights, on {devices}"
-        return [first, *self.leader.task.describe(columns, plan)]
+        task, examples = self.leader.task, self.leader.inputs.examples
+        first = f"{name}: {task.model_name} with {weights:,} weights, on {devices}"
+        held_out = {split: examples[split] for split in examples if split != "train"}
+        remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
+        return [first, *task.describe(columns, plan), *remarks]
 
     # ------------------------------------------------------------------------------------ trace
 

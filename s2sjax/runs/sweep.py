@@ -246,10 +246,12 @@ class _Trainer:
             about = cohorts.Cohort(group, self._made).describe()
             say("\n".join([f"program {number} of {len(groups)}", *about]))
             for cohort in cohorts.in_parts(group, self._made, self.options.at_once, self._log(group)):
-                say(f"training {len(cohort.members)} of {len(group)} runs at once")
+                some = [member.name for member in cohort.members]
+                say(f"training {some[0]}" if len(some) == 1 else f"training {len(some)} of {len(group)} runs at once")
                 if "interrupted" in cohort.fit(self._log(group), until):
                     return False
-        self._evaluate(members)
+                self._evaluate(cohort.members)
+        self._evaluate(members)  # those that an earlier start has trained and not evaluated
         return True
 
     def _halve(self) -> list[Member] | None:
