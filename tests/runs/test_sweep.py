@@ -158,6 +158,7 @@ def test_a_member_of_a_translation_equals_the_same_training_alone(model, one_dev
 # ----------------------------------------------------------------------------------------- programs
 
 
+@pytest.mark.slow
 def test_numbers_share_a_program_and_a_rate_of_zero_does_not(one_device, tmp_path, capsys):
     few = replace(TINY, train=replace(TINY.train, steps=2, evaluate_every=0))
     few = replace(few, data=replace(few.data, corpus=config.InMemory(train=PAIRS)))
@@ -190,7 +191,7 @@ class Killed(BaseException):
     """The end of a process, as by kill -9: nothing handles it."""
 
 
-@pytest.mark.parametrize("save", [2, 6], ids=["in the first round", "in the second round"])
+@pytest.mark.parametrize("save", [pytest.param(2, marks=pytest.mark.slow, id="in the first round"), 6])
 def test_a_sweep_that_is_killed_while_it_saves_continues_bit_for_bit(swept, one_device, tmp_path, monkeypatch, save):
     keep, seen = Checkpoints.save, []
 
@@ -212,6 +213,7 @@ def test_a_sweep_that_is_killed_while_it_saves_continues_bit_for_bit(swept, one_
         assert losses(again.folder / name) == losses(swept.folder / name)
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_stops_alone(swept, one_device, tmp_path, capsys):
     grid = {"seed": [0, 1], "train.learning_rate": [1e38, 5e-3]}
     wild = replace(TINY, train=replace(TINY.train, max_skipped=2, clip_norm=0.0, weight_decay=0.0))
@@ -242,6 +244,7 @@ def test_a_member_whose_patience_is_over_stops_alone(swept, one_device, tmp_path
     assert steps["train.learning_rate=0.002"] == 6
 
 
+@pytest.mark.slow
 def test_halving_drops_the_worst_after_each_evaluation(one_device, tmp_path, capsys):
     halved = replace(TINY, train=replace(TINY.train, steps=9, evaluate_every=3, save_every=9))
     grid = {"train.learning_rate": [1e-7, 2e-7, 1e-2, 2e-2]}
