@@ -21,7 +21,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.bench import peers, result_files, timing, train_speed
-from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
+from s2sjax.bench.result_files import Column, ratio
 from s2sjax.config import Data, Luong, RNNsearch, Train, Transformer
 from s2sjax.core.backend.device import compiler_options
 from s2sjax.core.special_tokens import PAD
@@ -31,7 +31,6 @@ from s2sjax.tasks.translation import Translation, TranslationTask
 from s2sjax.training import mesh as meshes
 from s2sjax.training import population
 from s2sjax.training.compiled_steps import Programs
-from s2sjax.training.device_memory import readable
 from s2sjax.training.train_state import TrainStep
 
 
@@ -82,12 +81,7 @@ SIZES = {
 }  # fmt: skip
 COLUMNS = (
     Column("members", "", 20, lambda members: f"  {'alone' if members == 0 else f'{members} together'}"),
-    Column("seconds", "ms/step", 10, milliseconds),
-    Column("spread", "spread", 8, percent),
-    Column("tokens_per_second", "tokens/s", 10, si),
-    Column("utilisation", "MFU", 7, percent),
-    Column("memory", "memory", 10, readable),
-    Column("compile_seconds", "compile s", 11, "{:.1f}".format),
+    *train_speed.COLUMNS[1:-1],
     Column("ratio", "each training is faster by", 28, ratio),
 )
 

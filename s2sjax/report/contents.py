@@ -98,7 +98,7 @@ def _scores(one: Evaluation) -> list[dict[str, Any]]:
 
 
 def thinned(points: Sequence[Sequence[float]], most: int = MOST_POINTS) -> list[list[float]]:
-    """At most so many evenly spaced points [step, value, ...], including the first and the last."""
+    """At most `most` evenly spaced points [step, value, ...], including the first and the last."""
     places = sorted(set(np.linspace(0, len(points) - 1, min(len(points), most)).round().astype(int).tolist()))
     return [[points[place][0], *(float(f"{value:.6g}") for value in points[place][1:])] for place in places]
 

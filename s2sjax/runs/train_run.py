@@ -13,6 +13,7 @@ from optax import GradientTransformation as Optimizer
 
 from s2sjax import config
 from s2sjax.core.backend.device import compiler_options, use_compilation_cache
+from s2sjax.core.traced_numbers import Disagree
 from s2sjax.data.batching import batch_plan
 from s2sjax.data.batching.columns import AnyColumns
 from s2sjax.errors import UserError
@@ -190,13 +191,26 @@ def make_step(task: Task, columns: AnyColumns, values: Mapping[str, tuple[Any, .
     """train_step(state, batch, numbers), where the numbers of the experiment (`config.numbers`) are arguments.
 
     So another seed or learning rate finds its program in the compilation cache, and the members of a sweep share one.
-    values: the values of each number, one for each member.
+    values: the values of each number, one for each member. Raises Disagree if the members need different programs.
     """
 
-    def train_step(state: TrainState, batch: Any, numbers: Mapping[str, Any]) -> Any:
-        own = task.replace(config.with_numbers(task.experiment, config.traced(numbers, values)))
+    def step(numbers: Mapping[str, Any], state: TrainState, batch: Any) -> Any:
+        own = task.replace(config.with_numbers(task.experiment, numbers))
         e = own.experiment
         return make_train_step(own.loss(columns), optimizer(e.train), e.train, e.seed)(state, batch)
+
+    def train_step(state: TrainState, batch: Any, numbers: Mapping[str, Any]) -> Any:
+        traced = config.traced(numbers, values)
+        try:
+            return step(traced, state, batch)
+        except (TypeError, ValueError, AttributeError, LookupError):
+            # The code of a model or an optimizer may accept Python numbers only, as jax.lax does. A mistake in it is
+            # raised again.
+            fixed = {name: each for name, each in values.items() if name != "seed"}
+            together = tuple(zip(*fixed.values()))
+            if len(set(together)) > 1:
+                raise Disagree(together) from None
+            return step(traced | {name: each[0] for name, each in fixed.items()}, state, batch)
 
     return train_step
 

@@ -236,9 +236,9 @@ class _Population:
         sums = [0.0, 0.0]
         for i in advanced:
             own = jax.tree.map(operator.itemgetter(i), numbers)
-            sums = [sum(pair) for pair in zip(sums, own["loss"])]
             try:
                 log_step(step, own, partial(_examples, batch, i), train=self.members[i].train, log=self.members[i].log)
+                sums = [sum(pair) for pair in zip(sums, own["loss"])]  # 0 for a step that was skipped
             except UserError as error:
                 self.members[i].log.print(f"stopped: {error}")
                 self._end(i, "diverged")

@@ -41,24 +41,24 @@ def own_cache(monkeypatch, tmp_path):
     compilation_cache.reset_cache()
 
 
-@pytest.fixture
-def hits():
-    """Programs that were found in the cache."""
+def seen_by_the_cache(kind: str):
     seen: list[str] = []
-    listen = lambda event, **_: seen.append(event) if event.endswith("/cache_hits") else None
+    listen = lambda event, **_: seen.append(event) if event.endswith(f"/{kind}") else None
     jax.monitoring.register_event_listener(listen)
     yield seen
     jax.monitoring.unregister_event_listener(listen)
+
+
+@pytest.fixture
+def hits():
+    """Programs that were found in the cache."""
+    yield from seen_by_the_cache("cache_hits")
 
 
 @pytest.fixture
 def misses():
     """Programs that were compiled."""
-    seen: list[str] = []
-    listen = lambda event, **_: seen.append(event) if event.endswith("/cache_misses") else None
-    jax.monitoring.register_event_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_listener(listen)
+    yield from seen_by_the_cache("cache_misses")
 
 
 @pytest.mark.slow

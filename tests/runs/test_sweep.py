@@ -16,7 +16,7 @@ import s2sjax
 from s2sjax import config, tasks
 from s2sjax.config import replace
 from s2sjax.data.batching.batch_plan import Plan
-from s2sjax.models.families.ngram_cnn import NGrams
+from s2sjax.models.families.ngram_cnn import NGramEncoder, NGrams
 from s2sjax.runs import run, sweep_grid
 from s2sjax.runs import sweep as sweeps
 from s2sjax.tasks.classification.settings import LabelData, LabelModel
@@ -168,6 +168,31 @@ def test_numbers_share_a_program_and_a_rate_of_zero_does_not(one_device, tmp_pat
     assert "12 runs (3 model.encoder.dropout x 2 train.label_smoothing x 2 train.clip_norm)" in said
     assert "4 programs for 12 runs" in said
     assert said.count("training 2 of 2 runs at once") == said.count("training 4 of 4 runs at once") == 2
+
+
+class Literal(NGramEncoder):
+    """An encoder that accepts Python numbers only."""
+
+    def __call__(self, xs, mask, train, segments=None):
+        kept = {float: 1 - self.config.dropout}[type(self.config.dropout)]
+        return super().__call__(xs * kept, mask, train, segments)
+
+
+@config.settings
+class LiteralNGrams(NGrams):
+    encoder_type = Literal
+
+
+def test_a_model_that_accepts_python_numbers_only_is_trained_with_them(one_device, tmp_path, capsys):
+    few = replace(TINY, train=replace(TINY.train, steps=2, evaluate_every=0))
+    model = LabelModel(LiteralNGrams(embedding_size=4, kernels=(1, 2), filters=4, dropout=0.2))
+    few = replace(few, model=model, data=replace(few.data, corpus=config.InMemory(train=PAIRS)))
+    run.train(few, tmp_path / "alone")
+    grid = {"seed": [0, 1], "model.encoder.dropout": [0.1, 0.2]}
+    s2sjax.sweep(few, grid, tmp_path / "several", at_once=4)
+    assert "2 programs for 4 runs" in capsys.readouterr().out
+    member = tmp_path / "several/seed=0,model.encoder.dropout=0.2"
+    np.testing.assert_allclose(losses(member), losses(tmp_path / "alone"), rtol=2e-5)
 
 
 @pytest.mark.slow

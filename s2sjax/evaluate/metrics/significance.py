@@ -34,7 +34,7 @@ SEED = 12345  # sacreBLEU's
 AT_ONCE = 2_000_000
 """maximum number of drawn examples in memory"""
 MOST = 100_000
-"""maximum number of exchanges of a permutation test: if there are more, so many are drawn"""
+"""maximum number of exchanges of a permutation test: if there are more, this number is drawn"""
 
 
 class Difference(NamedTuple):
