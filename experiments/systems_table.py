@@ -23,7 +23,7 @@ from multi30k_systems import MODELS
 
 from s2sjax import config, models
 from s2sjax.cli import start_jax
-from s2sjax.runs import sweep
+from s2sjax.runs import sweep_results
 from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.runs.run import Run, load
 
@@ -72,7 +72,7 @@ def collect(runs: Path, store: dict[str, Any]) -> None:
     """Adds the runs that are finished."""
     for data in SYSTEMS:
         folder = runs / f"systems-{data}"
-        members = sweep.read(folder)["members"] if folder.exists() else {}
+        members = sweep_results.read_page(folder)["members"] if folder.exists() else {}
         for name, settings in members.items():
             started = (folder / name / "config.json").exists()
             if found := measured(load(folder / name), data) if started else None:

@@ -94,7 +94,10 @@ def sweep(
     loaded = {name: run.load_experiment(file) for name, file in files.items()}
     experiments: Any = several | loaded
     first = next(iter(experiments.values()))
-    options = sweeps.Options(pairs, random, same_data, halving, (1, 1), at_once, accept_code, init, init_assets)
+    options = sweeps.Options(
+        pairs=pairs, random=random, same_data=same_data, halving=halving, at_once=at_once, accept_code=accept_code,
+        init=init, init_assets=init_assets,
+    )  # fmt: skip
     swept = experiments if isinstance(experiment, Mapping) else first
     found = sweeps.sweep(swept, grid, folder or f"runs/{first.name}-sweep", options, files)
     if found is None:

@@ -28,10 +28,7 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
         if not grid and not options.others:
             raise UserError("there is nothing to sweep: give several values of a field, such as --seed 0,1,2")
         name = options.sweep_name or f"{next(iter(experiments.values())).name}-sweep"
-        chosen = sweeps.Options(
-            options.pairs, options.random, options.same_data, options.halving, options.part, options.at_once,
-            options.accept_code, options.init, options.init_assets,
-        )  # fmt: skip
+        chosen = sweeps.Options(**{name: getattr(options, name) for name in sweeps.Options._fields})
         start_jax()
         swept: Any = experiments if options.others else experiments[""]
         try:

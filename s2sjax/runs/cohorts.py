@@ -37,7 +37,7 @@ DEVICE_SHARE, HOST_SHARE = 0.9, 0.5
 """share of the memory of an accelerator, and of a host that computes on its CPU, that a cohort may use"""
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """A member of a sweep: an ordinary run, whose folder is open for training."""
 
@@ -104,7 +104,6 @@ class Cohort:
         self.members, self._made, self.leader = members, made, members[0]
         self._inits: dict[str, Callable[..., TrainState]] = {}
         e = self.leader.experiment
-        self.train: config.Train = e.train
         self.alone, self.mesh = self.leader.inputs.mesh, meshes.population_mesh(e.train.mesh, max(len(members), places))
         axis = self.mesh.shape[meshes.MEMBERS]
         self.places = -(-max(len(members), places) // axis) * axis
@@ -135,15 +134,8 @@ class Cohort:
 
     def describe(self) -> list[str]:
         """Lines on the model, the devices and the data."""
-        columns, plan = self.data[0]
-        weights = sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
-        devices = f"{self.mesh.size} {jax.devices()[0].device_kind} device{'s' if self.mesh.size > 1 else ''}"
-        name = self.leader.experiment.name
-        task, examples = self.leader.task, self.leader.inputs.examples
-        first = f"{name}: {task.model_name} with {weights:,} weights, on {devices}"
-        held_out = {split: examples[split] for split in examples if split != "train"}
-        remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
-        return [first, *task.describe(columns, plan), *remarks]
+        leader = self.leader
+        return train_run.describe(leader.inputs, leader.task, *self.data[0], self.template, self.mesh)
 
     # ------------------------------------------------------------------------------------ trace
 
@@ -198,7 +190,7 @@ class Cohort:
         """Trains the members, to their last step or to `until`. Returns how each ended."""
         parts = [self._part(member, log) for member in self.members]
         _, plan = self.data[0]
-        start = population.common_step([each.checkpoints for each in self.members if not each.over])
+        start = population.common_step([each.checkpoints for each in self.members])
         stream = lambda step: batch_plan.prefetched(self.batch, step, self.steps, self.leader.experiment.data.prefetch)
         return population.fit(
             self.programs, stream, template=self.template, together=self.together, members=parts, mesh=self.mesh,
@@ -209,7 +201,7 @@ class Cohort:
         e = member.experiment
         own = Log(member.path, e.train.steps, e.train.log_every, sweep=log)
         return population.Member(
-            e.train, partial(self._init, member), member.checkpoints, self._evaluation(member, own), own, member.over
+            e.train, partial(self._init, member), member.checkpoints, self._evaluation(member, own), own
         )  # fmt: skip
 
     def _init(self, member: Member) -> TrainState:
@@ -243,13 +235,14 @@ def _arguments(member: Member) -> dict[str, np.ndarray]:
     return {name: config.argument(name, value) for name, value in config.numbers(member.experiment).items()}
 
 
-def split(members: list[Member], made: dict[Any, Any]) -> Iterator[list[Member]]:
-    """Splits members into groups that share a program."""
+def split(members: Sequence[Member], left: Sequence[Member], made: dict[Any, Any]) -> Iterator[list[Member]]:
+    """Splits members into groups that share a program, and yields those with members that are left to train."""
     by_structure: dict[str, list[Member]] = {}
     for member in members:
         by_structure.setdefault(structure(member.experiment), []).append(member)
-    for group in by_structure.values():
-        yield from _split(group, made)
+    for some in by_structure.values():
+        if any(member in left for member in some):
+            yield from (group for group in _split(some, made) if any(member in left for member in group))
 
 
 def _split(members: list[Member], made: dict[Any, Any]) -> Iterator[list[Member]]:
@@ -265,11 +258,14 @@ def _split(members: list[Member], made: dict[Any, Any]) -> Iterator[list[Member]
         yield members
 
 
-def in_parts(members: list[Member], made: dict[Any, Any], most: int, log: Log) -> Iterator[Cohort]:
-    """Yields cohorts of as many members as fit in memory, at most `most`. All have one program.
+def in_parts(
+    members: list[Member], left: Sequence[Member], made: dict[Any, Any], most: int, log: Log
+) -> list[Cohort]:  # fmt: skip
+    """Cohorts of the members of a group that are left to train. All of them have one program.
 
-    What fits is measured by compiling. most: 0 for no limit on an accelerator, and for one member on each device of a
-    CPU, which trains several at once no faster.
+    A cohort has as many places as fit in memory, which is measured by compiling, at most `most`. Members keep their
+    company when a sweep is started again, so that it computes the same numbers. most: 0 for no limit on an accelerator,
+    and for one member on each device of a CPU, which trains several at once no faster.
     """
     free = len(jax.devices()) if device.on_cpu() else len(members)
     count = min(len(members), most or free)
@@ -279,11 +275,21 @@ def in_parts(members: list[Member], made: dict[Any, Any], most: int, log: Log) -
         if needs is None or needs.total <= budget() or count == 1:
             break
         count = max(1, min(count - 1, int(count * budget() / needs.total)))
-    parts = -(-len(members) // count)
-    even = -(-len(members) // parts)
-    for begin in range(0, len(members), even):
-        part = members[begin : begin + even]
-        yield first if len(part) == count and begin == 0 else Cohort(part, made, even)
+    even = -(-len(members) // -(-len(members) // count))
+    parts = [members[begin : begin + even] for begin in range(0, len(members), even)]
+    chosen = [some for part in parts for some in _by_step([member for member in part if member in left])]
+    return [first if some == first.members else Cohort(some, made, even) for some in chosen]
+
+
+def _by_step(members: list[Member]) -> list[list[Member]]:
+    """Members that continue from the same step: all, if none loses more than the steps between two checkpoints."""
+    common = population.common_step([member.checkpoints for member in members])
+    if all(member.step - common <= member.experiment.train.save_every for member in members):
+        return [members] if members else []
+    by_step: dict[int, list[Member]] = {}
+    for member in members:
+        by_step.setdefault(member.step, []).append(member)
+    return list(by_step.values())
 
 
 def budget() -> float:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.runs import cohorts, evaluations, lock, sweep_grid, sweep_results, train_run
+from s2sjax.runs import cohorts, evaluations, folder, lock, sweep_grid, sweep_results, train_run
 from s2sjax.runs.cohorts import Member
 from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.run import Run
@@ -142,13 +142,9 @@ def _record(path: Path, chosen: Mapping[str, Settings]) -> None:
     others = [each for each in path.iterdir() if not each.name.startswith(".")] if path.exists() else []
     if others and not (path / SWEEP).is_file():
         raise UserError(f"{path} contains something that is not a sweep: give another --name")
-    page = read(path) if (path / SWEEP).is_file() else {"members": {}}
+    page = sweep_results.read_page(path) if (path / SWEEP).is_file() else {"members": {}}
     known = {name: {key: _plain(value) for key, value in settings.items()} for name, settings in chosen.items()}
-    members = {**page["members"], **known}
-    names = list(dict.fromkeys(key for settings in members.values() for key in settings))
-    values = {name: [settings[name] for settings in members.values() if name in settings] for name in names}
-    grid = {name: _unique(each) for name, each in values.items()}
-    _write(path, page | {"s2sjax": __version__, "grid": grid, "members": members})
+    _write(path, page | {"s2sjax": __version__, "members": page["members"] | known})
 
 
 def _write(path: Path, page: Mapping[str, Any]) -> None:
@@ -160,17 +156,8 @@ def _write(path: Path, page: Mapping[str, Any]) -> None:
 
 def _drop(path: Path, dropped: Mapping[str, int]) -> None:
     """Adds to sweep.json the members that are dropped, and the step after which they are."""
-    page = read(path)
+    page = sweep_results.read_page(path)
     _write(path, page | {"dropped": page.get("dropped", {}) | dict(dropped)})
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The content of sweep.json."""
-    try:
-        page = json.loads((path / SWEEP).read_text(encoding="utf-8"))
-        return {"grid": dict(page["grid"]), "members": dict(page["members"]), **page}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path / SWEEP} cannot be read ({error}): run the same sweep again to write it") from None
 
 
 def _plain(value: Any) -> Any:
@@ -217,6 +204,8 @@ class _Trainer:
             task = train_run.open_folder(
                 inputs, path, init_assets=init_assets, accept_code=accept, learned=learned
             )  # fmt: skip
+            if folder.read_config(path)[folder.ORDER] is None:
+                raise UserError("an earlier version began this run: continue it alone, with s2sjax train")
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
         self._made.setdefault(key, task.assets)
@@ -239,20 +228,25 @@ class _Trainer:
         """Trains members, to their last step or to `until`, and evaluates those that end."""
         left = [member for member in members if not member.over and (until is None or member.step < until)]
         over = [] if len(left) == len(members) else [f"{len(members) - len(left)} are done"]
-        groups = list(cohorts.split(left, self._made))
+        groups = list(cohorts.split(members, left, self._made))
         programs = f"{len(groups)} programs" if len(groups) > 1 else "one program"
         say(", ".join([f"{programs} for {len(left)} runs" if left else "nothing to train", *over]))
-        for number, group in enumerate(groups, start=1):
-            about = cohorts.Cohort(group, self._made).describe()
-            say("\n".join([f"program {number} of {len(groups)}", *about]))
-            for cohort in cohorts.in_parts(group, self._made, self.options.at_once, self._log(group)):
-                some = [member.name for member in cohort.members]
-                say(f"training {some[0]}" if len(some) == 1 else f"training {len(some)} of {len(group)} runs at once")
-                if "interrupted" in cohort.fit(self._log(group), until):
-                    return False
-                self._evaluate(cohort.members)
+        formed = [self._form(group, left, f"program {n} of {len(groups)}") for n, group in enumerate(groups, start=1)]
+        for cohort in (cohort for some in formed for cohort in some):
+            count = len(cohort.members)
+            say(f"training {cohort.leader.name}" if count == 1 else f"training {count} runs at once")
+            if "interrupted" in cohort.fit(self._log(cohort.members), until):
+                return False
+            self._evaluate(cohort.members)
         self._evaluate(members)  # those that an earlier start has trained and not evaluated
         return True
+
+    def _form(self, group: list[Member], left: Sequence[Member], title: str) -> list[cohorts.Cohort]:
+        """The cohorts of a group. Prints what the program of the group needs, before anything is trained."""
+        say("\n".join([title, *cohorts.Cohort(group, self._made).describe()]))
+        formed = cohorts.in_parts(group, left, self._made, self.options.at_once, self._log(group))
+        say(f"{formed[0].places} at once of {len(group)} runs")
+        return formed
 
     def _halve(self) -> list[Member] | None:
         """Trains all members to their first evaluation, the best 1/K of them to the second, and so on.

@@ -82,21 +82,28 @@ def sweep_among(paths: Sequence[str | Path]) -> str | Path | None:
     return sweep
 
 
-def read(path: str | Path) -> Sweep:
-    """Reads the members of the sweep in a folder."""
-    path = config.local_path(path)
+def read_page(path: Path) -> dict[str, Any]:
+    """The content of sweep.json: the settings of the members, and the steps of those that were dropped, by name."""
     file = path / SWEEP
     if not file.is_file():
         raise UserError(f"{path} is not a sweep (it has no {SWEEP}): name a folder that s2sjax sweep has written")
     try:
         page = json.loads(file.read_text(encoding="utf-8"))
         members = {str(name): dict(settings) for name, settings in page["members"].items()}
-        dropped = {str(name) for name in page.get("dropped", ())}
+        dropped = {str(name): int(step) for name, step in page.get("dropped", {}).items()}
         if not members:
             raise ValueError("it has no members")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{file} cannot be read ({what}): copy it again from where the sweep was made") from None
+    return page | {"members": members} | ({"dropped": dropped} if dropped else {})
+
+
+def read(path: str | Path) -> Sweep:
+    """Reads the members of the sweep in a folder."""
+    path = config.local_path(path)
+    page = read_page(path)
+    members, dropped = page["members"], page.get("dropped", {})
     pages = {name: folder.flat(folder.read_config(path / name).get("experiment", {})) for name in members}
     swept = dict.fromkeys(setting for settings in members.values() for setting in settings)
     for name, settings in members.items():  # a member of an earlier sweep, which did not vary this setting, has it too

@@ -137,11 +137,8 @@ def build(inputs: Inputs, task: Task, path: Path) -> Training:
     init = partial(initial_state, task, mesh, rows, tx, inputs.source, log)
     train_step = make_step(task, columns, {name: (value,) for name, value in config.numbers(e).items()})
     dev = examples["dev"] if e.train.evaluate_every else []
-    training = Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
-    held_out = {split: examples[split] for split in examples if split != "train"}
-    remarks = [*task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]
-    log.print("\n".join([*describe(training), *remarks]))
-    return training
+    log.print("\n".join(describe(inputs, task, columns, plan, template, mesh)))
+    return Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
 
 
 def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResult:
@@ -316,21 +313,24 @@ def batch_shapes(columns: AnyColumns, plan: batch_plan.Plan, bucket: int) -> dic
 # ------------------------------------------------------------------------------------------- log
 
 
-def describe(training: Training) -> list[str]:
+def describe(
+    inputs: Inputs, task: Task, columns: AnyColumns, plan: batch_plan.Plan, template: TrainState, mesh: meshes.Mesh
+) -> list[str]:
     """Lines on the model, the devices, the data, the batches and the settings that were chosen by data size."""
-    task, mesh, plan = training.task, training.inputs.mesh, training.plan
-    weights = sum(leaf.size for leaf in jax.tree.leaves(training.template.params))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(template.params))
     devices = f"{mesh.size} {jax.devices()[0].device_kind} device{'s' if mesh.size > 1 else ''}"
     lines = [f"{task.experiment.name}: {task.model_name} with {weights:,} weights, on {devices}"]
-    lines += task.describe(training.columns, plan)
+    lines += task.describe(columns, plan)
     if plan.idle > 0.1:
         multiple = meshes.data_parallel_size(mesh) * task.experiment.train.grad_accum_steps
         lines.append(
             f"{plan.idle:.0%} of the rows are padding, because the rows of a batch are not divisible by {multiple} "
             "(devices x micro-batches): raise data.batch_tokens"
         )
-    given, found = (folder.flat(config.to_json(each)) for each in (training.inputs.given, task.experiment))
+    given, found = (folder.flat(config.to_json(each)) for each in (inputs.given, task.experiment))
     chosen = [name for name in found if found[name] != given[name] and name != "train.schedule_steps"]
     if chosen:
         lines.append("for data of this size: " + ", ".join(f"{name} {found[name]}" for name in chosen))
-    return lines
+    examples = inputs.examples
+    held_out = {split: examples[split] for split in examples if split != "train"}
+    return [*lines, *task.remarks(examples["train"]), *task.overlaps(examples["train"], held_out)]

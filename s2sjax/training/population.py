@@ -44,8 +44,6 @@ class Member(NamedTuple):
     checkpoints: Checkpoints
     evaluate: Evaluate | None
     log: Log
-    over: bool
-    """whether it has ended before; then it only takes a place"""
 
 
 def programs_of(
@@ -86,7 +84,7 @@ def batch_spec(shared: bool) -> PartitionSpec:
 
 def common_step(several: Sequence[Checkpoints]) -> int:
     """The newest step that all members have saved, 0 without one: a process may end while it saves them in turn."""
-    return max(set.intersection(*({0, *checkpoints.steps()} for checkpoints in several)), default=0)
+    return max(set.intersection(*({0, *checkpoints.steps()} for checkpoints in several))) if several else 0
 
 
 def is_finished(train: config.Train, checkpoints: Checkpoints) -> bool:
@@ -109,7 +107,7 @@ def fit(
     shapes: Iterable[Batch] = (),
     until: int | None = None,
 ) -> list[Status]:
-    """Trains the members to their last step, or to `until`, from the newest step that all unfinished ones have saved.
+    """Trains the members to their last step, or to `until`, from the newest step that all of them have saved.
 
     Returns how each of them ended. Ctrl-C saves all of them, then raises Interrupted.
 
@@ -153,10 +151,10 @@ class _Population:
     """last dispatched step, its batch and its metrics, until they are logged, and the members it has advanced"""
 
     def restore(self, together: TrainState) -> None:
-        """Restores or makes the states of the unfinished members, and starts their logs."""
+        """Restores or makes the states of the members, and starts their logs."""
         self.ended: dict[int, Status] = {}
-        self.active = [i for i, member in enumerate(self.members) if not member.over]
-        self.step = common_step([self.members[i].checkpoints for i in self.active])
+        self.active = list(range(len(self.members)))
+        self.step = common_step([member.checkpoints for member in self.members])
         self.parts: dict[int, Progress] = {}
         shapes = jax.tree.map(lambda leaf: leaf.sharding, together)
         fill = jax.jit(
@@ -168,16 +166,14 @@ class _Population:
         )
         self.stack = fill()
         places = jax.tree.leaves(together)[0].shape[0]
-        for i in [*self.active]:
-            member = self.members[i]
+        for i, member in enumerate(self.members):
             state, step, best, sums = restore_or_init(self.template, member.init, member.checkpoints, self.step)
             member.log.start(step, sums, best.evaluated)
             self.parts[i] = Progress(
                 step, best, member.train, member.checkpoints, member.log, self.preemption, step, state
             )
-            first = i == self.active[0]
-            # The first state also fills the places of finished members, and those that make the devices even.
-            for place in range(places) if first else [i]:
+            # The first state also fills the places without a member.
+            for place in [i] if i else range(places):
                 self.stack = insert(self.stack, jax.device_put(state, alone), place)
             del self.parts[i].state, state
         self._take = jax.jit(lambda stack, i: jax.tree.map(lambda leaf: leaf[i], stack))
@@ -259,7 +255,7 @@ class _Population:
             self.log.print(f"interrupted: saved step {self.step}; run the same command again to continue")
             if self.preemption.by_keyboard:
                 raise Interrupted
-        return [self.ended.get(i, "done") for i in range(len(self.members))]
+        return [self.ended[i] for i in range(len(self.members))]
 
 
 def _examples(batch: Batch, i: int) -> list[int]:

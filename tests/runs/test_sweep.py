@@ -17,7 +17,7 @@ from s2sjax import config, tasks
 from s2sjax.config import replace
 from s2sjax.data.batching.batch_plan import Plan
 from s2sjax.models.families.ngram_cnn import NGramEncoder, NGrams
-from s2sjax.runs import run, sweep_grid
+from s2sjax.runs import cohorts, run, sweep_grid, sweep_results
 from s2sjax.runs import sweep as sweeps
 from s2sjax.tasks.classification.settings import LabelData, LabelModel
 from s2sjax.training import population
@@ -167,7 +167,8 @@ def test_numbers_share_a_program_and_a_rate_of_zero_does_not(one_device, tmp_pat
     said = capsys.readouterr().out
     assert "12 runs (3 model.encoder.dropout x 2 train.label_smoothing x 2 train.clip_norm)" in said
     assert "4 programs for 12 runs" in said
-    assert said.count("training 2 of 2 runs at once") == said.count("training 4 of 4 runs at once") == 2
+    assert said.count("\n2 at once of 2 runs") == said.count("\n4 at once of 4 runs") == 2
+    assert said.rindex("at once of") < said.index("\ntraining ")  # all of them before anything is trained
 
 
 class Literal(NGramEncoder):
@@ -197,14 +198,12 @@ def test_a_model_that_accepts_python_numbers_only_is_trained_with_them(one_devic
 
 @pytest.mark.slow
 def test_as_many_as_fit_in_memory_are_trained_at_once(swept, one_device, tmp_path, monkeypatch, capsys):
-    from s2sjax.runs import cohorts
-
     measure, seen = cohorts.Cohort.memory, []
     monkeypatch.setattr(cohorts.Cohort, "memory", lambda *given: seen.append(measure(*given)) or seen[-1])
     monkeypatch.setattr(cohorts, "budget", lambda: seen[0].total * 0.8)
     parts = s2sjax.sweep(TINY, GRID, tmp_path / "parts", at_once=8)
     said = capsys.readouterr().out
-    assert said.count("training 2 of 4 runs at once") == 2 and len(seen) >= 2
+    assert said.count("training 2 runs at once") == 2 and len(seen) >= 2
     for name in parts.runs:
         np.testing.assert_allclose(losses(parts.folder / name), losses(swept.folder / name), rtol=2e-5)
 
@@ -253,6 +252,29 @@ def test_a_member_that_diverges_stops_alone(swept, one_device, tmp_path, capsys)
     assert "nothing to train, 4 are done" in capsys.readouterr().out
 
 
+def test_members_keep_their_company_when_a_sweep_is_started_again(monkeypatch):
+    """So that it computes the same numbers; members that are far apart continue apart, and lose nothing."""
+
+    class Stub:
+        def __init__(self, members, made, places=0):
+            self.members, self.places = members, places
+
+        memory = lambda self, log: None
+
+    def member(*steps):
+        checkpoints = types.SimpleNamespace(steps=lambda: list(steps))
+        experiment = types.SimpleNamespace(train=config.Train(save_every=5))
+        return types.SimpleNamespace(checkpoints=checkpoints, step=max(steps, default=0), experiment=experiment)
+
+    monkeypatch.setattr(cohorts, "Cohort", Stub)
+    formed = lambda members, left: [each.members for each in cohorts.in_parts(members, left, {}, 3, None)]
+    ended, saving, begun, fresh = member(95, 100), member(5, 10), member(0, 5), member()
+    seven = [ended, ended, ended, saving, begun, saving, fresh]
+    assert formed(seven, [saving, begun, fresh]) == [[saving, begun, saving], [fresh]]
+    assert formed([saving, fresh, saving], [saving, fresh]) == [[saving, saving], [fresh]]
+    assert formed([begun, fresh], [begun, fresh]) == [[begun, fresh]]  # ended while it saved the first step
+
+
 def test_a_member_whose_patience_is_over_stops_alone(swept, one_device, tmp_path, monkeypatch):
     judged = population.Progress.evaluate_if_due
 
@@ -276,7 +298,7 @@ def test_halving_drops_the_worst_after_each_evaluation(one_device, tmp_path, cap
     found = s2sjax.sweep(halved, grid, tmp_path / "halved", halving=2, at_once=4)
     steps = {name: max(each.checkpoints(read_only=True).steps()) for name, each in found.runs.items()}
     assert sorted(steps.values()) == [3, 3, 6, 9]
-    page = sweeps.read(found.folder)
+    page = sweep_results.read_page(found.folder)
     assert sorted(page["dropped"].values()) == [3, 3, 6]
     assert all(steps[name] == step for name, step in page["dropped"].items())
     last = next(name for name, step in steps.items() if step == 9)
@@ -344,4 +366,4 @@ def test_several_processes_record_one_sweep(tmp_path):
     chosen = sweep_grid.members({"seed": range(4)})
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: sweeps._record(tmp_path / str(number // 8), chosen), range(160)))
-    assert all(list(sweeps.read(each)["members"]) == list(chosen) for each in tmp_path.iterdir())
+    assert all(list(sweep_results.read_page(each)["members"]) == list(chosen) for each in tmp_path.iterdir())
