@@ -23,9 +23,9 @@ from multi30k_systems import MODELS
 
 from s2sjax import config, models
 from s2sjax.cli import start_jax
-from s2sjax.runs import sweep_results
 from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.runs.run import Run, load
+from s2sjax.runs.sweeps import sweep_results
 
 HERE = Path(__file__).parent
 STORE, PAGE = HERE.with_name("docs") / "systems.json", HERE.with_name("docs") / "systems.md"

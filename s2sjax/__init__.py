@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing s2sjax does not import JAX
     from s2sjax.runs.comparison import Comparison
     from s2sjax.runs.evaluations import Evaluation
     from s2sjax.runs.run import Run
-    from s2sjax.runs.sweep import Swept
+    from s2sjax.runs.sweeps.sweep import Swept
 
 former_names.install()
 
@@ -82,12 +82,12 @@ def sweep(
     experiment: an experiment, or the path of an experiment file; several, by name, are compared with each other.
     grid: {"seed": range(3), "train.learning_rate": [1e-3, 2e-3]}; a dict gives names to values such as models.
     pairs: pair the values up instead of combining all with all. random: draw this many combinations, from lists and
-    from `s2sjax.runs.sweep_grid.Range(low, high)`. same_data: give all members the batches of the first seed. halving:
-    after each evaluation, keep only the best 1 / halving of the members. at_once: maximum number of members to train at
-    once, 0 for as many as fit in memory. init, init_assets, accept_code: as for `train`.
+    from `s2sjax.runs.sweeps.sweep_grid.Range(low, high)`. same_data: give all members the batches of the first seed.
+    halving: after each evaluation, keep only the best 1 / halving of the members. at_once: maximum number of members to
+    train at once, 0 for as many as fit in memory. init, init_assets, accept_code: as for `train`.
     """
     from s2sjax.runs import run
-    from s2sjax.runs import sweep as sweeps
+    from s2sjax.runs.sweeps import sweep as sweeps
 
     several = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
     files = {name: each for name, each in several.items() if isinstance(each, str | Path)}

@@ -104,7 +104,7 @@ def test_a_result_that_changes_only_its_settings_is_measured_again(claim, tmp_pa
 
 
 def test_a_claim_that_is_interrupted_by_sigterm_ends_and_keeps_nothing_unfinished(claim, monkeypatch, tmp_path):
-    from s2sjax.runs import sweep
+    from s2sjax.runs.sweeps import sweep
 
     study = claim("common").Study(claim("length").CLAIM, "toy", tmp_path)
     monkeypatch.setattr(sweep, "sweep", lambda *_, **__: None)

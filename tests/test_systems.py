@@ -10,8 +10,8 @@ import pytest
 
 import s2sjax
 from s2sjax import config
-from s2sjax.runs import sweep_grid
 from s2sjax.runs.experiment_file import load_experiment
+from s2sjax.runs.sweeps import sweep_grid
 from s2sjax.tasks import Translation
 
 ROOT = Path(__file__).parents[1]

@@ -89,7 +89,8 @@ def evaluate(options: argparse.Namespace, fields: list[str]) -> None:
 
 
 def results(options: argparse.Namespace, fields: list[str]) -> None:
-    from s2sjax.runs import evaluations, sweep_results
+    from s2sjax.runs import evaluations
+    from s2sjax.runs.sweeps import sweep_results
 
     sweep = sweep_results.sweep_among(options.runs)
     if options.curves:
@@ -120,7 +121,7 @@ def compare(options: argparse.Namespace, fields: list[str]) -> None:
 def report(options: argparse.Namespace, fields: list[str]) -> None:
     from s2sjax.report.contents import Limits
     from s2sjax.report.write import check_out, write
-    from s2sjax.runs.sweep_results import sweep_among
+    from s2sjax.runs.sweeps.sweep_results import sweep_among
 
     if options.out:
         check_out(options.out)
@@ -342,7 +343,7 @@ def _print_now(text: object) -> None:
 
 def _draw_curves(options: argparse.Namespace, sweep: str | Path | None) -> None:
     from s2sjax.evaluate.figures import style, training_curves
-    from s2sjax.runs import sweep_results
+    from s2sjax.runs.sweeps import sweep_results
 
     style.check_format(options.curves, "--curves ")
     logs: dict[str, Any] = {folder: Path(folder) / "metrics.jsonl" for folder in options.runs}

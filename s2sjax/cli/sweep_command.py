@@ -13,7 +13,7 @@ from s2sjax.errors import UserError
 
 def sweep(options: argparse.Namespace, fields: list[str]) -> None:
     with ends_at_sigterm():
-        from s2sjax.runs import sweep as sweeps
+        from s2sjax.runs.sweeps import sweep as sweeps
         from s2sjax.training.preemption import Interrupted
 
         grid, fixed = _values(fields)
@@ -42,7 +42,7 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
 def _values(fields: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The values to sweep, by dotted name, and the other fields: --seed 0,1 --train.steps 5."""
     from s2sjax import former_names
-    from s2sjax.runs import sweep_grid
+    from s2sjax.runs.sweeps import sweep_grid
 
     grid: dict[str, Any] = {}
     fixed: list[str] = []

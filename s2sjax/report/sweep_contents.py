@@ -14,7 +14,7 @@ import numpy as np
 from s2sjax.evaluate.figures import logged_metrics
 from s2sjax.report.contents import thinned
 from s2sjax.runs.evaluations import finite
-from s2sjax.runs.sweep_results import Member, Summary, heading, shown
+from s2sjax.runs.sweeps.sweep_results import Member, Summary, heading, shown
 from s2sjax.version import __version__
 
 NAME = "report.html"

@@ -13,8 +13,9 @@ from s2sjax.report import page, sweep_contents
 from s2sjax.report.contents import Limits, contents, size
 from s2sjax.report.subjects import open_all
 from s2sjax.report.sweep_contents import NAME
-from s2sjax.runs import evaluations, sweep_results
+from s2sjax.runs import evaluations
 from s2sjax.runs.comparison import DIFFERENT, FEWEST_RESAMPLES
+from s2sjax.runs.sweeps import sweep_results
 
 
 def write(

@@ -10,6 +10,6 @@ train_run         the stages of training: resolve, open the folder, build, fit
 debugging         a few steps without jit
 run               a trained run: decode, score, evaluate
 comparison        whether one run is better than another
-sweep_results     the result of a sweep: a row for each combination of settings, over its seeds
 table_formats     a table as text, CSV, JSON, Markdown or LaTeX
+sweeps            many trainings as one program, and the table of their results
 """

@@ -10,7 +10,7 @@ import pytest
 import sweeps
 
 from s2sjax.report import sweep_contents, write
-from s2sjax.runs import sweep_results
+from s2sjax.runs.sweeps import sweep_results
 
 HACK = "<img src=x onerror=hacked=1>"
 RATES, KINDS = [0.001, 0.002, 0.004, 0.008, 0.016], ["gru", f"{HACK}</script>".replace("/", "|"), "lstm", "rnn"]

@@ -17,8 +17,9 @@ from s2sjax import config, tasks
 from s2sjax.config import replace
 from s2sjax.data.batching.batch_plan import Plan
 from s2sjax.models.families.ngram_cnn import NGramEncoder, NGrams
-from s2sjax.runs import cohorts, run, sweep_grid, sweep_results
-from s2sjax.runs import sweep as sweeps
+from s2sjax.runs import run
+from s2sjax.runs.sweeps import cohorts, sweep_grid, sweep_results
+from s2sjax.runs.sweeps import sweep as sweeps
 from s2sjax.tasks.classification.settings import LabelData, LabelModel
 from s2sjax.training import population
 from s2sjax.training.checkpoints.manager import Checkpoints
@@ -167,8 +168,8 @@ def test_numbers_share_a_program_and_a_rate_of_zero_does_not(one_device, tmp_pat
     said = capsys.readouterr().out
     assert "12 runs (3 model.encoder.dropout x 2 train.label_smoothing x 2 train.clip_norm)" in said
     assert "4 programs for 12 runs" in said
-    assert said.count("\n2 at once of 2 runs") == said.count("\n4 at once of 4 runs") == 2
-    assert said.rindex("at once of") < said.index("\ntraining ")  # all of them before anything is trained
+    assert said.count("\n2 of 2 runs at once") == said.count("\n4 of 4 runs at once") == 2
+    assert said.rindex("4 of 4 runs at once") < said.index("\ntraining ")  # all of them before anything is trained
 
 
 class Literal(NGramEncoder):

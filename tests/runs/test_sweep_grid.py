@@ -5,8 +5,8 @@ from conftest import refused
 
 from s2sjax import config, tasks
 from s2sjax.cli.sweep_command import _values
-from s2sjax.runs import sweep_grid
-from s2sjax.runs.sweep_grid import Range
+from s2sjax.runs.sweeps import sweep_grid
+from s2sjax.runs.sweeps.sweep_grid import Range
 
 EXPERIMENT = tasks.Translation("e", model=config.Luong(width=8, embedding_size=4))
 

@@ -13,7 +13,8 @@ from conftest import refused
 from s2sjax import config, tasks
 from s2sjax.evaluate.figures import logged_metrics, training_curves
 from s2sjax.evaluate.metrics import significance
-from s2sjax.runs import comparison, evaluations, run, sweep_results
+from s2sjax.runs import comparison, evaluations, run
+from s2sjax.runs.sweeps import sweep_results
 
 RATE = "train.learning_rate"
 

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.runs import cohorts, evaluations, folder, lock, sweep_grid, sweep_results, train_run
-from s2sjax.runs.cohorts import Member
+from s2sjax.runs import evaluations, folder, lock, train_run
 from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.run import Run
-from s2sjax.runs.sweep_grid import Settings
+from s2sjax.runs.sweeps import cohorts, sweep_grid, sweep_results
+from s2sjax.runs.sweeps.cohorts import Member
+from s2sjax.runs.sweeps.sweep_grid import Settings
 from s2sjax.tasks.task import Task
 from s2sjax.training import jax_settings, multihost
 from s2sjax.training.heartbeat import say
@@ -245,7 +246,9 @@ class _Trainer:
         """The cohorts of a group. Prints what the program of the group needs, before anything is trained."""
         say("\n".join([title, *cohorts.Cohort(group, self._made).describe()]))
         formed = cohorts.in_parts(group, left, self._made, self.options.at_once, self._log(group))
-        say(f"{formed[0].places} at once of {len(group)} runs")
+        places = formed[0].places
+        if len(group) > 1:
+            say("one run after the other" if places == 1 else f"{min(places, len(group))} of {len(group)} runs at once")
         return formed
 
     def _halve(self) -> list[Member] | None:

@@ -25,7 +25,7 @@ from s2sjax.data.batching import batch_plan
 from s2sjax.runs import evaluations, folder, stored_code, train_run
 from s2sjax.runs.dev_evaluation import DevEvaluation
 from s2sjax.runs.run import Run
-from s2sjax.runs.sweep_results import has_diverged
+from s2sjax.runs.sweeps.sweep_results import has_diverged
 from s2sjax.tasks.task import Task
 from s2sjax.training import device_memory, population
 from s2sjax.training import mesh as meshes
