@@ -18,6 +18,7 @@ ROOT = Path(s2sjax.__file__).parent
 LAYERS = [
     "version",
     "errors",
+    "exercises",
     "former_names",
     "files",
     "core",
@@ -28,6 +29,7 @@ LAYERS = [
     "training",
     "evaluate",
     "align",
+    "interactive",
     "tasks",
     "testing",
     "runs",

@@ -7,5 +7,5 @@ scored_outputs.py  the outputs: scores, edit alignments, quality by source lengt
 views.py       attention and search trees, which need the model
 page.py        the HTML file: the values and the program that shows them
 write.py       writes the file
-static/        the program: uses no library, and shows text from data only as text
+static/        the program: uses no library, and shows text from data only as text; interactive/static/ has the rest
 """

@@ -10,28 +10,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
-import re
 from importlib import resources
 from typing import Any
+
+from s2sjax.interactive import figure
+from s2sjax.interactive.figure import escaped_json as escaped_json
 
 REPORT = ("dom.js", "curves.js", "attention.js", "tree.js", "outputs.js", "report.js")
 SWEEP = ("dom.js", "curves.js", "scatter.js", "sweep.js")
 LIVE = ("dom.js", "attention.js", "tree.js", "live.js")
-STYLE = "style.css"
-_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-_ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-
-
-def escaped_json(value: Any) -> str:
-    """JSON that is safe in a script element. Lone surrogates, which UTF-8 cannot encode, are escaped too."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _ESCAPED.sub(lambda found: _UNSAFE.get(found[0], f"\\u{ord(found[0]):04x}"), text)
+STYLE = ("figure.css", "style.css")
 
 
 def render(title: str, values: Any, scripts: tuple[str, ...]) -> str:
     """The HTML of the page."""
-    style, script = _file(STYLE), program(scripts)
+    style, script = _style(), program(scripts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -62,13 +55,18 @@ def policy(scripts: tuple[str, ...]) -> str:
     """The content security policy: allows this style, this program, and for live input requests to its own server."""
     live = " connect-src 'self';" if scripts == LIVE else ""
     return (
-        f"default-src 'none'; style-src {_hash(_file(STYLE))}; script-src {_hash(program(scripts))}; img-src data:;"
+        f"default-src 'none'; style-src {_hash(_style())}; script-src {_hash(program(scripts))}; img-src data:;"
         f"{live} base-uri 'none'; form-action 'none'"
     )
 
 
+def _style() -> str:
+    return "\n".join(map(_file, STYLE))
+
+
 def _file(name: str) -> str:
-    return resources.files("s2sjax.report").joinpath("static", name).read_text(encoding="utf-8")
+    own = resources.files("s2sjax.report").joinpath("static", name)
+    return own.read_text(encoding="utf-8") if own.is_file() else figure.file(name)
 
 
 def _hash(text: str) -> str:

@@ -5,20 +5,17 @@ Letters: L layers, N heads, T target pieces, S source pieces.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from s2sjax.core.special_tokens import EOS
-from s2sjax.evaluate.figures.search_tree_layout import arrange, labels
-from s2sjax.evaluate.metrics.edit_distance import printable
 from s2sjax.evaluate.prediction.translator import Translator
+from s2sjax.interactive.attention_figures import attention_view
+from s2sjax.interactive.search_figures import tree_view
 
 View = dict[str, Any]
-MOST_NODES = 3000
-"""maximal number of nodes of a tree: larger ones are unreadable"""
 
 
 def attention(
@@ -38,36 +35,14 @@ def attention(
 
 
 def _map(translator: Translator, source: Sequence[int], target: Sequence[int], weights: np.ndarray) -> View:
-    """The view of weights [L, N, T, S] or [T, S], as bytes in base64, 255 for 1. Truncated pieces are left out."""
+    """The view of weights [L, N, T, S] or [T, S]. Truncated pieces are left out."""
     *_, T, S = weights.shape
     source, target = [*source[: S - 1], EOS], [*target[: T - 1], EOS]
-    layers, heads = weights.shape[:2] if weights.ndim == 4 else (1, 1)
-    coded = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * 255).astype(np.uint8)
-    return {
-        "source": [printable(piece) for piece in translator.source.pieces(source)],
-        "target": [printable(piece) for piece in translator.target.pieces(target)],
-        "layers": layers,
-        "heads": heads,
-        "weights": base64.b64encode(coded.tobytes()).decode("ascii"),
-    }
+    return attention_view(translator.source.pieces(source), translator.target.pieces(target), weights)
 
 
 def tree(translator: Translator, params: Any, line: str) -> View | None:
-    """The beam search of a line; None if the line is blank or the tree has too many nodes.
-
-    A node is [parent, piece, log-probability, row, marks, rank]; the parent of the first nodes is -1. marks: 1 for a
-    finished output, 2 if a finished output follows, 4 on the path of the best output. rank: rank of an output, or 0.
-    """
+    """The beam search of a line; None if the line is blank or the tree has too many nodes."""
     if not line.strip():
         return None
-    nodes, rows, _, kept, best, ranks = arrange(*translator.tree(params, line))
-    if not 0 < len(nodes) <= MOST_NODES:
-        return None
-    pieces = labels(nodes, translator.target.pieces)
-    marks = [node.ended + 2 * kept[n] + 4 * (n in best) for n, node in enumerate(nodes)]
-    return {
-        "nodes": [
-            [node.parent, pieces[n], round(node.log_prob, 3), rows[n], marks[n], ranks.get(n, 0)]
-            for n, node in enumerate(nodes)
-        ]
-    }
+    return tree_view(*translator.tree(params, line), translator.target.pieces)

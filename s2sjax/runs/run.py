@@ -34,6 +34,7 @@ from s2sjax.training.run_log import METRICS
 
 if TYPE_CHECKING:  # Matplotlib is slow to import
     from s2sjax.evaluate.figures.attention_maps import AttentionMap
+    from s2sjax.evaluate.figures.search_trees import SearchTree
     from s2sjax.evaluate.figures.style import Drawing
 
 __all__ = ["Run", "evaluate", "load", "load_experiment", "train"]
@@ -122,14 +123,13 @@ class Run:
 
         return attention_links(self._translator, self._restored(), _pairs(pairs))
 
-    def tree(self, line: str, **search: Any) -> Drawing:
-        """A drawing of the beam search of a line."""
-        from s2sjax.evaluate.figures.attention_maps import search_tree
-        from s2sjax.evaluate.figures.style import Drawing
+    def tree(self, line: str, **search: Any) -> SearchTree:
+        """The beam search of a line. A notebook draws it."""
+        from s2sjax.evaluate.figures.search_trees import SearchTree
 
         run = self._searching(search)
         tree, found = run._translator.tree(run._restored(), *_strings([line]))
-        return Drawing(partial(search_tree, tree=tree, found=found, pieces=run.task.assets["target"].pieces))
+        return SearchTree(tree, found, run.task.assets["target"].pieces)
 
     def curves(self) -> Drawing:
         """A drawing of the training loss and the scores against the step."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,12 +19,43 @@ from s2sjax.errors import UserError
 from s2sjax.evaluate.figures import search_tree_layout
 from s2sjax.evaluate.figures.search_tree_layout import Node, arrange
 from s2sjax.evaluate.figures.search_tree_layout import nodes as nodes
-from s2sjax.evaluate.figures.style import DPI, TEXT, Target, ignore_missing_glyphs, new_figure, save, text_style
+from s2sjax.evaluate.figures.style import (
+    DPI,
+    TEXT,
+    Drawing,
+    PathLike,
+    Target,
+    ignore_missing_glyphs,
+    new_figure,
+    save,
+    text_style,
+)
 
 PRUNED, BEST = "#9aa3af", "#1f5a96"
 ROW_HEIGHT = 0.24  # inches between leaves
 FORK = 0.16  # inches from the end of a branch to its continuations
 POINTS, SMALL = 8, 5.5
+
+
+class SearchTree(NamedTuple):
+    """The beam search of one sentence. Notebooks display it as a figure; `s2sjax.interactive.beam_search` lets it move."""
+
+    tree: Tree
+    """[G, L, ...] search tree of one sentence"""
+    found: Hypotheses
+    """[n, ...] hypotheses of the sentence"""
+    pieces: Callable[[Sequence[int]], list[str]]
+    """function from tokens to their texts"""
+
+    def save(self, path: PathLike) -> Path:
+        """Saves the tree as a .png, .svg or .pdf file."""
+        return self._drawing().save(path)
+
+    def _repr_png_(self) -> bytes:
+        return self._drawing()._repr_png_()
+
+    def _drawing(self) -> Drawing:
+        return Drawing(lambda target: search_tree(target, *self))
 
 
 def search_tree(path: Target, tree: Tree, found: Hypotheses, pieces: Callable[[Sequence[int]], list[str]]) -> None:

@@ -24,7 +24,7 @@ function attentionView(view) {
   const draw = () => {
     const weights = weightsOf(view, chosen.layer, chosen.head);
     status.textContent = "point at a word to see its weights";
-    body.replaceChildren(...wordRows(view, weights, status), status, heatMap(view, weights, status));
+    body.replaceChildren(...wordRows(view, weights, status).lines, status, heatMap(view, weights, status));
   };
   const menus = [["layer", view.layers], ["head", view.heads]].filter(([, count]) => count > 1).map(([name, count]) =>
     select(name, [["mean", "mean of all"], ...[...Array(count).keys()].map((n) => [n, n + 1])],
@@ -33,6 +33,7 @@ function attentionView(view) {
   return element("div", { class: "attention" }, menus.length ? element("p", { class: "controls" }, menus) : null, body);
 }
 
+// The words of both sides; ask(side, place) shows the weights of one of them.
 function wordRows(view, weights, status) {
   const rows = { source: [], target: [] };
   const ask = (side, place) => {
@@ -53,7 +54,7 @@ function wordRows(view, weights, status) {
     arrowKeys(words, rows[side], alongLine(rows[side].length));
     return element("div", {}, element("h4", {}, title), words);
   };
-  return [line("source", "source"), line("target", "output")];
+  return { lines: [line("source", "source"), line("target", "output")], rows, ask };
 }
 
 function paint(word, weight) {
@@ -69,14 +70,13 @@ function heatMap(view, weights, status) {
   const longest = (pieces) => Math.min(14, Math.max(...pieces.map((piece) => [...piece].length)));
   const cut = (piece) => ([...piece].length > 14 ? `${[...piece].slice(0, 13).join("")}…` : piece);
   const [left, top] = [12 + 8 * longest(view.target), 12 + 8 * longest(view.source)];
-  const cells = weights.flatMap((row, t) => row.map((weight, s) => weight < 0.004 ? null : drawn("rect", {
-    class: "cell", x: left + s * size, y: top + t * size, width: size - 1, height: size - 1, "fill-opacity": weight.toFixed(3) })));
-  const names = [
-    view.target.map((piece, t) => drawn("text", { class: "tick", x: left - 6, y: top + t * size + 13, "text-anchor": "end" }, cut(piece))),
-    view.source.map((piece, s) => drawn("text", {
-      class: "tick", transform: [...piece].length > 2 ? `translate(${left + s * size + 13} ${top - 6}) rotate(-90)`
-        : `translate(${left + s * size + size / 2} ${top - 6})`, "text-anchor": [...piece].length > 2 ? "start" : "middle" }, cut(piece))),
-  ];
+  const cells = weights.map((row, t) => drawn("g", { class: "row" },
+    row.map((weight, s) => weight < 0.004 ? null : drawn("rect", {
+      class: "cell", x: left + s * size, y: top + t * size, width: size - 1, height: size - 1, "fill-opacity": weight.toFixed(3) })),
+    drawn("text", { class: "tick", x: left - 6, y: top + t * size + 13, "text-anchor": "end" }, cut(view.target[t]))));
+  const names = view.source.map((piece, s) => drawn("text", {
+    class: "tick", transform: [...piece].length > 2 ? `translate(${left + s * size + 13} ${top - 6}) rotate(-90)`
+      : `translate(${left + s * size + size / 2} ${top - 6})`, "text-anchor": [...piece].length > 2 ? "start" : "middle" }, cut(piece)));
   const [width, height] = [left + S * size + 4, top + T * size + 4];
   const picture = drawn("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "attention map: source along the top, output down the side",

@@ -1,16 +1,24 @@
 // A beam search as a tree. Arrow keys move between nodes: left to the parent, right to the best continuation.
-// view: { nodes }, a node [parent, piece, log-probability, row, marks, rank]: see views.py.
+// view: { nodes }, a node [parent, piece, log-probability, row, marks, rank]: see search_figures.py.
 
 const FINISHED = 1, KEPT = 2, BEST = 4;
 
 const MANY = 60;
 
-function treeView(view) {
+function treeNodes(view) {
   const every = view.nodes.map(([parent, piece, logProb, row, marks, rank], number) =>
     ({ number, parent, piece, logProb, row, marks, rank, step: 0 }));
   for (const node of every) if (node.parent >= 0) node.step = every[node.parent].step + 1;
+  return every;
+}
+
+function treeView(view) {
+  const every = treeNodes(view);
   const place = element("div", {});
-  const draw = (pruned) => place.replaceChildren(...treePicture(every.filter((node) => pruned || node.marks & (KEPT | FINISHED))));
+  const draw = (pruned) => {
+    const { picture, status } = treePicture(every.filter((node) => pruned || node.marks & (KEPT | FINISHED)));
+    place.replaceChildren(element("div", { class: "scroll" }, picture), status);
+  };
   const few = every.length <= MANY || !every.some((node) => node.marks & KEPT);
   const all = element("input", { type: "checkbox", checked: few, onchange: () => draw(all.checked) });
   draw(few);
@@ -46,7 +54,7 @@ function treePicture(shown) {
       ArrowUp: column[column.indexOf(node) - 1], ArrowDown: column[column.indexOf(node) + 1] }[key];
     return next && list.indexOf(next);
   });
-  return [element("div", { class: "scroll" }, picture), status];
+  return { picture, status, list, groups, begins };
 }
 
 // The x coordinate at which the branches of each step begin, with room for the longest piece of the step.
@@ -59,10 +67,14 @@ function columns(nodes) {
   return begins;
 }
 
+function kindOf(node) {
+  return node.marks & BEST ? "best" : node.marks & KEPT ? "kept" : "pruned";
+}
+
 function branch(node, nodes, begins, y, root, status) {
   const [begin, end, row] = [begins[node.step], begins[node.step + 1], y(node.row)];
   const from = y(node.parent < 0 ? root : nodes.get(node.parent).row);
-  const kind = node.marks & BEST ? "best" : node.marks & KEPT ? "kept" : "pruned";
+  const kind = kindOf(node);
   const words = [kind === "best" ? "on the path of the best output" : kind === "kept" ? "leads to a finished output" : "pruned"];
   if (node.marks & FINISHED) words.push(node.rank ? `finished, rank ${node.rank}` : "finished");
   const tell = () => status.replaceChildren(data(prefix(node, nodes), { class: "piece" }), `: log-probability ${node.logProb.toFixed(2)}, ${words.join(", ")}`);
@@ -73,7 +85,7 @@ function branch(node, nodes, begins, y, root, status) {
     drawn("text", { class: "piece", x: begin + 18, y: row - 5 }, node.piece),
     drawn("text", { class: "tick", x: end - 6, y: row - 5, "text-anchor": "end" }, node.logProb.toFixed(2)),
     node.marks & FINISHED ? drawn("circle", { cx: end, cy: row, r: 4 }) : null,
-    node.rank ? drawn("text", { class: "piece", x: end + 8, y: row + 4 }, `#${node.rank}`) : null);
+    node.rank ? drawn("text", { class: "piece rank", x: end + 8, y: row + 4 }, `#${node.rank}`) : null);
 }
 
 function prefix(node, nodes) {

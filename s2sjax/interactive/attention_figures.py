@@ -1,0 +1,102 @@
+"""Attention in motion: the decoder step by step, and all heads side by side.
+
+Letters: L layers, N heads, T target pieces, S source pieces.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from s2sjax.errors import UserError
+from s2sjax.evaluate.metrics.edit_distance import printable, text_width
+from s2sjax.interactive.figure import Figure, static_text
+
+
+def attention_view(source: Sequence[str], target: Sequence[str], weights: np.ndarray) -> dict[str, Any]:
+    """The values that attention.js draws: weights [L, N, T, S] or [T, S] as bytes in base64, 255 for 1."""
+    layers, heads = weights.shape[:2] if weights.ndim == 4 else (1, 1)
+    return {
+        "source": [printable(piece) for piece in source],
+        "target": [printable(piece) for piece in target],
+        "layers": layers,
+        "heads": heads,
+        "weights": as_bytes(weights),
+    }
+
+
+def as_bytes(values: np.ndarray) -> str:
+    """Values between 0 and 1 as bytes in base64, 255 for 1; what is not a number is 0."""
+    coded = np.rint(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
+    return base64.b64encode(coded.tobytes()).decode("ascii")
+
+
+def decoding(
+    source: Sequence[str],
+    target: Sequence[str],
+    attention: Any,
+    candidates: Sequence[Sequence[tuple[str, float]]] | None = None,
+) -> Figure:
+    """The decoder step by step: the piece that it writes, and the source pieces that it attends to.
+
+    source, target: the pieces of both sides
+    attention: [T, S] weights
+    candidates: for each step, the likeliest pieces and their probabilities
+    """
+    weights = _checked(source, target, attention, 2)
+    if candidates is not None and len(candidates) != len(target):
+        raise UserError(f"there are candidates for {len(candidates)} steps, but {len(target)} target pieces: give both")
+    view = attention_view(source, target, weights) | {
+        "candidates": candidates
+        and [[[printable(piece), round(float(p), 3)] for piece, p in each] for each in candidates]
+    }
+    lines = [
+        f"{_left(piece, target)}  <-  {printable(source[best])} ({weights[t, best]:.0%})"
+        for t, (piece, best) in enumerate(zip(target, weights.argmax(-1)))
+    ]
+    title = f"decoding, {len(target)} steps"
+    static = static_text("\n".join([" ".join(map(printable, source)), "", *lines]))
+    return Figure("decodingFilm", view, ("attention.js", "film.js", "decoding.js"), static, title)
+
+
+def heads(source: Sequence[str], target: Sequence[str], weights: Any) -> Figure:
+    """The attention of all heads side by side; a click, or Enter, enlarges one.
+
+    weights: [L, N, T, S], or [N, T, S] for one layer
+    """
+    checked = _checked(source, target, weights, 4)
+    L, N, T, S = checked.shape
+    view = attention_view(source, target, checked)
+    strongest = [
+        f"layer {layer + 1}, head {head + 1}: "
+        + " ".join(printable(source[best]) for best in checked[layer, head].argmax(-1))
+        for layer in range(L)
+        for head in range(N)
+    ]
+    static = static_text("\n".join(["where each of " + " ".join(map(printable, target)) + " attends most", *strongest]))
+    return Figure("headsFigure", view, ("attention.js", "pixels.js", "heads.js"), static, f"attention, {L} x {N} heads")
+
+
+def _checked(source: Sequence[str], target: Sequence[str], weights: Any, rank: int) -> np.ndarray:
+    """The weights as an array of this rank."""
+    found = np.asarray(weights, dtype=np.float32)
+    if rank == 4 and found.ndim == 3:
+        found = found[None]
+    T, S = len(target), len(source)
+    if not T or not S:
+        raise UserError(f"there are {T} target and {S} source pieces: give at least one of each")
+    if found.ndim != rank or found.shape[-2:] != (T, S):
+        form = "[layers, heads, target, source]" if rank == 4 else "[target, source]"
+        raise UserError(
+            f"attention weights have shape {found.shape}, but there are {T} target and {S} source pieces: "
+            f"give weights {form}"
+        )
+    return found
+
+
+def _left(piece: str, pieces: Sequence[str]) -> str:
+    """A piece, padded to the width of the widest."""
+    return printable(piece) + " " * (max(text_width(printable(each)) for each in pieces) - text_width(printable(piece)))
