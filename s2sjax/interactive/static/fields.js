@@ -51,7 +51,7 @@ function fieldsFilm(view) {
   const show = (at) => {
     frame = at;
     drawings.forEach((drawing) => drawing.draw());
-    return `${at} ${at === 1 ? "hop" : "hops"} from output ${output + 1}`;
+    return `${at} ${at === 1 ? "hop" : "hops"} from output ${output + 1}; click another output to choose it`;
   };
   const choose = (t) => { output = t; go(frame); };
   const longest = view.networks.flatMap((network) => [...Array(N).keys()].flatMap((t) => [...hopsFrom(network, t).values()]));

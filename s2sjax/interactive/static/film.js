@@ -1,8 +1,8 @@
 // A film: buttons, a slider and arrow keys step through its frames. show(frame) draws one, and returns its caption.
 
 const ICONS = {
-  first: "M2 2h2v12H2zM14 2v12L5 8z", back: "M11 2v12L3 8z", play: "M4 2v12l10-6z", pause: "M3 2h4v12H3zM9 2h4v12H9z",
-  next: "M5 2v12l8-6zM2 6h2v4H2z",
+  first: "M2 2h2v12H2zM14 2v12L5 8z", back: "M10.5 2l-6 6 6 6L12 12.5 7.5 8 12 3.5z", play: "M4 2v12l10-6z", pause: "M3 2h4v12H3zM9 2h4v12H9z",
+  next: "M5.5 2L4 3.5 8.5 8 4 12.5 5.5 14l6-6z",
 };
 
 function icon(name) {
@@ -58,8 +58,7 @@ function film(count, show, ...content) {
     if (next === undefined || event.target.closest("input, .words, [role=group] svg, .nodes")) return;
     event.preventDefault();
     to(next);
-  } }, content, caption, element("div", { class: "controls" }, Object.values(buttons), slider, number));
-  if (count === 1) box.lastChild.remove();
+  } }, count > 1 ? element("div", { class: "controls" }, Object.values(buttons), slider, number) : null, caption, content);
   go(0);
   stop();
   return { box, go: to };

@@ -16,7 +16,7 @@ function headsFigure(view) {
     return button;
   });
   const names = (text) => element("small", {}, text);
-  const rows = [...Array(L).keys()].map((layer) => [names(L > 1 ? `layer ${layer + 1}` : ""), maps.slice(layer * N, (layer + 1) * N)]);
+  const rows = [...Array(L).keys()].flatMap((layer) => [names(L > 1 ? `layer ${layer + 1}` : ""), ...maps.slice(layer * N, (layer + 1) * N)]);
   const grid = element("div", { class: "heads", role: "group", "aria-label": "heads: arrow keys move, Enter enlarges",
     css: { "grid-template-columns": `max-content repeat(${N}, minmax(24px, 120px))`, "--ratio": `${S} / ${T}` } },
     names(""), [...Array(N).keys()].map((head) => names(N > 8 ? head + 1 : `head ${head + 1}`)), rows);
