@@ -2,7 +2,7 @@
 
 python notebooks/execute.py                 all of them: `make notebooks`
 python notebooks/execute.py --write 2 4     the second and the fourth, and stores their new outputs
-python notebooks/execute.py --solutions     all of them, with the solutions in place of the exercises, which must be right
+python notebooks/execute.py --solutions     all, with the solutions in place of the exercises: they must be right
 
 A notebook that calls `s2sjax.get_data("NAME")` or `s2sjax.data_path("NAME/...")` needs this data set in $S2SJAX_DATA
 (default: data/ of the clone), and is skipped where it is missing. The extra `notebooks` installs what this needs.
@@ -138,8 +138,7 @@ def main() -> None:
     for path in find(arguments.numbers):
         book = nbformat.read(path, as_version=4)
         if missing := missing_data(book):
-            names = " ".join(missing)
-            print(f"{path.name}: skipped, it needs data that is not in $S2SJAX_DATA: s2sjax data get {names}", flush=True)
+            print(f"{path.name}: skipped, $S2SJAX_DATA lacks data: s2sjax data get {' '.join(missing)}", flush=True)
             continue
         solved = solutions(book.cells) if arguments.solutions else {}
         for index, solution in solved.items():

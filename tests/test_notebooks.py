@@ -99,9 +99,8 @@ def test_it_ends_with_exercises_that_check_themselves(cells):
         assert lines[0].startswith(f"# Exercise {number}") and "..." in source(code)
         assert re.search(r"^exercises\.check\(", source(code), re.M) and lines[-1].endswith(")")
         assert "".join(texts(code)).splitlines()[-1].startswith("not answered yet")
-        solved = re.fullmatch(
-            r"<details><summary>Solution</summary>\n\n```python\n(.*?)\n```\n\n(.+?)\n+</details>\s*", source(answer), re.S
-        )
+        folded = r"<details><summary>Solution</summary>\n\n```python\n(.*?)\n```\n\n(.+?)\n+</details>\s*"
+        solved = re.fullmatch(folded, source(answer), re.S)
         assert solved and "```" not in solved[2]
         assert solved[1].startswith(f"# Exercise {number}") and "exercises.check(" in solved[1]
         compile(solved[1], "solution", "exec")

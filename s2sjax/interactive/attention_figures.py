@@ -49,10 +49,10 @@ def decoding(
     weights = _checked(source, target, attention, 2)
     if candidates is not None and len(candidates) != len(target):
         raise UserError(f"there are candidates for {len(candidates)} steps, but {len(target)} target pieces: give both")
-    view = attention_view(source, target, weights) | {
-        "candidates": candidates
-        and [[[printable(piece), round(float(p), 3)] for piece, p in each] for each in candidates]
-    }
+    view = attention_view(source, target, weights)
+    view["candidates"] = None
+    if candidates is not None:
+        view["candidates"] = [[[printable(piece), round(float(p), 3)] for piece, p in each] for each in candidates]
     lines = [
         f"{_left(piece, target)}  <-  {printable(source[best])} ({weights[t, best]:.0%})"
         for t, (piece, best) in enumerate(zip(target, weights.argmax(-1)))
@@ -68,7 +68,7 @@ def heads(source: Sequence[str], target: Sequence[str], weights: Any) -> Figure:
     weights: [L, N, T, S], or [N, T, S] for one layer
     """
     checked = _checked(source, target, weights, 4)
-    L, N, T, S = checked.shape
+    L, N, *_ = checked.shape
     view = attention_view(source, target, checked)
     strongest = [
         f"layer {layer + 1}, head {head + 1}: "

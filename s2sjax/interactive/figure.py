@@ -27,7 +27,7 @@ class Figure:
     """A figure that notebooks display, and that `save` writes as an HTML page."""
 
     def __init__(self, draw: str, view: Any, scripts: tuple[str, ...], static: str, title: str):
-        """draw: the function of the scripts that draws `view`, plain values. static: HTML that is shown without them."""
+        """draw: the function of the scripts that draws the plain values `view`. static: HTML to show without scripts."""
         self._draw, self._view, self._scripts, self._static, self._title = draw, view, scripts, static, title
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -64,7 +64,8 @@ class Figure:
         name = hashlib.sha256(f"{self._static}{values}{program}".encode()).hexdigest()[:12]
         return (
             f'<div data-s2sjax="{name}" data-lm-suppress-shortcuts="true">{self._static}</div>\n'
-            f'<script>(()=>{{"use strict";\n{values}\n{program}\nmount("{name}",style,(host)=>{self._draw}(view,host));}})()</script>'
+            f'<script>(()=>{{"use strict";\n{values}\n{program}\n'
+            f'mount("{name}",style,(host)=>{self._draw}(view,host));}})()</script>'
         )
 
     def __repr__(self) -> str:

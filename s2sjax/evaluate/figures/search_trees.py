@@ -38,7 +38,7 @@ POINTS, SMALL = 8, 5.5
 
 
 class SearchTree(NamedTuple):
-    """The beam search of one sentence. Notebooks display it as a figure; `s2sjax.interactive.beam_search` lets it move."""
+    """The beam search of one sentence. Notebooks draw it; `s2sjax.interactive.beam_search` shows it step by step."""
 
     tree: Tree
     """[G, L, ...] search tree of one sentence"""
