@@ -27,7 +27,7 @@ class Figure:
     """A figure that notebooks display, and that `save` writes as an HTML page."""
 
     def __init__(self, draw: str, view: Any, scripts: tuple[str, ...], static: str, title: str):
-        """draw: the function of the scripts that draws the plain values `view`. static: HTML to show without scripts."""
+        """draw: the function of the scripts that draws the plain values `view`. static: HTML without scripts."""
         self._draw, self._view, self._scripts, self._static, self._title = draw, view, scripts, static, title
 
     def save(self, path: str | os.PathLike[str]) -> Path:
