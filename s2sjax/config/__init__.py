@@ -25,6 +25,7 @@ from s2sjax.config.data import (
 )
 from s2sjax.config.evaluation import Evaluate, EvaluationSettings, Metric, PredictionSettings
 from s2sjax.config.experiment import Experiment
+from s2sjax.config.frames import Frame, FrameFiles, Tabular
 from s2sjax.config.in_memory import InMemory
 from s2sjax.config.models.convolutional_settings import RCTM, ConvS2S
 from s2sjax.config.models.dense_settings import DenseDense, LSTMDense

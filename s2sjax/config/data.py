@@ -363,6 +363,8 @@ class PlainText:
     """whether each epoch begins at another position of the text, so that its segments differ"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
+    corpus: Corpus | None = None
+    """corpus in the place of files: each of its sources is a line"""
 
     @property
     def buckets(self) -> tuple[tuple[int], ...]:
@@ -376,3 +378,14 @@ class PlainText:
     def __post_init__(self):
         at_least(1, self, "data", "batch_size", "steps", "min_count")
         at_least(0, self, "data", "prefetch")
+        check_text(self)
+
+
+def check_text(data: Any) -> None:
+    """Raises if a text has both files and a corpus, or a corpus that has no text."""
+    files = [split for split in ("train", "dev", "test") if getattr(data, split)]
+    both = data.corpus is not None and files
+    require(not both, f"data has both corpus and {''.join(files[:1])}: leave one of them out")
+    require(
+        not isinstance(data.corpus, Prepared), "data.corpus is Prepared, which has ids and no text: give its corpus"
+    )

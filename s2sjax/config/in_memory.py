@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import tyro
 
+from s2sjax.config.arrow_tables import missing_column
 from s2sjax.config.data import Corpus
 from s2sjax.config.settings import require, settings
 from s2sjax.errors import UserError
@@ -17,14 +18,29 @@ from s2sjax.errors import UserError
 PAIRS = "give (source, target) pairs of strings"
 
 
-class Rows(str):
+class Fingerprint(str):
     """The examples of a split, with a string value for config.json, errors and comparisons.
 
-    The string is "3 examples, sha256 2c26b4...", or empty.
+    The string is "3 examples, sha256 2c26b4...", or empty. In an opened run, only the string may be known.
     """
 
+    @classmethod
+    def known(cls, name: str, value: str, remedy: str) -> Self:
+        """The string without the examples. `name` and `remedy` are for the error about any other string."""
+        stored = value == "" or re.fullmatch(r"\d+ examples, sha256 [0-9a-f]{64}", value)
+        require(bool(stored), f"{name} is {value!r:.60}: {remedy}")
+        return cls(value)
+
+    @property
+    def sha256(self) -> str:
+        return self.rpartition(" ")[2]
+
+
+class Rows(Fingerprint):
+    """Examples in memory."""
+
     rows: tuple[tuple[str, ...], ...] | None = None
-    """(source, target, further targets ...) of each example; None if only the string is known, as in an opened run"""
+    """(source, target, further targets ...) of each example; None if only the string is known"""
 
     @classmethod
     def of(cls, name: str, value: Any, columns: Sequence[str] = ()) -> Rows:
@@ -32,9 +48,7 @@ class Rows(str):
         if isinstance(value, Rows):
             return value
         if isinstance(value, str):
-            known = value == "" or re.fullmatch(r"\d+ examples, sha256 [0-9a-f]{64}", value)
-            require(bool(known), f"{name} is {value!r:.60}: {PAIRS}, or use config.TextFiles for files")
-            return cls(value)
+            return cls.known(name, value, f"{PAIRS}, or use config.TextFiles for files")
         require(isinstance(value, Iterable), f"{name} is {value!r:.60}: {PAIRS}")
         if isinstance(value, Mapping):
             raise UserError(f"{name} is a mapping of {_listed(value)}: give a list of rows, one for each example")
@@ -49,10 +63,6 @@ class Rows(str):
         found.rows = rows
         return found
 
-    @property
-    def sha256(self) -> str:
-        return self.rpartition(" ")[2]
-
 
 def encode(row: tuple[str, ...]) -> bytes:
     """Encodes a row as one line of JSON."""
@@ -66,15 +76,35 @@ def _row(where: str, row: Any, columns: Sequence[str]) -> tuple[str, ...]:
     (["a", "b"], ["X", "Y"]) -> ("a b", "X Y"): if the source is a list of words, the target is a list of words or tags
     """
     if isinstance(row, Mapping):
-        source, *targets = _values(where, row, columns)
-    else:
-        wrong = f"{where} is {row!r:.60}: {PAIRS}"
-        require(isinstance(row, Iterable) and not isinstance(row, str | bytes | Set), wrong)
-        source, *targets = (row.source, row.targets) if hasattr(row, "targets") else list(row) or [None]
-        require(len(targets) > 0 and all(map(_is_text, (source, *targets))), wrong)
+        return text_row(where, columns, values_of(where, row, columns))
+    wrong = f"{where} is {row!r:.60}: {PAIRS}"
+    require(isinstance(row, Iterable) and not isinstance(row, str | bytes | Set), wrong)
+    source, *targets = (row.source, row.targets) if hasattr(row, "targets") else list(row) or [None]
+    require(len(targets) > 0 and all(map(_is_text, (source, *targets))), wrong)
+    return _joined(source, targets)
+
+
+def text_row(where: str, columns: Sequence[str], values: Sequence[Any]) -> tuple[str, ...]:
+    """The row of the values of named columns, the source first. Numbers of classes among the targets become digits."""
+    source, *targets = values
+    texts = [source, *map(_digits, targets)]
+    for name, text, value in zip(columns, texts, values, strict=True):
+        wrong = f"{where}: the column {name!r} is {value!r:.60}: it must be a text, or a list of texts"
+        require(_is_text(text), wrong)
+    return _joined(source, texts[1:])
+
+
+def _joined(source: Any, targets: Sequence[Any]) -> tuple[str, ...]:
     if not isinstance(source, str):
         return tuple(each if isinstance(each, str) else " ".join(each) for each in (source, *targets))
     return (source, *(text for each in targets for text in ([each] if isinstance(each, str) else each)))
+
+
+def _digits(value: Any) -> Any:
+    """1 -> "1", [0, 1] -> ["0", "1"]; anything else is left."""
+    if isinstance(value, list):
+        return [_digits(each) for each in value]
+    return str(value) if isinstance(value, int) else value
 
 
 def _is_text(value: Any) -> bool:
@@ -83,20 +113,23 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) or (many and all(isinstance(each, str) for each in value))
 
 
-def _values(where: str, row: Mapping, columns: Sequence[str]) -> list[Any]:
+def values_of(where: str, row: Mapping, columns: Sequence[str]) -> list[Any]:
     """The values of the columns of a mapping; "translation.en" is row["translation"]["en"]."""
-    there = dict(_flat(row))
-    require(len(there) > 0, f"{where} has no columns: {PAIRS}")
+    require(len(row) > 0, f"{where} has no columns: {PAIRS}")
     if not columns:
+        there = [name for name, _ in _flat(row)]
         source, target = (*there, "...")[:2]
         remedy = f"name them, as in source={source!r}, target={target!r}"
         raise UserError(f"{where} has the columns {_listed(there)}: {remedy}")
-    for name in columns:
-        remedy = f"it has {_listed(there)}: correct source= and target="
-        require(name in there, f"{where} has no column {name!r}, {remedy}")
-        wrong = f"{where}: the column {name!r} is {there[name]!r:.60}: it must be a text, or a list of texts"
-        require(_is_text(there[name]), wrong)
-    return [there[name] for name in columns]
+    return [_value(where, row, name) for name in columns]
+
+
+def _value(where: str, row: Mapping, column: str) -> Any:
+    if column in row:
+        return row[column]
+    there = dict(_flat(row)) | {name: value for name, value in row.items() if isinstance(value, Mapping)}
+    require(column in there, missing_column(where, column, [name for name, _ in _flat(row)]))
+    return there[column]
 
 
 def _flat(row: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -108,7 +108,8 @@ class Task(ABC):
     def has(self, split: str) -> bool:
         """Whether there are examples of a split, train, dev or test: as data.corpus says, or the field data.SPLIT."""
         data = self.experiment.data
-        return data.corpus.has(split) if hasattr(data, "corpus") else bool(getattr(data, split))
+        corpus = getattr(data, "corpus", None)
+        return bool(getattr(data, split)) if corpus is None else corpus.has(split)
 
     @property
     def default_split(self) -> str | None:
@@ -192,14 +193,13 @@ class Task(ABC):
 
     def save_data(self, folder: Path) -> None:
         """Writes data that exists only in memory to the run folder, so that the run can be evaluated later."""
-        memory_reader.save(getattr(self.experiment.data, "corpus", None), folder)
+        memory_reader.save(self.experiment.data, folder)
 
     def load_data(self, folder: Path) -> Task:
         """Returns the task with the data that `save_data` has written."""
-        data = self.experiment.data
-        before = getattr(data, "corpus", None)
-        corpus = memory_reader.load(before, folder)
-        return self if corpus is before else self.replace(replace(self.experiment, data=replace(data, corpus=corpus)))
+        before = self.experiment.data
+        data = memory_reader.load(before, folder)
+        return self if data is before else self.replace(replace(self.experiment, data=data))
 
     def learn_assets(self, data: Any) -> Assets:
         """Learns the assets from the training data: each an `Asset`, by name."""

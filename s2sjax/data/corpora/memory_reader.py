@@ -1,67 +1,93 @@
-"""Examples in memory (config.InMemory), and their copies in a run folder, one file per split."""
+"""Examples in memory (config.InMemory, config.Frame), and their copies in a run folder, one file per split."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from s2sjax import config
-from s2sjax.config import require
-from s2sjax.config.in_memory import Rows, encode
+from s2sjax.config import arrow_tables, require
+from s2sjax.config.frames import FrameSplit
+from s2sjax.config.in_memory import Fingerprint, Rows, encode
 from s2sjax.data.examples import SPLITS, Example, Split
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import naming, replace_file
 
 
 def examples(corpus: config.InMemory, split: Split) -> Iterator[Example]:
     rows: Any = getattr(corpus, split)
-    if rows and rows.rows is None:
-        what = f"the {split} examples of InMemory are not stored here, only their fingerprint"
-        raise UserError(f"{what}: give the examples again")
+    check_known(corpus, split, not rows or rows.rows is not None)
     for source, *targets in rows.rows or ():
         yield Example(source, tuple(targets))
 
 
-def save(corpus: Any, folder: Path) -> None:
-    """Writes the in-memory examples, also those of a mixture's corpora, that are not in the folder yet."""
-    for split, rows in _splits(corpus):
-        path = _path(folder, split, rows)
-        if rows.rows and not path.is_file():
-            replace_file(path, b"".join(map(encode, rows.rows)))
+def check_known(corpus: Any, split: str, known: bool) -> None:
+    """Raises if only the fingerprint of the examples is known."""
+    what = f"the {split} examples of {type(corpus).__name__} are not stored here, only their fingerprint"
+    require(known, f"{what}: give the examples again")
 
 
-def load(corpus: Any, folder: Path) -> Any:
-    """Restores the examples that `save` wrote. Without the files, the run can decode but not be evaluated."""
-    if isinstance(corpus, config.Mixture):
-        return config.replace(corpus, corpora=tuple(load(part, folder) for part in corpus.corpora))
-    if not isinstance(corpus, config.InMemory):
-        return corpus
-    found = {split: _read(_path(folder, split, rows), rows) for split, rows in _splits(corpus)}
-    return config.replace(corpus, **found)
+def save(data: Any, folder: Path) -> None:
+    """Writes the examples in memory that some settings contain, and that are not in the folder yet."""
 
-
-def _splits(corpus: Any) -> Iterator[tuple[Split, Rows]]:
-    if isinstance(corpus, config.Mixture):
-        for part in corpus.corpora:
-            yield from _splits(part)
-    elif isinstance(corpus, config.InMemory):
+    def write(corpus: Any) -> Any:
         for split in SPLITS:
-            yield split, getattr(corpus, split)
+            found: Any = getattr(corpus, split)
+            path = _path(folder, split, found)
+            if isinstance(found, Rows) and found.rows and not path.is_file():
+                replace_file(path, b"".join(map(encode, found.rows)))
+            elif isinstance(found, FrameSplit) and found.table and not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft = path.with_name(f".{path.name}.partial")
+                with naming(path):
+                    arrow_tables.write_parquet(found.table(), found.columns, str(draft))
+                os.replace(draft, path)
+        return corpus
+
+    _mapped(data, write)
 
 
-def _path(folder: Path, split: Split, rows: Rows) -> Path:
-    return folder / f"{split}-{rows.sha256[:8]}.jsonl"
+def load(data: Any, folder: Path) -> Any:
+    """Restores the examples that `save` wrote. Without the files, the run can decode but not be evaluated."""
+    return _mapped(
+        data, lambda corpus: config.replace(corpus, **{split: _read(corpus, folder, split) for split in SPLITS})
+    )
 
 
-def _read(path: Path, rows: Rows) -> Rows:
-    if not rows or not path.is_file():
-        return rows
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Changes every corpus in memory that some settings contain, such as those of a mixture."""
+    if isinstance(value, config.InMemory | config.Frame):
+        return change(value)
+    if isinstance(value, tuple):
+        parts = tuple(_mapped(part, change) for part in value)
+        return parts if any(new is not old for new, old in zip(parts, value)) else value
+    if not dataclasses.is_dataclass(value) or isinstance(value, config.Prepared):  # which has its own copy
+        return value
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    new = {name: found for name, old in fields.items() if (found := _mapped(old, change)) is not old}
+    return config.replace(value, **new) if new else value
+
+
+def _path(folder: Path, split: Split, found: Fingerprint) -> Path:
+    return folder / f"{split}-{found.sha256[:8]}.{'parquet' if isinstance(found, FrameSplit) else 'jsonl'}"
+
+
+def _read(corpus: Any, folder: Path, split: Split) -> Fingerprint:
+    known: Any = getattr(corpus, split)
+    path = _path(folder, split, known)
+    if not known or not path.is_file():
+        return known
+    if isinstance(known, FrameSplit):
+        return known.stored(str(path), corpus.columns)
+    remedy = "copy it again from where the run was made"
     try:
         lines = path.read_bytes().decode().split("\n")
         found = Rows.of(str(path), [json.loads(line) for line in lines if line])
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): copy it again from where the run was made") from None
-    require(found == rows, f"{path} has other examples than this run: copy it again from where the run was made")
+        raise UserError(f"{path} cannot be read ({error}): {remedy}") from None
+    require(found == known, f"{path} has other examples than this run: {remedy}")
     return found

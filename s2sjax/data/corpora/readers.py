@@ -1,4 +1,4 @@
-"""The examples of a corpus, by split: text files, memory, CMUdict, TFDS, a synthetic task, or a mixture of these."""
+"""The examples of a corpus, by split: text files, memory, frames, CMUdict, TFDS, a synthetic task, or a mixture of these."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.tables import Table
-from s2sjax.data.corpora import memory_reader, prepared_corpus, synthetic, text_files, tfds
+from s2sjax.data.corpora import frame_reader, memory_reader, prepared_corpus, synthetic, text_files, tfds
 from s2sjax.data.examples import Example, Split, split_of
 from s2sjax.errors import UserError
 
-__all__ = ["Example", "Split", "has", "labels", "load", "parts", "stream"]
+__all__ = ["Example", "Split", "has", "labels", "load", "located", "parts", "sources", "stream"]
 
 
 def load(corpus: config.Corpus, split: Split) -> list[Example]:
@@ -40,6 +40,22 @@ def stream(corpus: config.Corpus, split: Split) -> Iterator[Example]:
             name = type(corpus).__name__
             raise UserError(f"{name}.examples yields {example!r:.80}: yield data.Example(source, (target, ...))")
         yield example
+
+
+def located(corpus: config.Corpus, split: Split) -> Iterator[tuple[str, Example]]:
+    """Yields the examples of a split with their places, such as a file and a row, for errors."""
+    if isinstance(corpus, config.Tabular):
+        yield from frame_reader.located(corpus, split)
+        return
+    for number, example in enumerate(stream(corpus, split), start=1):
+        yield f"{type(corpus).__name__}.{split}, example {number}", example
+
+
+def sources(corpus: config.Corpus, split: Split) -> Iterator[str]:
+    """Yields the sources of a split, for tasks without targets."""
+    if isinstance(corpus, config.Tabular):
+        return frame_reader.sources(corpus, split)
+    return (example.source for example in stream(corpus, split))
 
 
 def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
@@ -144,6 +160,8 @@ READERS: Table[type, Callable[[Any, Split], Iterable[Example]]] = Table({
     config.Prepared: lambda corpus, split: prepared_corpus.examples(corpus.folder, split),
     config.TextFiles: _text_files,
     config.InMemory: memory_reader.examples,
+    config.Frame: frame_reader.examples,
+    config.FrameFiles: frame_reader.examples,
     config.Tfds: tfds.stream,
     config.Cmudict: _cmudict,
     config.Synthetic: synthetic.make,

@@ -162,7 +162,7 @@ class SpokenDigits(Recorded):
         joined = [self._join([samples[n] for n in pieces], rng, split == "train") for pieces, rng in wanted]
         labels = [tuple(takes[n].digit for n in pieces) for pieces, _ in wanted]
         names = ["+".join(Path(takes[n].path).stem for n in pieces) for pieces, _ in wanted]
-        return _signals(joined, labels, names, self.audio)
+        return signals(joined, labels, names, self.audio)
 
     def _join(self, pieces: Sequence[np.ndarray], rng: random.Random, train: bool) -> np.ndarray:
         """The samples of a string, with silence before, between and after its digits. Augments training strings."""
@@ -215,10 +215,11 @@ class Recordings(Recorded):
             samples.append(audio.read(file.parent / path, self.audio, where))
             labels.append(check_labels(text.split(), self.labels, where))
             names.append(path)
-        return _signals(samples, labels, names, self.audio)
+        return signals(samples, labels, names, self.audio)
 
 
-def _signals(
+def signals(
     samples: Sequence[np.ndarray], labels: Sequence[tuple[str, ...]], names: Sequence[str], settings: LogMel
 ) -> list[Signal]:
+    """Recordings [N] each as signals with log-mel features."""
     return list(map(Signal, audio.log_mels(samples, settings), labels, names, map(digest, samples)))

@@ -12,7 +12,7 @@ Letters: B streams (rows of a batch), T tokens of a segment, S segments of a str
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,19 @@ from s2sjax.data import text
 from s2sjax.data.assets import sha256
 from s2sjax.data.batching.batch_plan import Plan, _Epoch
 from s2sjax.data.batching.columns import Batch, Bucket
-from s2sjax.data.corpora import text_files
+from s2sjax.data.corpora import readers, text_files
+from s2sjax.data.examples import Split
+
+
+def read_split(data: Any, split: Split) -> tuple[list[str], str]:
+    """Reads the lines of a split of `PlainText` or `Paragraphs`, and returns them with the name of the text."""
+    path = getattr(data, split)
+    if data.corpus is None:
+        return read_lines(path, f"data.{split}", data.origin), path
+    lines = [" ".join(source.split()) for source in readers.sources(data.corpus, split)]
+    name = f"the {split} text of {type(data.corpus).__name__}"
+    require(len(lines) > 0, f"{name} is empty: give some, or change data.corpus.{split}")
+    return lines, name
 
 
 def read_lines(path: str, setting: str, origin: str = "") -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
-from s2sjax.data.corpora import readers
+from s2sjax.config.in_memory import text_row
+from s2sjax.data.corpora import frame_reader, readers
 from s2sjax.data.corpora.text_files import read_tsv
 from s2sjax.data.examples import Example, Split, in_share, split_of
 from s2sjax.errors import UserError
@@ -34,6 +35,8 @@ def load(corpus: config.Corpus, split: Split) -> list[Labelled]:
         examples = list(_texts(corpus, split))
     elif isinstance(corpus, LabelledFrames):
         examples = list(_frames(corpus, split))
+    elif isinstance(corpus, config.Tabular):
+        examples = list(_rows_of(corpus, split))
     else:
         known = type(corpus) in readers.READERS
         found: Iterable[Any] = readers.stream(corpus, split) if known else corpus.examples(split)
@@ -76,6 +79,22 @@ def _frames(corpus: LabelledFrames, split: Split) -> Iterator[Labelled]:
     for where, (label, *fields) in _rows(corpus, split, ("label", "first frame"), more="one field for each frame"):
         if _belongs(corpus, split, "\t".join(fields)):
             yield Labelled(parse_frames(fields, where), label.strip(), where)
+
+
+def _rows_of(corpus: config.Tabular, split: Split) -> Iterator[Labelled]:
+    """Rows of a table: texts, or lists of frames, which are numbers or lists of numbers."""
+    frame_reader.require_target(corpus)
+    for row in frame_reader.rows(corpus, split):
+        frames, targets = frame_reader.array(row.source), row.targets
+        source = row.source if frames is None else ""
+        text, label, *_ = text_row(row.where, corpus.columns, (source, *targets))
+        if frames is not None:
+            require(frames.ndim <= 2, f"{row.where} has numbers of {frames.ndim} dimensions: give a list of frames")
+            finite = bool(np.isfinite(frames).all())
+            require(finite, f"{row.where} has a number that is not finite: correct it, or remove the row")
+            yield Labelled(frames.reshape(len(frames), -1).astype(np.float64), label.strip(), row.where)
+        else:
+            yield Labelled(text.strip(), label.strip(), row.where)
 
 
 def _rows(corpus: Any, split: Split, columns: Sequence[str], more: str = "") -> Iterator[Any]:

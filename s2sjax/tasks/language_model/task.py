@@ -115,8 +115,7 @@ class LanguageModelTask(Task):
     # ------------------------------------------------------------------------------------ data
 
     def _lines(self, split: str) -> list[str]:
-        data = self.experiment.data
-        return text_streams.read_lines(getattr(data, split), f"data.{split}", data.origin)
+        return text_streams.read_split(self.experiment.data, split)[0]  # type: ignore[arg-type]
 
     def read(self) -> list[str]:
         return self._lines("train")
@@ -167,7 +166,7 @@ class LanguageModelTask(Task):
         e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
         require(
             len(ids) >= e.data.batch_size,
-            f"{e.data.train} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
+            f"{e.data.train or 'the training text'} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
             ", or give more text",
         )
         return text_streams.Segments(ids, e.data.batch_size, e.data.steps, e.order_seed if e.data.shift else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from s2sjax.config.data import Text
+from s2sjax.config.data import Corpus, Text, check_text
 from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.models.pair import Family
 from s2sjax.config.models.transformer_settings import Transformer
@@ -35,11 +35,14 @@ class Paragraphs:
     """budget of a batch: rows x length of its bucket"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
+    corpus: Corpus | None = None
+    """corpus in the place of files: each of its sources is a line"""
 
     def __post_init__(self):
         at_least(1, self, "data", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets, least=4)
+        check_text(self)
         for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
             require(not on, f"data.text.{name} is set, and pre-training does not use it: leave it out")
 

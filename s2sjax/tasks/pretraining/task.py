@@ -99,11 +99,9 @@ class PretrainingTask(EncoderTask):
 
     def _lines(self, split: str) -> list[Parts]:
         """The lines of a split that are long enough to be cut in two."""
-        data = self.experiment.data
-        path = getattr(data, split)
-        lines = text_streams.read_lines(path, f"data.{split}", data.origin)
+        lines, name = text_streams.read_split(self.experiment.data, split)  # type: ignore[arg-type]
         found = [parts for parts in map(paragraphs.split, lines) if parts]
-        require(len(found) > 1, f"{path} has {len(found)} lines of two words or more: at least 2 are needed")
+        require(len(found) > 1, f"{name} has {len(found)} lines of two words or more: at least 2 are needed")
         return found
 
     def read(self) -> list[Parts]:
@@ -141,7 +139,7 @@ class PretrainingTask(EncoderTask):
         assert isinstance(ids, Ragged)
         require(
             bool((ids.flat >= len(SPECIALS) + len(self.vocabulary.tags)).any()),
-            f"{getattr(self.experiment.data, split)} has no word of the training text, so that none can be masked: "
+            f"{getattr(self.experiment.data, split) or f'the {split} text'} has no word of the training text, so that none can be masked: "
             f"give a text in its language, or unset data.{split}",
         )
 

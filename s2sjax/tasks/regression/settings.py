@@ -10,6 +10,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import at_least, require, settings
 from s2sjax.config.models.recurrent_settings import CellName
+from s2sjax.data.corpora import frame_reader
 from s2sjax.data.corpora.text_files import read_column
 from s2sjax.errors import UserError
 
@@ -78,6 +79,34 @@ class CsvSeries(Series):
 
     def where(self, index: int) -> str:
         return f"value {index + 1:,} of column {self.column!r} of {config.relative_path(self.file)}"
+
+
+@settings
+class FrameSeries(Series):
+    """A column of a frame, or of Parquet or JSON lines files: FrameSeries(Frame(df, source="degrees"))."""
+
+    frame: config.Tabular = field(default_factory=config.Frame)
+    """table whose rows of `train` are the series; `source` names the column"""
+
+    def __post_init__(self):
+        table = self.frame
+        require(table.has("train"), "data.series.frame.train is empty: give the rows of the series")
+        more = table.has("dev") or table.has("test") or table.target != ""
+        require(
+            not more, "data.series.frame has only train and source: data.dev_percent and test_percent hold out parts"
+        )
+
+    def values(self) -> np.ndarray:
+        found = []
+        for row in frame_reader.rows(self.frame, "train"):
+            number = isinstance(row.source, int | float) and not isinstance(row.source, bool)
+            wrong = f"{row.where}: the column {self.frame.source!r} is {row.source!r:.60}: it must be a number"
+            require(number, wrong)
+            found.append(float(row.source))
+        return np.array(found)
+
+    def where(self, index: int) -> str:
+        return f"value {index + 1:,} of column {self.frame.source!r}"
 
 
 @settings

@@ -58,9 +58,10 @@ def read(corpus: config.Corpus, split: Split, intents: bool) -> list[Sentence]:
     if isinstance(corpus, TaggedFiles):
         return _read_files(corpus, split, intents)
     # In other corpora, the source has the words, the first target the tags, and the second target the intent.
-    name = type(corpus).__name__
-    named = ((f"{name}.{split}, example {n}", e) for n, e in enumerate(readers.load(corpus, split), start=1))
-    return [sentence(where, (example.source, *example.targets), intents) for where, example in named]
+    located = readers.located(corpus, split)
+    found = [sentence(where, (example.source, *example.targets), intents) for where, example in located]
+    require(len(found) > 0, f"the corpus has no {split} sentences: give some, or change data.corpus")
+    return found
 
 
 def _read_files(corpus: TaggedFiles, split: Split, intents: bool) -> list[Sentence]:

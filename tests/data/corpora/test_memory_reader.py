@@ -52,6 +52,7 @@ EN_DE = [{"en": "a dog", "de": "ein Hund", "id": 7}, {"en": "a cat", "de": "eine
             [("the dog", "O B-x", "bark")],
         ),
         ([(["the", "dog"], ["O", "B-x"])], {}, [("the dog", "O B-x")]),
+        ([{"x": "a", "y": 1, "z": [0, 2]}], {"source": "x", "target": ("y", "z")}, [("a", "1", "0", "2")]),
     ],
 )
 def test_rows_may_be_mappings_whose_columns_are_named(rows, names, pairs):
@@ -95,14 +96,14 @@ def test_a_run_on_mappings_opens_again(tmp_path):
         ),
         (
             {"train": EN_DE, "dev": [{"en": "a"}], "source": "en", "target": "de"},
-            "InMemory.dev, example 1 has no column 'de', it has en: correct source= and target=",
+            "InMemory.dev, example 1 has no column 'de', it has en: did you mean 'en'?",
         ),
         (
             {"train": [{"translation": "a"}], "source": "translation.en", "target": "de"},
-            "InMemory.train, example 1 has no column 'translation.en', it has translation: correct source= and target=",
+            "InMemory.train, example 1 has no column 'translation.en', it has translation: did you mean 'translation'?",
         ),
         (
-            {"train": EN_DE, "source": "en", "target": "id"},
+            {"train": EN_DE, "source": "id", "target": "en"},
             "InMemory.train, example 1: the column 'id' is 7: it must be a text, or a list of texts",
         ),
         (
