@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +127,7 @@ def open_frame(name: str, frame: Any, columns: Sequence[str]) -> Table:
             wanted = {column: [each for each in known if f"{column}.".startswith(f"{each}.")] for column in columns}
             for column, there in wanted.items():
                 require(bool(there), missing_column(name, column, list(known)))
-            frame = frame[list(dict.fromkeys(sum(wanted.values(), [])))] if columns else frame
+            frame = frame[list(dict.fromkeys(chain(*wanted.values())))] if columns else frame
         try:
             table = pa.table(frame)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:

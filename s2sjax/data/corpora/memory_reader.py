@@ -65,7 +65,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple):
         parts = tuple(_mapped(part, change) for part in value)
         return parts if any(new is not old for new, old in zip(parts, value)) else value
-    if not dataclasses.is_dataclass(value) or isinstance(value, config.Prepared):  # which has its own copy
+    if not dataclasses.is_dataclass(value) or isinstance(value, config.Prepared | type):  # which has its own copy
         return value
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     new = {name: found for name, old in fields.items() if (found := _mapped(old, change)) is not old}

@@ -1,4 +1,4 @@
-"""The examples of a corpus, by split: text files, memory, frames, CMUdict, TFDS, a synthetic task, or a mixture of these."""
+"""The examples of a corpus, by split: text files, memory, frames, CMUdict, TFDS, a synthetic task, or a mixture."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from s2sjax.tasks.captioning.captioned_pictures import Captioned, Picture, decod
 class FramePictures(Captioned):
     """Pictures and captions of a frame or of Parquet or JSON lines files.
 
-    The source is a picture: the bytes of a JPEG or PNG file, an image column of Hugging Face datasets, or numbers from 0
-    to 255 of the shape [height, width, 3]. The target is a caption, or a list of captions. They are converted to lower
-    case, without punctuation.
+    The source is a picture: the bytes of a JPEG or PNG file, an image column of Hugging Face datasets, or numbers from
+    0 to 255 of the shape [height, width, 3]. The target is a caption, or a list of captions, which are converted to
+    lower case, without punctuation.
     """
 
     frame: config.Tabular = field(default_factory=config.Frame)

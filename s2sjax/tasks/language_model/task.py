@@ -164,9 +164,10 @@ class LanguageModelTask(Task):
 
     def columns(self, data: Sequence[str]) -> text_streams.Segments:
         e, (ids, _) = self.experiment, text_streams.encode(self.vocabulary, data)
+        name = e.data.train or "the training text"
         require(
             len(ids) >= e.data.batch_size,
-            f"{e.data.train or 'the training text'} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
+            f"{name} has {len(ids)} tokens, fewer than data.batch_size {e.data.batch_size}: lower it"
             ", or give more text",
         )
         return text_streams.Segments(ids, e.data.batch_size, e.data.steps, e.order_seed if e.data.shift else None)

@@ -136,10 +136,11 @@ class PretrainingTask(EncoderTask):
             return
         shown = self.dev_sample(examples, self.experiment.evaluate.dev_examples) if split == "dev" else examples
         ids = self.dev_columns(shown).ragged["source"]
+        name = getattr(self.experiment.data, split) or f"the {split} text"
         assert isinstance(ids, Ragged)
         require(
             bool((ids.flat >= len(SPECIALS) + len(self.vocabulary.tags)).any()),
-            f"{getattr(self.experiment.data, split) or f'the {split} text'} has no word of the training text, so that none can be masked: "
+            f"{name} has no word of the training text, so that none can be masked: "
             f"give a text in its language, or unset data.{split}",
         )
 

@@ -92,9 +92,7 @@ class FrameSeries(Series):
         table = self.frame
         require(table.has("train"), "data.series.frame.train is empty: give the rows of the series")
         more = table.has("dev") or table.has("test") or table.target != ""
-        require(
-            not more, "data.series.frame has only train and source: data.dev_percent and test_percent hold out parts"
-        )
+        require(not more, "data.series.frame has only train and source: data.dev_percent and test_percent split it")
 
     def values(self) -> np.ndarray:
         found = []
