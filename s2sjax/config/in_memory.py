@@ -89,8 +89,8 @@ def text_row(where: str, columns: Sequence[str], values: Sequence[Any]) -> tuple
     source, *targets = values
     texts = [source, *map(_digits, targets)]
     for name, text, value in zip(columns, texts, values, strict=True):
-        wrong = f"{where}: the column {name!r} is {value!r:.60}: it must be a text, or a list of texts"
-        require(_is_text(text), wrong)
+        if not _is_text(text):
+            raise UserError(f"{where}: the column {name!r} is {value!r:.60}: it must be a text, or a list of texts")
     return _joined(source, texts[1:])
 
 
