@@ -25,10 +25,10 @@ EXAMPLES = {
 }  # fmt: skip
 """files that a reader is asked to write"""
 PROGRAMS = {
-    "alignment.md", "contract.md", "extending.md", "getting-started.md", "parts.md", "python.md", "sweeps.md",
-    "your-data.md",
+    "alignment.md", "contract.md", "data.md", "extending.md", "getting-started.md", "parts.md", "python.md",
+    "sweeps.md", "your-data.md",
 }  # fmt: skip
-"""pages whose Python a test runs: here, in test_python, test_extending, test_parts, test_your_data and align/"""
+"""pages whose Python a test runs: here, in align/, test_extending, test_frames, test_parts, test_python, test_your_data"""
 
 
 def prose(page: Path) -> str:
