@@ -1,0 +1,32 @@
+"""The folder of the data sets, and paths below it.
+
+A path data:NAME/FILE names a file of a data set. The folder is $S2SJAX_DATA, or `data` in the current directory.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from s2sjax.files import local_path
+
+PREFIX = "data:"
+VARIABLE = "S2SJAX_DATA"
+
+
+def data_folder() -> Path:
+    """The absolute path of the folder of the data sets."""
+    return local_path(os.environ.get(VARIABLE) or "data").expanduser().absolute()
+
+
+def resolve(path: str) -> str:
+    """A path data:NAME/FILE as an absolute path; any other path unchanged."""
+    if not path.startswith(PREFIX):
+        return path
+    return os.path.normpath(data_folder() / path.removeprefix(PREFIX).lstrip("/"))
+
+
+def shown(path: str | Path) -> str:
+    """A path for messages: relative to the current directory if it is below it."""
+    absolute, here = Path(path).absolute(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
