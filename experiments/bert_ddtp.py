@@ -4,7 +4,7 @@ Paper     Devlin et al. 2019, "BERT: pre-training of deep bidirectional Transfor
 Command   s2sjax train experiments/bert_ddtp.py
           echo 'This package contains the [MASK] for developers.' | s2sjax decode runs/bert_ddtp
           bert_sst2.py, bert_ud_pos.py and bert_en_de.py start from it; bert_shares.py compares with and without
-Data      data/ddtp/descriptions.en.txt.gz: 83,380 paragraphs, 2.1 million words; dev: 1,740 paragraphs. Lower case.
+Data      data:ddtp, descriptions.en.txt.gz: 83,380 paragraphs, 2.1 million words; dev: 1,740 paragraphs. Lower case.
 Hardware  one H200, shared with two other training runs; 219 s, 5,348,418 weights
 Score     46.58% of the chosen words of dev, a tenth of which are not masked; perplexity 21.57
           (unit:subwords|vocabulary:8000|words:9625); next sentence 92.12%; seed 0
@@ -17,8 +17,8 @@ from s2sjax.tasks.pretraining import BertEvaluate, BertModel, Paragraphs
 experiment = Pretraining(
     name="bert_ddtp",
     data=Paragraphs(
-        train="../data/ddtp/descriptions.en.txt.gz",
-        dev="../data/ddtp/descriptions.dev.en.txt.gz",
+        train="data:ddtp/descriptions.en.txt.gz",
+        dev="data:ddtp/descriptions.dev.en.txt.gz",
         origin="the Debian Description Translation Project",
         text=Text("subwords", normalize="nfkc_lower", size=8000),
         buckets=((32,), (64,), (96,), (128,)),

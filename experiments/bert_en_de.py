@@ -3,7 +3,7 @@
 Paper     Devlin et al. 2019 for the encoder; Vaswani et al. 2017 for the model
 Command   s2sjax train experiments/bert_en_de.py --init runs/bert_ddtp --init-assets
           without --init and --init-assets: the same model from scratch
-Data      data/ddtp/en-de.train.tsv.gz, en-de.dev.tsv.gz: 18,843 and 383 pairs of paragraphs. Sources are read in lower
+Data      data:ddtp, en-de.train.tsv.gz, en-de.dev.tsv.gz: 18,843 and 383 pairs of paragraphs. Sources are read in lower
           case, as BERT reads them.
 Hardware  one H200, shared with other training runs; 390 s, 11,469,824 weights
 Score     BLEU 27.56, chrF2 57.86 from BERT; 21.93 and 52.71 from scratch; beam 4, seed 0
@@ -17,7 +17,7 @@ from s2sjax.runs.experiment_file import load_experiment
 from s2sjax.tasks import Translation
 
 base = load_experiment(str(Path(__file__).with_name("bert_ddtp.py")))
-folder = "../data/ddtp"
+folder = "data:ddtp"
 experiment = Translation(
     name="bert_en_de",
     data=Data(

@@ -2,8 +2,8 @@
 
 Paper     Vaswani et al. 2017; cmusphinx/g2p-seq2seq, a Transformer of 3 x 256: 20.6% of the words wrong
 Command   s2sjax train experiments/cmudict.py
-Data      data/cmudict: train.tsv, of which 2% of the words are used to choose the checkpoint, and test.tsv, 12,000
-          words
+Data      s2sjax data get cmudict: train.tsv, of which 2% of the words are used to choose the checkpoint, and test.tsv,
+          12,000 words
 Hardware  one H200, shared with up to eleven other training runs; 248 to 409 s, 22,129,195 weights
 Score     20.32%, 20.66% and 20.70% of the test words wrong (seeds 0, 1 and 2); the three as an ensemble 19.59%;
           docs/results.md says how the settings were chosen
@@ -15,7 +15,7 @@ from s2sjax.tasks import Translation
 experiment = Translation(
     name="cmudict",
     data=Data(
-        TextFiles(("../data/cmudict/train.tsv",), test=("../data/cmudict/test.tsv",), dev_percent=2),
+        TextFiles(("data:cmudict/train.tsv",), test=("data:cmudict/test.tsv",), dev_percent=2),
         source=Text("characters"),
         target=Text("words"),
         buckets=((8, 8), (11, 11), (16, 16), (34, 34)),

@@ -1,7 +1,7 @@
 """The oil temperature of an electricity transformer in the next hour, from the last day (ETTh1, Zhou et al. 2021).
 
 Command   s2sjax train experiments/etth1.py
-Data      data/ett/ETTh1_train_val.csv: train on the first 8,640 hours, dev on the next 2,880
+Data      s2sjax data get ett: ETTh1_train_val.csv, train on the first 8,640 hours, dev on the next 2,880
 Hardware  1 ARM core, no accelerator; about a minute of CPU time
 Score     dev MSE 0.00992 after 1,000 steps, seed 0; persistence 0.01017
 
@@ -16,7 +16,7 @@ from s2sjax.tasks.regression import CsvSeries, SeriesEvaluate, SeriesModel, Wind
 experiment = Regression(
     name="etth1",
     data=Windows(
-        CsvSeries("../data/ett/ETTh1_train_val.csv", "OT", origin="ETTh1 (Zhou et al. 2021)"),
+        CsvSeries("data:ett/ETTh1_train_val.csv", "OT", origin="ETTh1 (Zhou et al. 2021)"),
         steps=24,
         dev_percent=25.0,
         test_percent=0.0,

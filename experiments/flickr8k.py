@@ -2,7 +2,7 @@
 
 Paper     Xu et al. 2015, Show, Attend and Tell: soft attention, doubly stochastic penalty
 Command   s2sjax train experiments/flickr8k.py                  (pip install 's2sjax[pictures]')
-Data      Flickr8k in data/flickr8k: 128 x 128 pixels, 5 captions a photo. A hash of the names takes 5% of the training
+Data      s2sjax data get flickr8k: 128 x 128 pixels, 5 captions a photo. A hash of the names takes 5% of the training
           photos to choose the checkpoint; the official dev part (1,000 photos) is scored once, at the end, as test
 Published BLEU-1 to 4 of 67, 44.8, 29.9 and 19.5 on the official test part, with full-size photos and an encoder that
           was trained on ImageNet: a different, easier setting
@@ -23,7 +23,7 @@ from s2sjax.tasks.captioning.picture_grid import Grid
 experiment = Captioning(
     name="flickr8k",
     data=CaptionData(
-        CaptionedFiles("../data/flickr8k"),
+        CaptionedFiles("data:flickr8k"),
         Text(unit="words", min_count=5),
         augment=PictureChanges(zoom=0.4, flip=0.5, colour=0.3),
         buckets=((12,), (16,), (24,), (40,)),

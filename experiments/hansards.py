@@ -2,11 +2,12 @@
 
 Paper     Bahdanau, Cho and Bengio 2014, "Neural machine translation by jointly learning to align and translate": the
           attention as a soft alignment; Och and Ney 2000, "Improved statistical alignment models": the gold links.
-Data      data/hansards: train.tsv.gz (English, tab, French), test.text.tsv (the same), dev.tsv (a third column: links)
+Data      s2sjax data get hansards: train.tsv.gz (English, tab, French), test.text.tsv (the same), dev.tsv (a third
+          column: links)
 Commands  s2sjax train experiments/hansards.py
-          s2sjax align data/hansards/dev.tsv --run runs/hansards --gold data/hansards/dev.tsv --out attention.links
-          s2sjax align data/hansards/dev.tsv --add data/hansards/train.tsv.gz --add data/hansards/test.text.tsv
-              --gold data/hansards/dev.tsv --out hmm.links           the aligners on the same sentences, on a CPU
+          s2sjax align data:hansards/dev.tsv --run runs/hansards --gold data:hansards/dev.tsv --out attention.links
+          s2sjax align data:hansards/dev.tsv --add data:hansards/train.tsv.gz --add data:hansards/test.text.tsv
+              --gold data:hansards/dev.tsv --out hmm.links           the aligners on the same sentences, on a CPU
 Hardware  one H200, shared with eight other training runs; 420 s, 13,236,032 weights
 Score     BLEU 23.30 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0), seed 0. Alignment error rate of the
           attention 56.4% on the 37 dev sentences; those of the aligners are in docs/alignment.md
@@ -20,7 +21,7 @@ from s2sjax.tasks import Translation
 experiment = Translation(
     name="hansards",
     data=Data(
-        corpus=TextFiles(train=("../data/hansards/train.tsv.gz",), dev=("../data/hansards/test.text.tsv",)),
+        corpus=TextFiles(train=("data:hansards/train.tsv.gz",), dev=("data:hansards/test.text.tsv",)),
         source=Text("subwords", size=8000),
         target=Text("subwords", size=8000),
         buckets=((12, 14), (20, 24), (36, 40)),

@@ -1,7 +1,7 @@
 """Nine speakers of the vowel /ae/, from 12 cepstrum coefficients per frame (Japanese Vowels, Kudo et al. 1999).
 
 Command   s2sjax train experiments/japanese_vowels.py
-Data      data/japanese_vowels/train.tsv: 270 utterances; about 30% of them, by a hash, are held out as dev
+Data      s2sjax data get japanese_vowels: train.tsv, 270 utterances; about 30% of them, by a hash, are held out as dev
 Hardware  1 ARM core, no accelerator; about half a minute of CPU time
 Score     accuracy 98.67% (74 of 75), 97.33%, 97.33% for seeds 0, 1, 2 (the last two on an x86 core)
 
@@ -15,7 +15,7 @@ from s2sjax.tasks.classification import LabelData, LabelledFrames, LabelModel
 experiment = Classification(
     name="japanese_vowels",
     data=LabelData(
-        LabelledFrames("../data/japanese_vowels", dev_percent=30.0, origin="Japanese Vowels (Kudo et al. 1999)"),
+        LabelledFrames("data:japanese_vowels", dev_percent=30.0, origin="Japanese Vowels (Kudo et al. 1999)"),
         buckets=((30,),),
         batch_tokens=30 * 32,
     ),

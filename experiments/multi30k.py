@@ -3,7 +3,8 @@
 Paper     Vaswani et al. 2017; Wu et al. 2021, "Good for misconceived reasons: an empirical revisiting on the need for
           visual context in multimodal machine translation", text alone: 41.02 on test 2016
 Command   s2sjax train experiments/multi30k.py
-Data      data/multi30k/tok: 29,000 pairs, lower case, tokenised; the checkpoint is chosen on the 1,014 pairs of val
+Data      s2sjax data get multi30k: tok/, 29,000 pairs, lower case, tokenised; the checkpoint is chosen on the 1,014
+          pairs of val
 Changes   R-Drop (Wu et al. 2021) and an average of the parameters
 Hardware  one H200, shared with other training runs; 213 to 840 s, 26,150,912 weights
 Score     tokenised lower-case BLEU on test 2016 42.56, 42.41 and 42.29 (seeds 0, 1 and 2); the three as an ensemble
@@ -14,7 +15,7 @@ Score     tokenised lower-case BLEU on test 2016 42.56, 42.41 and 42.29 (seeds 0
 from s2sjax.config import Data, Evaluate, Search, Text, TextFiles, Train, Transformer
 from s2sjax.tasks import Translation
 
-pair = lambda split: tuple(f"../data/multi30k/tok/{split}.lc.norm.tok.{language}" for language in ("en", "de"))
+pair = lambda split: tuple(f"data:multi30k/tok/{split}.lc.norm.tok.{language}" for language in ("en", "de"))
 subwords = Text("subwords", size=10_000, algorithm="bpe")
 experiment = Translation(
     name="multi30k",

@@ -2,7 +2,7 @@
 
 Paper     Graves et al. 2006, Connectionist Temporal Classification; Graves et al. 2009 on handwriting
 Command   s2sjax train experiments/pen_digits.py
-Data      pendigits (Alpaydin and Alimoglu 1998) in data/pendigits: 7,494 digits, each a path of 8 points. Numbers of 1
+Data      s2sjax data get pendigits (Alpaydin and Alimoglu 1998): 7,494 digits, each a path of 8 points. Numbers of 1
           to 5 digits side by side; the model reads heights and steps, but not where a digit begins, except with
           --data.corpus.pen_lifts True (each digit has 8 points, so a model could count). 15 % of the digits are only in
           test numbers, 5 % only in dev numbers; writers are not marked in the data, so they are in all splits
@@ -19,7 +19,7 @@ from s2sjax.tasks.recognition import Augment, LabelledSignals, RecognitionEvalua
 experiment = Recognition(
     name="pen_digits",
     data=LabelledSignals(
-        PenDigits("../data/pendigits", Strings(train=20_000, dev=500, test=1000, longest=5)),
+        PenDigits("data:pendigits", Strings(train=20_000, dev=500, test=1000, longest=5)),
         augment=Augment(noise=0.05),
         buckets=((24, 5), (40, 5)),
         batch_tokens=4096,

@@ -3,6 +3,7 @@
 Paper     Merity, Keskar and Socher 2018, An Analysis of Neural Language Modeling at Multiple Scales: 1.175 bits per
           character on the test part, with layers 1,000 wide
 Command   s2sjax train experiments/ptb_characters.py
+Data      s2sjax data get ptb
 Changes   Evaluations during training read 16 streams; to read the text from beginning to end in one:
           s2sjax evaluate runs/ptb_characters --evaluate.streams 1
 Hardware  one H200, shared with eight other training runs; 473 s, 22,100,277 weights
@@ -16,8 +17,8 @@ from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, Recurr
 experiment = LanguageModel(
     name="ptb_characters",
     data=PlainText(
-        train="../data/ptb/ptb.train.txt",
-        dev="../data/ptb/ptb.valid.txt",
+        train="data:ptb/ptb.train.txt",
+        dev="data:ptb/ptb.valid.txt",
         origin="the Penn Treebank as prepared by Mikolov et al. 2010",
         unit="characters",
         batch_size=128,

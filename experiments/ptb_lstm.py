@@ -2,6 +2,7 @@
 
 Paper     Merity, Keskar and Socher 2017, Regularizing and Optimizing LSTM Language Models: 60.0 on valid
 Command   s2sjax train experiments/ptb_lstm.py
+Data      s2sjax data get ptb
 Changes   Adam without its first moment (as Melis, Dyer and Blunsom 2017), a cosine, 64 streams and an exponential
           average of the parameters, instead of averaged SGD on 20 streams (ptb_lstm_sgd.py); bfloat16; layers are 1,152
           wide instead of 1,150, which suits the matrix units of a GPU; more dropout, since Adam overfits sooner
@@ -18,8 +19,8 @@ from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, Recurr
 experiment = LanguageModel(
     name="ptb_lstm",
     data=PlainText(
-        train="../data/ptb/ptb.train.txt",
-        dev="../data/ptb/ptb.valid.txt",
+        train="data:ptb/ptb.train.txt",
+        dev="data:ptb/ptb.valid.txt",
         origin="the Penn Treebank as prepared by Mikolov et al. 2010",
         batch_size=64,
         steps=70,

@@ -2,6 +2,7 @@
 
 Paper     Merity, Keskar and Socher 2017, Regularizing and Optimizing LSTM Language Models: 60.0 on valid
 Command   s2sjax train experiments/ptb_lstm_sgd.py
+Data      s2sjax data get ptb
 Changes   75 epochs, a tenth of the paper's; the mean begins at a fixed step, not when the perplexity stops falling;
           segments of 70 words, not of about 70; bfloat16; layers are 1,152 wide instead of 1,150; a learning rate of
           10: with the paper's 30 the perplexity is still 692 after 20,000 steps, with 10 it is 326 after 2,000.

@@ -2,6 +2,7 @@
 
 Paper     Vaswani et al. 2017; Radford et al. 2018, who train the decoder alone
 Command   s2sjax train experiments/ptb_transformer.py
+Data      s2sjax data get ptb
 Hardware  one H200, shared with four other training runs; 208 s, 17,748,754 weights
 Score     perplexity 83.55 on valid, windows of 128 with a context of 96, seed 0; the checkpoint of step 4,500, chosen
           on valid
@@ -14,8 +15,8 @@ from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, Transf
 experiment = LanguageModel(
     name="ptb_transformer",
     data=PlainText(
-        train="../data/ptb/ptb.train.txt",
-        dev="../data/ptb/ptb.valid.txt",
+        train="data:ptb/ptb.train.txt",
+        dev="data:ptb/ptb.valid.txt",
         origin="the Penn Treebank as prepared by Mikolov et al. 2010",
         batch_size=64,
         steps=128,

@@ -4,8 +4,8 @@ and a second head for the intent of the sentence.
 Papers    Goo et al. 2018 (the split, the joint task); Huang et al. 2015 (the random field); data: Snips (Coucke et
           al. 2018), 72 slot tags, 7 intents
 Command   s2sjax train experiments/snips.py
-Data      data/snips: train.tsv, of which 5% are used to choose the checkpoint, and dev.tsv, the published dev part,
-          which is scored at the end as `test`
+Data      s2sjax data get snips: train.tsv, of which 5% are used to choose the checkpoint, and dev.tsv, the published
+          dev part, which is scored at the end as `test`
 Hardware  one H200, shared with six other training runs; 262 s, 1,287,411 weights
 Score     slot F1 93.95%, intent accuracy 98.71%, whole sentences 84.86% on the published dev part, seed 0
 """
@@ -18,7 +18,7 @@ experiment = Tagging(
     name="snips",
     data=TagData(
         TaggedFiles(
-            "../data/snips",
+            "data:snips",
             test="dev.tsv",
             dev_percent=5.0,
             origin="Snips (Coucke et al. 2018) in the split of Goo et al. 2018",

@@ -3,7 +3,7 @@
 Paper     Graves et al. 2006, Connectionist Temporal Classification; augmentation after Park et al. 2019 (SpecAugment),
           Ko et al. 2015 (speed) and Jaitly and Hinton 2013 (vocal tract length)
 Command   s2sjax train experiments/spoken_digits.py             (pip install 's2sjax[audio]')
-Data      FSDD, takes 5 to 49 of six speakers, in data/fsdd. Recordings of one speaker are joined to strings of 1 to 5
+Data      s2sjax data get fsdd: takes 5 to 49 of six speakers. Recordings of one speaker are joined to strings of 1 to 5
           digits with up to 0.2 s of silence between. Test strings: theo and yweweler, the last two by alphabet, who are
           in no other split. Dev strings: the last 5 takes of the other four, which are used to choose the checkpoint
 Hardware  one H200, shared with three other training runs; 339 s, 1,260,651 weights
@@ -22,7 +22,7 @@ experiment = Recognition(
     name="spoken_digits",
     data=LabelledSignals(
         SpokenDigits(
-            "../data/fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.3, channel=1.0
+            "data:fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.3, channel=1.0
         ),
         augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
         buckets=((160, 5), (320, 5), (480, 5)),

@@ -21,7 +21,7 @@ from s2sjax.tasks.transcription import SpellerModel
 experiment = Transcription(
     name="spoken_digits_las",
     data=LabelledSignals(
-        SpokenDigits("../data/fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.1),
+        SpokenDigits("data:fsdd", Strings(train=12_000, dev=400, test=1000, longest=5), voices=0.2, noise=0.1),
         augment=Augment(speed=0.2, pitch=0.1, noise=0.1, time_masks=2, time_width=12, feature_masks=2, feature_width=8),
         ngram=0,
         buckets=((160, 6), (320, 6), (480, 6)),

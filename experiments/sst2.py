@@ -4,7 +4,7 @@ The mean of the features of words, pairs and triples: convolutions as in Kim 201
 
 Command   s2sjax train experiments/sst2.py          (--seed 1, --seed 2 for others)
           sst2_gru.py and sst2_transformer.py are the same with other encoders
-Data      data/sst2/train.tsv, dev.tsv: 6,920 and 872 sentences. Settings were chosen on a tenth of train:
+Data      s2sjax data get sst2: train.tsv, dev.tsv, 6,920 and 872 sentences. Settings were chosen on a tenth of train:
           --data.corpus.dev "" --data.corpus.dev_percent 10
 Hardware  one x86 core, no accelerator; 32 s, 974,402 weights
 Score     accuracy 77.64%, 80.28%, 78.56% for seeds 0, 1, 2: 78.8% on average
@@ -19,7 +19,7 @@ from s2sjax.tasks.classification import LabelData, LabelledText, LabelModel
 experiment = Classification(
     name="sst2",
     data=LabelData(
-        LabelledText("../data/sst2", dev="dev.tsv", origin="SST-2 (Socher et al. 2013)"),
+        LabelledText("data:sst2", dev="dev.tsv", origin="SST-2 (Socher et al. 2013)"),
         Text("words", normalize="nfkc_lower"),
         buckets=((16,), (32,), (64,)),
         batch_tokens=1536,

@@ -2,8 +2,8 @@
 
 Paper     Vaswani et al. 2017
 Command   s2sjax train experiments/tatoeba_en_de.py
-Data      data/tatoeba/deu.train.tsv, 162,953 pairs, of which 2% of the sources are used to choose the checkpoint;
-          deu.dev.tsv, 3,083 pairs, is scored at the end as `test`, each with its one translation
+Data      s2sjax data get tatoeba: deu.train.tsv, 162,953 pairs, of which 2% of the sources are used to choose the
+          checkpoint; deu.dev.tsv, 3,083 pairs, is scored at the end as `test`, each with its one translation
 Hardware  one H200, shared with up to ten other training runs; 851 s, 19,637,760 weights
 Score     BLEU 45.36, chrF2 63.33 (seed 0). Nothing was tuned
 """
@@ -15,7 +15,7 @@ subwords = Text("subwords", size=8000)
 experiment = Translation(
     name="tatoeba_en_de",
     data=Data(
-        TextFiles(("../data/tatoeba/deu.train.tsv",), test=("../data/tatoeba/deu.dev.tsv",), dev_percent=2),
+        TextFiles(("data:tatoeba/deu.train.tsv",), test=("data:tatoeba/deu.dev.tsv",), dev_percent=2),
         source=subwords,
         target=subwords,
         shared=True,

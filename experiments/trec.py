@@ -4,8 +4,8 @@ A bidirectional GRU (Bahdanau et al. 2014), pooled by attention with a learned q
 
 Command   s2sjax train experiments/trec.py          (--seed 1, --seed 2 for others; --model.pooling final, mean or max)
           trec_cnn.py and trec_transformer.py are the same with other encoders
-Data      data/trec/train.tsv: 5,452 questions, about a tenth of them, by a hash of the question, held out as dev.
-          Settings were chosen on another tenth: --data.corpus.split_seed 0
+Data      s2sjax data get trec: train.tsv, 5,452 questions, about a tenth of them, by a hash of the question, held out
+          as dev. Settings were chosen on another tenth: --data.corpus.split_seed 0
 Hardware  one x86 core, no accelerator; 46 s, 274,566 weights
 Score     accuracy 84.57%, 83.79%, 85.35% on 512 questions for seeds 0, 1, 2: 84.6% on average. Dev is evaluated once,
           after the last step, and is not used to choose anything
@@ -19,7 +19,7 @@ experiment = Classification(
     name="trec",
     data=LabelData(
         LabelledText(
-            "../data/trec",
+            "data:trec",
             dev_percent=10.0,
             split_seed=1,
             columns=("text", "label", "fine class"),

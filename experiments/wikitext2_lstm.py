@@ -2,6 +2,7 @@
 
 Paper     Merity, Keskar and Socher 2017: 68.6 on valid
 Command   s2sjax train experiments/wikitext2_lstm.py
+Data      s2sjax data get wikitext2
 Changes   those of ptb_lstm.py, and less dropout of the word vectors. Evaluations during training read eight streams;
           to read the text from beginning to end in one: s2sjax evaluate runs/wikitext2_lstm --evaluate.streams 1
 Hardware  one H200, shared with eight other training runs; 502 s, 33,607,744 weights
@@ -16,8 +17,8 @@ from s2sjax.tasks.language_model import Continuation, PerplexityEvaluate, Recurr
 experiment = LanguageModel(
     name="wikitext2_lstm",
     data=PlainText(
-        train="../data/wikitext2/wiki.train.txt.gz",
-        dev="../data/wikitext2/wiki.valid.txt",
+        train="data:wikitext2/wiki.train.txt.gz",
+        dev="data:wikitext2/wiki.valid.txt",
         origin="WikiText-2 (Merity et al. 2016)",
         batch_size=80,
         steps=70,

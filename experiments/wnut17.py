@@ -3,8 +3,8 @@
 Papers    Derczynski et al. 2017 (the shared task and its data, 6 types of entities); Ma and Hovy 2016 (characters,
           bidirectional LSTM, conditional random field)
 Command   s2sjax train experiments/wnut17.py
-Data      data/wnut17: train.tsv, of which 10% are used to choose the checkpoint, and dev.tsv, the official dev part,
-          which is scored at the end as `test`
+Data      s2sjax data get wnut17: train.tsv, of which 10% are used to choose the checkpoint, and dev.tsv, the official
+          dev part, which is scored at the end as `test`
 Hardware  one H200, shared with six other training runs; 192 s, 574,600 weights
 Score     entity F1 23.20% (precision 49.03%, recall 15.19%) on the official dev part, seed 0
 """
@@ -17,7 +17,7 @@ experiment = Tagging(
     name="wnut17",
     data=TagData(
         TaggedFiles(
-            "../data/wnut17", test="dev.tsv", dev_percent=10.0, origin="WNUT 2017 shared task (Derczynski et al. 2017)"
+            "data:wnut17", test="dev.tsv", dev_percent=10.0, origin="WNUT 2017 shared task (Derczynski et al. 2017)"
         ),
         buckets=((16,), (32,), (48,)),
         batch_tokens=512,

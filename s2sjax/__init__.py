@@ -4,6 +4,7 @@ run = s2sjax.load("runs/g2p")                    opens a trained run
 run = s2sjax.train(experiment, "runs/mine")      trains an experiment
 swept = s2sjax.sweep(experiment, {"seed": [0, 1]}, "runs/seeds")      trains it with several values of some settings
 s2sjax.compare("runs/g2p", "runs/mine")          tests whether their scores differ significantly
+s2sjax.get_data("tatoeba")                       gets a public data set and returns its folder
 
 See docs/python.md.
 """
@@ -19,6 +20,7 @@ from s2sjax.version import __version__ as __version__
 
 if TYPE_CHECKING:  # importing s2sjax does not import JAX
     from s2sjax.config import Experiment
+    from s2sjax.datasets.table import DataSet
     from s2sjax.runs.comparison import Comparison
     from s2sjax.runs.evaluations import Evaluation
     from s2sjax.runs.run import Run
@@ -115,3 +117,30 @@ def compare(
     from s2sjax.runs import comparison
 
     return comparison.compare(first, second, split, resamples)
+
+
+def get_data(name: str | DataSet, folder: str | Path | None = None, *, offline: bool | None = None) -> Path:
+    """Gets a public data set, unless its files are there, and returns its folder.
+
+    name: one of `s2sjax data list`, or a `s2sjax.datasets.table.DataSet` of your own. folder: the folder of all data
+    sets, by default $S2SJAX_DATA, or data in the current directory. offline: raise an error instead of downloading, by
+    default whether $S2SJAX_OFFLINE is set. Files that no experiment needs, such as test parts, may be missing in a
+    folder that is otherwise complete.
+    """
+    from s2sjax.datasets import store
+
+    return store.get(name, None if folder is None else Path(folder), offline=offline, every=False)
+
+
+def data_path(path: str) -> Path:
+    """The absolute path of a file of a data set: data_path("tatoeba/deu.train.tsv"). Raises if it is missing."""
+    from s2sjax.datasets import folder, table
+    from s2sjax.errors import UserError
+
+    found = Path(folder.resolve(folder.PREFIX + path.removeprefix(folder.PREFIX)))
+    if not found.exists():
+        name = path.removeprefix(folder.PREFIX).partition("/")[0]
+        raise UserError(
+            table.missing(found) or f"there is no file {found}: run s2sjax data get {table.find(name).name}"
+        )
+    return found

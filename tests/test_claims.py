@@ -138,11 +138,12 @@ def test_a_number_with_its_spread(claim):
 
 def test_missing_data_is_one_line(claim, monkeypatch, tmp_path, capsys):
     models, common = claim("models"), claim("common")
-    monkeypatch.setattr(common, "DATA", tmp_path)
+    monkeypatch.setenv("S2SJAX_DATA", str(tmp_path))
     models.multi30k.cache_clear()
     with pytest.raises(SystemExit) as ended:
         common.main(claim("length").CLAIM, {"full": "full"}, claim("length").measure, None, None, ["--size", "full"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "error: data/multi30k/tok/train.lc.norm.tok.en is missing: get it as docs/data.md says, or use --size small\n"
+        f"error: data:multi30k/tok/train.lc.norm.tok.en is not in {tmp_path}/: run s2sjax data get multi30k, or set "
+        "S2SJAX_DATA to the folder that has it; or use --size small\n"
     )

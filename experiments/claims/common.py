@@ -4,7 +4,7 @@ A claim is a file of this folder, run as
 
     python experiments/claims/NAME.py [--size small|full] [--out runs/claims]
 
-`small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads the folder data/. The
+`small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads data sets (s2sjax data get). The
 command writes OUT/NAME/result.json and OUT/NAME/figure.png. Finished work is stored in OUT/NAME/SIZE, and models that
 several claims use in OUT/models: run the same command again to continue. The seeds of a model are trained by a sweep.
 """
@@ -25,11 +25,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+import s2sjax
 from s2sjax.cli import start_jax
 from s2sjax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "data"
 Verdict = Literal["held", "held in part", "did not hold"]
 
 
@@ -226,11 +226,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def require_data(*names: str) -> list[Path]:
-    """Paths of files in data/. Raises a UserError, before any work, if one is missing."""
-    paths = [DATA / name for name in names]
-    for path in paths:
-        if not path.exists():
-            raise UserError(
-                f"data/{path.relative_to(DATA)} is missing: get it as docs/data.md says, or use --size small"
-            )
-    return paths
+    """Paths of files of data sets. Raises a UserError, before any work, if one is missing."""
+    try:
+        return [s2sjax.data_path(name) for name in names]
+    except UserError as error:
+        raise UserError(f"{error}; or use --size small") from None

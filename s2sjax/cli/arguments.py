@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from s2sjax.cli import align_command, commands, sweep_command
+from s2sjax.cli import align_command, commands, data_command, sweep_command
 from s2sjax.errors import UserError, nearest
 from s2sjax.version import __version__
 
@@ -294,6 +294,12 @@ COMMANDS = (
                "learning a model"),
         option("--reverse-run RUN", "the same for a run that translates TARGET to SOURCE; can be combined with --run"),
         TRUST,
+    )),
+    Command("data", data_command.data, "list the public data sets, get them, or check their files", (
+        option("action ACTION", "list; get NAME ..., or get all; check [NAME ...]"),
+        option("names NAME", "data sets, such as multi30k", nargs="*", default=[]),
+        option("--folder DIR", "the folder of the data sets (default: $S2SJAX_DATA, or data)"),
+        flag("--offline", "download nothing; name what is missing (also: S2SJAX_OFFLINE=1)"),
     )),
     Command("models", commands.models, "list the named models: paper, family, number of weights, description", tuple(
         option(f"--{side}-size N", f"entries of the {side} vocabulary, for the number of weights (default: 32000)",

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from s2sjax.cli import data_command
 from s2sjax.cli import launch as processes
 from s2sjax.cli.overrides import check_command, override
 from s2sjax.cli.standard_input import Refused, chunks, two_columns
@@ -307,7 +308,10 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
             kind = type(experiment.evaluate).__name__
             raise UserError(f"{kind} has no field test for --no-test: derive it from config.EvaluationSettings")
         experiment = config.replace(experiment, evaluate=config.replace(experiment.evaluate, test=False))
-    return config.resolve_paths(experiment, Path.cwd())
+    experiment = config.resolve_paths(experiment, Path.cwd())
+    if options.name in ("train", "sweep", "prepare"):
+        data_command.offer(config.missing_data(experiment))
+    return experiment
 
 
 def trust(options: argparse.Namespace) -> None:

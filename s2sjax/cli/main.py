@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from s2sjax.cli import commands, launch
 from s2sjax.cli.arguments import parse
 from s2sjax.cli.overrides import check_command
+from s2sjax.datasets import folder, table
 from s2sjax.errors import UserError, one_line
 from s2sjax.files import local_path
 
@@ -23,6 +24,7 @@ RESUME = {
     "train": ": run the same command again; training continues from its last checkpoint",
     "sweep": ": run the same command again; training continues from the last checkpoints",
     "prepare": ": run the same command again to continue",
+    "data": ": run the same command again; a download continues where it stopped",
 }
 
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _quiet_libraries()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     interruption = f"interrupted{RESUME.get(arguments[0], '') if arguments else ''}"
-    if owns_process and arguments[:1] != ["prepare"]:  # prepare first ends its workers
+    # prepare first ends its workers, data its progress bar
+    if owns_process and arguments[:1] not in (["prepare"], ["data"]):
         _end_at_ctrl_c(interruption)
     for stream in (sys.stdout, sys.stderr):  # text is UTF-8 whatever the locale
         if isinstance(stream, io.TextIOWrapper):
@@ -69,12 +72,23 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
     if fields and not options.takes_fields:
         check_command(options, fields[0])
         raise UserError(f"{options.name} has no option {fields[0]}: see s2sjax {options.name} --help")
-    for value in vars(options).values():  # before anything is read or written
-        for path in filter(lambda each: isinstance(each, str), value if isinstance(value, list) else [value]):
+    for name, value in vars(options).items():  # before anything is read or written
+        paths = value if isinstance(value, list) else [value]
+        for path in filter(lambda each: isinstance(each, str), paths):
             local_path(path)
+        resolved = [_data_path(name, path) if isinstance(path, str) else path for path in paths]
+        setattr(options, name, resolved if isinstance(value, list) else resolved[0])
     if getattr(options, "trust", False):
         commands.trust(options)
     return options.command(options, fields)
+
+
+def _data_path(option: str, path: str) -> str:
+    """A path data:NAME/FILE as an absolute path, which must exist if it is read."""
+    resolved = folder.resolve(path)
+    if resolved != path and option != "out" and (error := table.missing(resolved)):
+        raise UserError(error)
+    return resolved
 
 
 def _quiet_libraries() -> None:

@@ -1,7 +1,8 @@
 """Fields that name files.
 
 Paths in an experiment file are relative to the file; on the command line and in Python they are relative to the current
-directory. A run stores absolute paths.
+directory. A path data:NAME/FILE is that of a public data set, below $S2SJAX_DATA or data (s2sjax/datasets/folder.py). A
+run stores absolute paths.
 
     @settings
     class Lexicon(Corpus):
@@ -13,10 +14,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from s2sjax.datasets import folder as data_sets
+from s2sjax.datasets import table
+from s2sjax.errors import UserError
 from s2sjax.files import local_path
 
 T = TypeVar("T")
@@ -34,7 +38,7 @@ def resolve_paths(settings: T, base: Path) -> T:
     folder = base.absolute()
 
     def join(path: str) -> str:
-        return os.path.normpath(folder / local_path(path).expanduser()) if path else path
+        return os.path.normpath(folder / local_path(data_sets.resolve(path)).expanduser()) if path else path
 
     return _mapped(settings, join)
 
@@ -42,6 +46,26 @@ def resolve_paths(settings: T, base: Path) -> T:
 def without_folders(settings: T) -> T:
     """Reduces every path in `settings` to its last name, for comparisons that ignore where the files are."""
     return _mapped(settings, lambda path: Path(path).name)
+
+
+def missing_data(experiment: Any) -> dict[str, str]:
+    """The errors for missing files of known data sets, by the name of the set, one each.
+
+    Files of splits that are not read, and those of a prepared corpus, may be missing.
+    """
+    tests = getattr(getattr(experiment, "evaluate", None), "test", True)
+    found: dict[str, str] = {}
+    for path in _paths(experiment, () if tests else ("test",)):
+        if error := table.missing(path):
+            owner = table.owner(path)
+            found.setdefault(owner[0].name if owner else "", error)
+    return found
+
+
+def require_data(experiment: Any) -> None:
+    """Raises a UserError if a file of a known data set is missing."""
+    for error in missing_data(experiment).values():
+        raise UserError(error)
 
 
 def relative_path(path: str | Path, base: Path | None = None) -> str:
@@ -56,17 +80,43 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return value if parts == value else parts
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    try:
-        kinds = typing.get_type_hints(type(value), include_extras=True)
-    except NameError:  # a user's dataclass whose annotation is imported only for type checkers
-        kinds = {}
-    new = {}
+    kinds, new = _kinds(value), {}
     for field in dataclasses.fields(value):
         old = getattr(value, field.name)
         changed = _changed(old, change) if _names_path(kinds.get(field.name)) else _mapped(old, change)
         if changed != old:
             new[field.name] = changed
     return dataclasses.replace(value, **new) if new else value
+
+
+def _paths(value: Any, skipped: tuple[str, ...]) -> Iterator[str]:
+    """Yields the paths in settings, but not those of fields with the names `skipped` and of prepared corpora."""
+
+    def note(path: str) -> str:
+        if path:
+            found.append(path)
+        return path
+
+    found: list[str] = []
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _paths(part, skipped)
+    elif dataclasses.is_dataclass(value) and type(value).__name__ != "Prepared":
+        kinds = _kinds(value)
+        for field in dataclasses.fields(value):
+            if field.name not in skipped and _names_path(kinds.get(field.name)):
+                _changed(getattr(value, field.name), note)
+            elif field.name not in skipped:
+                yield from _paths(getattr(value, field.name), skipped)
+    yield from found
+
+
+def _kinds(value: Any) -> dict[str, Any]:
+    """The types of the fields of settings."""
+    try:
+        return typing.get_type_hints(type(value), include_extras=True)
+    except NameError:  # a user's dataclass whose annotation is imported only for type checkers
+        return {}
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:

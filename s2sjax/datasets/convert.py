@@ -179,7 +179,7 @@ _FULL = {f"{word}'": f"{word}e" for word in _ELIDED} | {"du": "de le", "des": "d
 
 def hansards_train(debates: Mapping[str, bytes]) -> bytes:
     """Pairs of the debates *.e and *.f, tokenised like the gold sentences. Elisions are undone, repetitions removed."""
-    pairs = {}
+    pairs: dict[str, None] = {}  # an ordered set
     for name in sorted(name for name in debates if name.endswith(".e")):
         for english, french in zip(_lines(debates[name]), _lines(debates[f"{name[:-1]}f"]), strict=True):
             if english.strip() and french.strip():

@@ -109,8 +109,6 @@ def _state_of(file: File, path: Path, recorded: dict[str, Any], state: State) ->
 def _needed(data_set: DataSet, home: Path, every: bool) -> list[File]:
     """The files to get. Raises for a file that is there with other content."""
     state = check(data_set, home.parent)
-    if data_set.note and not data_set.files and not home.is_dir():
-        raise UserError(f"{data_set.name} cannot be fetched: {data_set.note}")
     if state.differs:
         names = _listed(state.differs)
         raise UserError(
@@ -118,6 +116,8 @@ def _needed(data_set: DataSet, home: Path, every: bool) -> list[File]:
         )
     if not every and all(file.extra for file in state.missing):
         return []
+    if state.missing and data_set.note:
+        raise UserError(f"{data_set.name} cannot be fetched: {data_set.note}")
     return state.missing
 
 

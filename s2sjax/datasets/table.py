@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -129,7 +129,7 @@ def owner(path: str | Path) -> tuple[DataSet, str] | None:
         return None
     name, *rest = absolute.relative_to(folder).parts
     data_set = all_sets().get(name)
-    return data_set and (data_set, "/".join(rest))
+    return (data_set, "/".join(rest)) if data_set else None
 
 
 def missing(path: str | Path) -> str:
@@ -151,7 +151,7 @@ def missing(path: str | Path) -> str:
 
 
 @functools.cache
-def _built_in() -> Mapping[str, DataSet]:
+def _built_in() -> dict[str, DataSet]:
     text = resources.files("s2sjax.datasets").joinpath("sets.json").read_text(encoding="utf-8")
     return parse(json.loads(text), "s2sjax")
 
@@ -179,6 +179,8 @@ class _Parser:
         self.where = where
         self.bases: tuple[str, ...] = ()
         self.named: dict[str, Source] = {}
+        self.is_local = False
+        """whether the set has no addresses, but a note that says so"""
 
     def data_set(self, name: str, entry: Any) -> DataSet:
         self.fields("the data set", entry, "about licence citation note base sources files")
@@ -187,7 +189,7 @@ class _Parser:
         for required in ("about", "licence", "citation"):
             if not entry.get(required):
                 raise UserError(f"{self.where}: {required!r} is missing: add it")
-        self.bases = _several(entry.get("base", ""))
+        self.bases, self.is_local = _several(entry.get("base", "")), bool(entry.get("note"))
         for key, source in entry.get("sources", {}).items():
             self.named[key] = self.source(source)
         files = tuple(self.file(path, each) for path, each in entry.get("files", {}).items())
@@ -203,9 +205,10 @@ class _Parser:
             near = nearest(function, convert.CONVERTERS)
             raise UserError(f"{self.where}, {path}: there is no converter {function!r}: did you mean {near!r}?")
         sha256, content = entry.get("sha256", ""), entry.get("content", "")
+        sources: tuple[Source, ...] = ()
         if "from" in entry:
             sources = tuple(self.source_named(key, path) for key in _several(entry["from"]))
-        else:
+        elif "url" in entry or not self.is_local:
             same = {"sha256": sha256} if not function else {"content": sha256} if function == "gunzip" else {}
             given = {key: entry[key] for key in ("url", "size", "git_blob") if key in entry}
             sources = (self.source(given | {key: value for key, value in same.items() if value}),)
@@ -238,3 +241,8 @@ class _Parser:
 
 def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
+
+
+def size_of(files: list[File]) -> int:
+    """Number of bytes to download for some files."""
+    return sum(source.size for source in sources_of(files))

@@ -83,6 +83,7 @@ def resolve(
     jax_settings.check()
     use_compilation_cache()
     given = config.resolve_paths(experiment, Path.cwd())
+    config.require_data(given)
     task = task_of(given)
     optimizer(given.train)  # raises for a wrong name or argument before the data is read
     source = _source(path, init, init_assets)

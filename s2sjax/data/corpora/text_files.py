@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from s2sjax.config import relative_path, require
+from s2sjax.datasets import table
 from s2sjax.errors import UserError
 
 
@@ -75,7 +76,8 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
 def require_file(path: str | Path, form: str, setting: str, origin: str) -> None:
     """Raises a UserError, which names the `form` and the `origin` of a file, if it is missing and has an origin."""
     exists = not origin or Path(path).expanduser().exists()
-    require(exists, f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
+    known = "" if exists else table.missing(path)
+    require(exists, known or f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
 
 
 def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -113,7 +115,7 @@ def _byte_lines(path: str | Path, setting: str) -> Iterator[bytes]:
                 yield first
             yield from opened
     except FileNotFoundError:
-        raise UserError(f"there is no file {relative_path(path)}: correct {setting}") from None
+        raise UserError(table.missing(path) or f"there is no file {relative_path(path)}: correct {setting}") from None
     except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): correct {setting}") from None

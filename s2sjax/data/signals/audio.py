@@ -19,6 +19,7 @@ import numpy as np
 
 from s2sjax.config import at_least, require, settings
 from s2sjax.core.signals import mel_features
+from s2sjax.datasets import table
 from s2sjax.errors import UserError
 
 
@@ -141,7 +142,7 @@ def open_zip(path: Path, what: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: it must be {what}") from None
+        raise UserError(table.missing(path) or f"{path} does not exist: it must be {what}") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({error}): it must be {what}") from None
 

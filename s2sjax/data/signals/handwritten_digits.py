@@ -81,7 +81,7 @@ class PenDigits(Written):
     number stand side by side. The data does not name the writers, so that each may occur in all splits.
     """
 
-    folder: FilePath = "../data/pendigits"
+    folder: FilePath = "data:pendigits"
     """folder of train.tsv"""
     strings: Strings = Strings(train=10_000)
     """number and length of the strings"""

@@ -82,7 +82,7 @@ class SpokenDigits(Recorded):
     `folder` has wavs.zip and index.tsv: a header, then path in the zip, speaker, digit and take, separated by tabs.
     """
 
-    folder: FilePath = "../data/fsdd"
+    folder: FilePath = "data:fsdd"
     """folder of wavs.zip and index.tsv"""
     strings: Strings = Strings()
     """number and length of the strings"""

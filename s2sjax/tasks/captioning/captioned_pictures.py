@@ -152,7 +152,7 @@ class CaptionedFiles(Captioned):
     Captions are converted to lower case, without punctuation.
     """
 
-    folder: FilePath = "../data/flickr8k"
+    folder: FilePath = "data:flickr8k"
     """folder of the files"""
     train: str = "train"
     """training part"""
