@@ -4,9 +4,10 @@ A claim is a file of this folder, run as
 
     python experiments/claims/NAME.py [--size small|full] [--out runs/claims]
 
-`small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads data sets (s2sjax data get). The
-command writes OUT/NAME/result.json and OUT/NAME/figure.png. Finished work is stored in OUT/NAME/SIZE, and models that
-several claims use in OUT/models: run the same command again to continue. The seeds of a model are trained by a sweep.
+`small` runs on a CPU in a few minutes and downloads nothing. `full` is for one H200 and reads data sets (s2sjax data
+get). The command writes OUT/NAME/result.json and OUT/NAME/figure.png. Finished work is stored in OUT/NAME/SIZE, and
+models that several claims use in OUT/models: run the same command again to continue. The seeds of a model are trained
+by a sweep.
 """
 
 from __future__ import annotations

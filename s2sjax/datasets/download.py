@@ -127,18 +127,19 @@ class _Partial:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def origin(self) -> dict[str, Any]:
-        """The address and the validator (ETag or date) of the part; empty if they are not known."""
+        """The address, the validator (ETag or date) and the length of the whole file; empty if they are not known."""
         try:
             return json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
 
-    def begin(self, address: str, validator: str) -> None:
+    def begin(self, address: str, validator: str, length: int | None) -> None:
         """Starts a new file."""
         with writing(self.target):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
-            replace_file(self.note, json.dumps({"address": address, "validator": validator}))
+            origin = {"address": address, "validator": validator, "length": length}
+            replace_file(self.note, json.dumps(origin))
         self.count()
 
     def append(self, chunks: Iterator[bytes]) -> None:
@@ -177,7 +178,9 @@ def _download_from(address: str, partial: _Partial, check: Callable[[Path], str]
     while True:
         resumed = partial.size()
         try:
-            _transfer(address, partial, patience.timeout)
+            if not resumed or resumed != partial.origin().get("length"):
+                _transfer(address, partial, patience.timeout)
+            partial.count()
             wrong = check(partial.path)
             if not wrong:
                 return
@@ -211,7 +214,7 @@ def _transfer(address: str, partial: _Partial, timeout: float) -> None:
     with _opened(urllib.request.Request(address, headers=headers), timeout) as answer:
         total = _total(answer, start)
         if answer.status != 206:  # a server that ignores Range sends the whole file
-            partial.begin(address, _validator(answer))
+            partial.begin(address, _validator(answer), total)
         partial.append(_chunks(answer))
         got = partial.size()
         if total is not None and got < total:
@@ -239,7 +242,8 @@ def _validator(answer: Any) -> str:
 def _opened(request: urllib.request.Request, timeout: float) -> Iterator[Any]:
     """Opens an address, and sorts its errors into those that may pass and others."""
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
+        opener = urllib.request.build_opener()  # a new one, because the proxies of the environment may change
+        with opener.open(request, timeout=timeout) as answer:
             yield answer
     except urllib.error.HTTPError as error:
         reason = f"{error.code} {' '.join(str(error.reason).split())}"

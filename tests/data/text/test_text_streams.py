@@ -10,9 +10,10 @@ from s2sjax import config
 from s2sjax.core.special_tokens import EOS, PAD, UNK
 from s2sjax.data.batching.batch_plan import make_batch
 from s2sjax.data.text import text_streams
+from s2sjax.datasets.folder import data_folder
 from s2sjax.errors import UserError
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = data_folder()
 
 
 def planned(total=23, rows=3, steps=4, seed=None):
@@ -99,7 +100,7 @@ def test_a_file_that_cannot_be_read_is_named(path, content, message, tmp_path, m
 )
 def test_the_published_texts_have_their_published_counts(train, dev, unit, counts):
     if not (DATA / train).exists():
-        pytest.skip(f"there is no {train} in data/")
+        pytest.skip(f"there is no data:{train}")
     texts = [text_streams.read_lines(str(DATA / file), "data.train") for file in (train, dev)]
     vocabulary = text_streams.vocabulary(config.PlainText(unit=unit), texts[0])
     ids = [text_streams.encode(vocabulary, lines)[0] for lines in texts]
