@@ -1,0 +1,186 @@
+"""`s2sjax data`, paths data:NAME/FILE on the command line and in experiments, and the offer of `s2sjax train`."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import child_environment
+
+import s2sjax
+from s2sjax.cli import data_command
+from s2sjax.config import Prepared, TextFiles, missing_data, replace
+from s2sjax.config.paths import resolve_paths
+from s2sjax.errors import UserError
+from s2sjax.runs.experiment_file import load_experiment
+
+PAIRS = b"ab\tba\nabb\tbba\n" * 4
+PAGE = """
+from s2sjax.config import *
+from s2sjax.tasks import Translation
+experiment = Translation(
+    "page", data=Data(TextFiles(("data:mine/train.tsv",), test=("data:mine/test.tsv",)), buckets=((6, 6),)),
+    model=Luong(width=8, embedding_size=4, layers=1), train=Train(steps=1, warmup_steps=1, evaluate_every=0),
+    search=Search(beam_size=1),
+)
+"""
+
+
+@pytest.fixture
+def own(host, tmp_path):
+    """A set of the user's own, and an experiment that reads it."""
+    host.files |= {"/train.tsv": PAIRS, "/test.tsv": PAIRS[:13]}
+    files = {
+        name: {"url": f"{host.url}/{name}", "sha256": hashlib.sha256(host.files[f"/{name}"]).hexdigest(), "size": 56}
+        for name in ("train.tsv", "test.tsv")
+    }
+    entry = {"about": "letters", "licence": "CC0", "citation": "Me (2026). Letters.", "files": files}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/sets.json").write_text(json.dumps({"mine": entry}))
+    (tmp_path / "page.py").write_text(PAGE)
+
+
+def test_list_get_and_check(call, own, host, tmp_path):
+    code, out, _ = call("data", "list")
+    assert code == 0 and "\nmine                    0 kB  0 of 2 files    letters; licence: CC0\n" in out
+    assert "cannot be fetched: it has no public address" in out
+    code, out, _ = call("data", "get", "mine")
+    assert (code, out) == (0, "getting mine: letters (2 files, 0 kB to download)\n  licence: CC0\n"
+                              "  cite: Me (2026). Letters.\nwrote data/mine\n")  # fmt: skip
+    assert call("data", "get", "mine", "--offline") == (0, "data/mine is complete\n", "")
+    assert call("data", "check") == (0, "mine                2 right\n", "")
+    (tmp_path / "data/mine/train.tsv").write_text("other")
+    (tmp_path / "data/mine/test.tsv").unlink()
+    code, out, _ = call("data", "check", "mine")
+    assert (code, out) == (1, "mine                0 right; 1 differ: train.tsv; 1 missing: test.tsv\n")
+    assert "1 of 2 files" in call("data", "list")[1]
+
+
+def test_another_folder(call, own, host, tmp_path):
+    (tmp_path / "data").rename(tmp_path / "else")
+    assert call("data", "get", "mine", "--folder", "else")[0] == 0
+    assert sorted(os.listdir(tmp_path / "else/mine")) == ["SOURCE.json", "test.tsv", "train.tsv"]
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (["get"], "name the data sets to get, or all: s2sjax data list names them"),
+        (["gat", "ptb"], "s2sjax data has no action 'gat': did you mean 'get'?"),
+        (["get", "ptbb"], "there is no data set 'ptbb': did you mean 'ptb'?"),
+        (["list", "ptb"], "list shows all data sets: leave out ptb"),
+        (["get", "ddtp"], "ddtp cannot be fetched: it has no public address; docs/data.md says what it was made from"),
+        (["check"], "data has no data sets: s2sjax data get NAME"),
+        (["get", "ptb", "--offline"], "data/ptb lacks ptb.train.txt and 2 others, and nothing is downloaded offline: "
+         "run s2sjax data get ptb where there is a network and copy the folder, or unset S2SJAX_OFFLINE"),
+    ],
+)  # fmt: skip
+def test_mistakes(call, arguments, error):
+    assert call("data", *arguments) == (2, "", f"error: {error}\n")
+
+
+def test_a_set_that_fails_does_not_stop_the_others(call, own, host, answers, tmp_path):
+    table = json.loads((tmp_path / "data/sets.json").read_text())
+    table = {"gone": table["mine"] | {"files": {"a": {"url": f"{host.url}/gone"}}}} | table
+    (tmp_path / "data/sets.json").write_text(json.dumps(table))
+    code, out, err = call("data", "get", "gone", "mine")
+    assert code == 2 and out.startswith("2 data sets, 0 kB to download\n") and "wrote data/mine" in out
+    assert "gone: 404 Not Found" in err and err.endswith(
+        "1 of 2 data sets are not complete (gone): see the errors above\n"
+    )
+
+
+def test_all_leaves_out_what_is_very_large(capsys, tmp_path):
+    names = [each.name for each in data_command._chosen(["all"], tmp_path)]
+    assert "multi30k" in names and "flickr8k" not in names and "ddtp" not in names
+    assert "without flickr8k (1.1 GB; name it to get it)" in capsys.readouterr().out
+    assert "flickr8k" in [each.name for each in data_command._chosen(["all", "flickr8k"], tmp_path)]
+
+
+def test_paths_of_experiments(own, tmp_path, monkeypatch):
+    experiment = load_experiment("page.py")
+    corpus = experiment.data.corpus
+    assert corpus.train == (str(tmp_path / "data/mine/train.tsv"),)
+    error = (
+        "data:mine/train.tsv is not in data/: run s2sjax data get mine, or set S2SJAX_DATA to the folder that has it"
+    )
+    assert missing_data(experiment) == {"mine": error}
+    with pytest.raises(UserError, match="run s2sjax data get mine"):
+        s2sjax.train("page.py", "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "data/mine").mkdir()
+    (tmp_path / "data/mine/train.tsv").write_bytes(PAIRS)
+    assert "data:mine/test.tsv" in missing_data(experiment)["mine"]
+    untested = replace(experiment, evaluate=replace(experiment.evaluate, test=False))
+    assert missing_data(untested) == {}
+    prepared = replace(experiment, data=replace(experiment.data, corpus=Prepared("ids", corpus)))
+    assert missing_data(prepared) == {}
+    monkeypatch.setenv("S2SJAX_DATA", str(tmp_path / "shared"))
+    assert resolve_paths(TextFiles(("data:a/b", "c")), Path("/x")).train == (str(tmp_path / "shared/a/b"), "/x/c")
+
+
+def test_missing_data_stops_every_command_before_any_work(call, own, tmp_path):
+    error = "error: data:{} is not in data/: run s2sjax data get {}, or set S2SJAX_DATA to the folder that has it\n"
+    for command in ("train", "prepare"):
+        assert call(command, "page.py") == (2, "", error.format("mine/train.tsv", "mine"))
+    assert call("sweep", "page.py", "--seed", "0,1") == (2, "", error.format("mine/train.tsv", "mine"))
+    assert call("align", "data:hansards/dev.tsv") == (2, "", error.format("hansards/dev.tsv", "hansards"))
+    assert call("plan", "page.py")[2].startswith(error.format("mine/train.tsv", "mine")[:-1])
+    code, _, err = call("train", "page.py", "--data.corpus.train", "data:ptb/ptb.train.txt", "--no-test")
+    assert (code, err) == (2, error.format("ptb/ptb.train.txt", "ptb"))
+
+
+def test_a_path_of_the_command_line(call, own, tmp_path):
+    call("data", "get", "mine")
+    code, out, _ = call("align", "data:mine/train.tsv", "--model", "ibm1", "--out", "data:mine/links")
+    assert code == 0 and "wrote" in out and (tmp_path / "data/mine/links").is_file()
+
+
+@pytest.mark.parametrize("answer", ["y", "", "no"])
+def test_the_offer_of_train(own, answer, tmp_path, monkeypatch, capsys):
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    missing = missing_data(load_experiment("page.py"))
+    if answer == "y":
+        data_command.offer(missing)
+    else:
+        with pytest.raises(UserError, match="run s2sjax data get mine"):
+            data_command.offer(missing)
+    assert questions == ["get it now (0 kB, licence: CC0)? [y/N] "]
+    assert (tmp_path / "data/mine/train.tsv").exists() == (answer == "y")
+    monkeypatch.setenv("S2SJAX_OFFLINE", "1")
+    with pytest.raises(UserError, match="run s2sjax data get mine"):
+        data_command.offer(missing)
+    assert len(questions) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.slow
+def test_train_asks_in_a_terminal(own, tmp_path):
+    leader, follower = pty.openpty()
+    os.write(leader, b"n\n")
+    done = subprocess.Popen(
+        [sys.executable, "-m", "s2sjax.cli.main", "train", "page.py"],
+        stdin=follower, stdout=follower, stderr=follower, env=child_environment(), cwd=tmp_path,
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # the process has ended
+        while part := os.read(leader, 1 << 16):
+            shown += part
+    os.close(leader)
+    assert done.wait() == 2 and b"get it now (0 kB, licence: CC0)? [y/N]" in shown
+    assert not (tmp_path / "data/mine").exists()
