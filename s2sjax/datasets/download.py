@@ -51,15 +51,19 @@ PATIENCE = Patience()
 
 
 class _TryAgain(Exception):
-    """A failure that may pass. after: seconds to wait, as the server asks for."""
+    """A failure that may pass. after: seconds to wait, as the server asks for. connected: whether there is a server."""
 
-    def __init__(self, reason: str, after: float = 0.0):
+    def __init__(self, reason: str, after: float = 0.0, connected: bool = True):
         super().__init__(reason)
-        self.after = after
+        self.after, self.connected = after, connected
 
 
 class _Refused(Exception):
     """A failure that will not pass: the next address is tried."""
+
+
+class _Unreachable(_Refused):
+    """The server cannot be reached."""
 
 
 class _Restart(Exception):
@@ -72,27 +76,34 @@ def download(
     check: Callable[[Path], str],
     advance: Callable[[int], None] = lambda count: None,
     patience: Patience = PATIENCE,
+    unreachable: set[str] | None = None,
 ) -> str:
     """Downloads a file to `path`, and returns the address that it came from.
 
     check: returns what is wrong with a file, or "". advance: called with the number of new bytes, which is negative if
-    the download starts again.
+    the download starts again. unreachable: hosts that are not tried; those that cannot be reached are added to it.
     """
+    unreachable = set() if unreachable is None else unreachable
     partial = _Partial(path, advance)
     failures = []
     begun = partial.origin().get("address")
     for address in sorted(mirrored(addresses), key=lambda each: each != begun):
+        host = urlsplit(address).netloc or address
         try:
+            if host in unreachable:
+                raise _Refused("cannot be reached")
             _download_from(address, partial, check, patience)
         except _Refused as error:
-            failures.append(f"{address}: {error}")
+            failures.append(f"{host}: {error}")
+            if isinstance(error, _Unreachable):
+                unreachable.add(host)
             continue
         with writing(path):
             partial.finish()
         return address
     raise UserError(
-        f"cannot download {path.name} ({'; '.join(failures)}): check the network and run the same command again, or "
-        f"name a mirror in {MIRROR}"
+        f"cannot download {addresses[0].rpartition('/')[2]} ({'; '.join(dict.fromkeys(failures))}): check the network "
+        f"and run the same command again, or name a mirror in {MIRROR}"
     )
 
 
@@ -197,6 +208,8 @@ def _download_from(address: str, partial: _Partial, check: Callable[[Path], str]
             size = partial.size()
             failed = 1 if size > most else failed + 1
             most = max(size, most)
+            if not error.connected and failed >= 2:
+                raise _Unreachable(str(error)) from None
             if failed >= patience.tries:
                 raise _Refused(f"{error}, {failed} times") from None
             patience.sleep(min(max(patience.pause * 2 ** (failed - 1), error.after), LONGEST_WAIT))
@@ -259,7 +272,9 @@ def _opened(request: urllib.request.Request, timeout: float) -> Iterator[Any]:
         reason = getattr(error.reason, "strerror", None) or str(error.reason)
         if isinstance(error.reason, TimeoutError):
             reason = f"no answer for {timeout:g} s"
-        raise (_Refused if isinstance(error.reason, FileNotFoundError) else _TryAgain)(reason) from None
+        if isinstance(error.reason, FileNotFoundError):
+            raise _Refused(reason) from None
+        raise _TryAgain(reason, connected=False) from None
     except (http.client.HTTPException, OSError) as error:
         raise _TryAgain(f"the connection broke ({error})") from None
     except ValueError as error:  # no address

@@ -138,7 +138,7 @@ def _offline(data_set: DataSet, needed: Sequence[File], home: Path) -> UserError
 
 def _get_files(data_set: DataSet, files: list[File], base: Path, say: Say, patience: Patience) -> None:
     sources = sources_of(files)
-    for source in sources:
+    for source in sources:  # before anything is downloaded
         convert.check_packages(source.each)
     home, downloads = base / data_set.name, base / ".downloads" / data_set.name
     size = sum(source.size for source in sources)
@@ -146,19 +146,39 @@ def _get_files(data_set: DataSet, files: list[File], base: Path, say: Say, patie
     say(f"getting {data_set.name}: {data_set.about} ({len(files)} files{about})")
     say(f"  licence: {data_set.licence}")
     say(f"  cite: {data_set.citation}")
-    origins: dict[Source, str] = {}
-    with progress.shown(data_set.name, size) as advance:
-        for source in sources:
-            path, lists = downloads / _name(source), [downloads / _name(each) for each in source.names]
-            origins[source] = _fetch(source, path, lists, advance, patience)
-    opened = {source: _open(source, downloads) for source in sources if source.members}
-    for file in files:
+    origins, failed = _fetch_all(data_set, files, downloads, patience)
+    opened = {source: _open(source, downloads) for source in origins if source.members}
+    for file in (file for file in files if file not in failed):
         made = _make(file, downloads, home / file.path, opened)
         _record(data_set, home, file, made, [origins[source] for source in file.sources])
     with contextlib.suppress(OSError):
         shutil.rmtree(downloads)
         downloads.parent.rmdir()
-    say(f"wrote {shown(home)}")
+    without = f", without {_listed(list(failed))}, which no experiment needs ({failed.popitem()[1]})" if failed else ""
+    say(f"wrote {shown(home)}{without}")
+
+
+def _fetch_all(
+    data_set: DataSet, files: Sequence[File], downloads: Path, patience: Patience
+) -> tuple[dict[Source, str], dict[File, UserError]]:
+    """Downloads the sources of some files. Returns their addresses, and the files that cannot be made.
+
+    Raises if one of those is needed by an experiment.
+    """
+    origins: dict[Source, str] = {}
+    failed: dict[File, UserError] = {}
+    unreachable: set[str] = set()
+    with progress.shown(data_set.name, sum(source.size for source in sources_of(files))) as advance:
+        for file in sorted(files, key=lambda file: file.extra):
+            try:
+                for source in (source for source in sources_of([file]) if source not in origins):
+                    path, lists = downloads / _name(source), [downloads / _name(each) for each in source.names]
+                    origins[source] = _fetch(source, path, lists, advance, patience, unreachable)
+            except UserError as error:
+                if not file.extra:
+                    raise
+                failed[file] = error
+    return origins, failed
 
 
 def _name(source: Source) -> str:
@@ -169,14 +189,15 @@ def _name(source: Source) -> str:
 
 
 def _fetch(
-    source: Source, path: Path, lists: Sequence[Path], advance: Callable[[int], None], patience: Patience
-) -> str:
+    source: Source, path: Path, lists: Sequence[Path], advance: Callable[[int], None], patience: Patience,
+    unreachable: set[str],
+) -> str:  # fmt: skip
     """Downloads a source, unless an earlier process has. Returns the address."""
     verify = lambda file: _wrong(source, file, lists)
     if path.is_file() and not verify(path):
         advance(path.stat().st_size)
         return source.url[0]
-    return download(source.url, path, verify, advance, patience)
+    return download(source.url, path, verify, advance, patience, unreachable)
 
 
 def _wrong(source: Source, path: Path, lists: Sequence[Path]) -> str:

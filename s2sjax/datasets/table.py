@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -95,7 +95,7 @@ class DataSet:
         return sum(source.size for source in self.sources)
 
 
-def sources_of(files: tuple[File, ...] | list[File]) -> tuple[Source, ...]:
+def sources_of(files: Sequence[File]) -> tuple[Source, ...]:
     """The downloads of some files, each once, and before it the lists of its members."""
     found: dict[Source, None] = {}
     for source in (source for file in files for source in file.sources):
@@ -243,6 +243,6 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def size_of(files: list[File]) -> int:
+def size_of(files: Sequence[File]) -> int:
     """Number of bytes to download for some files."""
     return sum(source.size for source in sources_of(files))

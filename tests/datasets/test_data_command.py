@@ -92,8 +92,10 @@ def test_a_set_that_fails_does_not_stop_the_others(call, own, host, answers, tmp
     (tmp_path / "data/sets.json").write_text(json.dumps(table))
     code, out, err = call("data", "get", "gone", "mine")
     assert code == 2 and out.startswith("2 data sets, 0 kB to download\n") and "wrote data/mine" in out
-    assert "gone: 404 Not Found" in err and err.endswith(
-        "1 of 2 data sets are not complete (gone): see the errors above\n"
+    assert (
+        "cannot download gone (127.0.0.1:" in err
+        and "404 Not Found" in err
+        and err.endswith("1 of 2 data sets are not complete (gone): see the errors above\n")
     )
 
 

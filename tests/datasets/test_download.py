@@ -24,9 +24,9 @@ def fetch(host, tmp_path, patience):
     """Downloads CONTENT from the host, or from other addresses, and returns the address that it came from."""
     host.files["/a"] = CONTENT
 
-    def run(*addresses, advance=lambda count: None, patience=patience):
+    def run(*addresses, advance=lambda count: None, patience=patience, unreachable=None):
         path = tmp_path / "new" / "a"
-        found = downloads.download(addresses or [f"{host.url}/a"], path, check, advance, patience)
+        found = downloads.download(addresses or [f"{host.url}/a"], path, check, advance, patience, unreachable)
         assert path.read_bytes() == CONTENT and os.listdir(path.parent) == ["a"]
         return found
 
@@ -182,8 +182,13 @@ def test_a_redirect_to_a_local_file_is_refused(fetch, host, answers, tmp_path):
 
 
 def test_no_server_at_all(fetch, waits, patience):
-    with pytest.raises(UserError, match=r"^cannot download a \(http://127.0.0.1:1/a: Connection refused, 3 times\): "):
-        fetch("http://127.0.0.1:1/a")
+    unreachable = set()
+    with pytest.raises(UserError, match=r"^cannot download a \(127.0.0.1:1: Connection refused\): check the network"):
+        fetch("http://127.0.0.1:1/a", unreachable=unreachable)
+    assert waits == [1.0] and unreachable == {"127.0.0.1:1"}
+    with pytest.raises(UserError, match=r"127.0.0.1:1: cannot be reached"):
+        fetch("http://127.0.0.1:1/a", unreachable=unreachable)
+    assert waits == [1.0]
 
 
 def test_a_part_of_the_second_address_is_continued_there(fetch, host, other_host, answers):

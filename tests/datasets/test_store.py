@@ -201,6 +201,18 @@ def test_an_interrupted_set_keeps_what_it_has(get, host, answers, tmp_path):
     assert host.paths().count("/dev.tsv") == 1
 
 
+def test_a_part_that_no_experiment_needs_may_be_gone(get, host, said, mine, tmp_path, monkeypatch):
+    del host.files["/test.tsv"]
+    get()
+    assert said[-1].startswith(
+        "wrote data/mine, without test.tsv, which no experiment needs (cannot download test.tsv ("
+    )
+    assert [file.path for file in store.check(mine).missing] == ["test.tsv"]
+    del said[:], host.files["/dev.tsv"]
+    get()  # is tried again
+    assert "without test.tsv" in said[-1]
+
+
 def test_two_threads_get_a_set_once(get, host, tmp_path, mine, patience):
     begun, go = threading.Event(), threading.Event()
 
