@@ -28,7 +28,7 @@ PROGRAMS = {
     "alignment.md", "contract.md", "data.md", "extending.md", "getting-started.md", "parts.md", "python.md",
     "sweeps.md", "your-data.md",
 }  # fmt: skip
-"""pages whose Python a test runs: here, in align/ or in test_extending, _frames, _parts, _python or _your_data"""
+"""pages whose Python is run: here, in align/ or in test_extending, _frames, _parts, _python or _your_data"""
 
 
 def prose(page: Path) -> str:

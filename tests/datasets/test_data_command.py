@@ -1,11 +1,13 @@
 """`s2sjax data`, paths data:NAME/FILE on the command line and in experiments, and the offer of `s2sjax train`."""
 
 import contextlib
+import gzip
 import hashlib
 import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +19,11 @@ import s2sjax
 from s2sjax.cli import data_command
 from s2sjax.config import Prepared, TextFiles, missing_data, replace
 from s2sjax.config.paths import resolve_paths
+from s2sjax.datasets import table
 from s2sjax.errors import UserError
 from s2sjax.runs.experiment_file import load_experiment
 
+DATA_PAGE = Path(s2sjax.__file__).parents[1] / "docs/data.md"
 PAIRS = b"ab\tba\nabb\tbba\n" * 4
 PAGE = """
 from s2sjax.config import *
@@ -186,3 +190,28 @@ def test_train_asks_in_a_terminal(own, tmp_path):
     os.close(leader)
     assert done.wait() == 2 and b"get it now (0 kB, licence: CC0)? [y/N]" in shown
     assert not (tmp_path / "data/mine").exists()
+
+
+def test_the_sets_of_the_page(call, host, tmp_path, capsys):
+    """The table and the program of docs/data.md, with the address of a local server."""
+    page = DATA_PAGE.read_text(encoding="utf-8").replace("https://example.org", host.url)
+    host.files |= {
+        "/frisian/train.tsv.gz": gzip.compress(b"one\tien\ntwo\ttwa\n"),
+        "/frisian/dev.tsv": b"Three\ttrije\n",
+    }
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/sets.json").write_text(re.findall("```json\n(.*?)```", page, re.DOTALL)[0])
+    program = next(each for each in re.findall("```python\n(.*?)```", page, re.DOTALL) if "DataSet" in each)
+    exec(program, {})
+    assert capsys.readouterr().out.endswith("wrote data/lower\nthree\ttrije\n\n")
+    assert call("data", "get", "frisian")[0] == 2  # this dev.tsv is another one
+    host.files["/frisian/dev.tsv"] = b"three\ttrije\n"
+    assert call("data", "get", "frisian")[0] == 0
+    assert call("data", "check", "frisian") == (0, "frisian             2 right\n", "")
+
+
+def test_the_page_lists_every_set():
+    page = DATA_PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(table.all_sets()) <= listed
