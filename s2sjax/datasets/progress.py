@@ -22,17 +22,16 @@ def megabytes(count: float) -> str:
 @contextlib.contextmanager
 def shown(name: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows the progress of one data set. Yields a function that is called with each number of new bytes."""
-    if not sys.stderr.isatty():
+    if not sys.stdout.isatty():
         yield _Lines(name, total).advance
         return
     from rich import progress
-    from rich.console import Console
 
     columns = (
         progress.TextColumn("{task.description}"), progress.BarColumn(), progress.DownloadColumn(),
         progress.TransferSpeedColumn(), progress.TimeRemainingColumn(),
     )  # fmt: skip
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with progress.Progress(*columns, transient=True) as bars:
         task = bars.add_task(name, total=total or None)
         yield lambda count: bars.update(task, advance=count)
 
@@ -46,4 +45,4 @@ class _Lines:
         if time.monotonic() - self.last >= INTERVAL:
             self.last = time.monotonic()
             of = f" of {megabytes(self.total)}" if self.total else ""
-            print(f"{self.name}: {megabytes(self.done)}{of}", file=sys.stderr, flush=True)
+            print(f"{self.name}: {megabytes(self.done)}{of}", flush=True)
