@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import json
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -135,7 +136,7 @@ def owner(path: str | Path) -> tuple[DataSet, str] | None:
 def missing(path: str | Path) -> str:
     """The error for a missing file or folder of a known data set, with its remedy; "" for any other path."""
     found = owner(path)
-    if not found or Path(path).exists():
+    if not found or Path(path).exists() or glob.has_magic(str(path)):  # the reader reports a pattern without files
         return ""
     data_set, inner = found
     folder, inside = data_folder(), (PurePosixPath(file.path) for file in data_set.files)

@@ -70,7 +70,7 @@ def test_a_missing_file_says_what_to_do(monkeypatch, tmp_path):
     assert "did you mean data:ptb/ptb.train.txt?" in table.missing("data/ptb/train.txt")
     assert "it has no public address" in table.missing("data/ddtp/en-de.dev.tsv.gz")
     assert table.missing("data/mine/a.tsv") == "" and table.missing("elsewhere/ptb/ptb.train.txt") == ""
-    assert table.missing("data") == ""
+    assert table.missing("data") == "" and table.missing("data/ptb/*.txt") == ""
     (tmp_path / "data/ptb").mkdir(parents=True)
     assert table.missing("data/ptb") == "" and table.missing("data/ptb/ptb.valid.txt")
 
