@@ -52,7 +52,7 @@ def test_the_page_runs_and_a_run_keeps_its_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    (program,) = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
+    (program,) = re.findall("```python\n(# frames.*?)```", PAGE, re.DOTALL)
     exec(compile(program, "data.md", "exec"), names)
     experiment, folder = names["experiment"], tmp_path / "runs/backwards"
     files, frame = names["files"], experiment.data.corpus
