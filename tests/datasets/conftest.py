@@ -30,6 +30,7 @@ class Host:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # a client that has gone
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -137,7 +138,7 @@ def waits() -> list[float]:
 
 @pytest.fixture
 def patience(waits) -> Patience:
-    return Patience(timeout=5.0, tries=3, pause=1.0, sleep=waits.append)
+    return Patience(timeout=60.0, tries=3, pause=1.0, sleep=waits.append)
 
 
 @pytest.fixture(autouse=True)

