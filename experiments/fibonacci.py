@@ -10,7 +10,7 @@ Score     test MSE of values scaled to [0, 1] by these commands, seeds 8 to 15, 
           lower for 7 of 8
 
 Few windows have values far from 0, so few batches have large gradients: Adam needs a long memory (b2 0.999). Which of
-the two models is better depends on the settings: docs/systems.md lists those that were tried.
+the two models is better depends on the settings: docs/systems/labels.md lists those that were tried.
 """
 
 from s2sjax.config import Train

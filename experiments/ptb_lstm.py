@@ -6,7 +6,7 @@ Data      s2sjax data get ptb
 Changes   Adam without its first moment (as Melis, Dyer and Blunsom 2017), a cosine, 64 streams and an exponential
           average of the parameters, instead of averaged SGD on 20 streams (ptb_lstm_sgd.py); bfloat16; layers are 1,152
           wide instead of 1,150, which suits the matrix units of a GPU; more dropout, since Adam overfits sooner
-          (docs/systems.md)
+          (docs/systems/language-models.md)
 Hardware  one H200, shared with five other training runs; 543 s, 24,273,266 weights
 Score     perplexity 63.89 on valid, state carried in one stream, seed 0; the checkpoint of the last step, chosen on
           valid

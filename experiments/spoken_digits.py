@@ -9,7 +9,7 @@ Data      s2sjax data get fsdd: takes 5 to 49 of six speakers. Recordings of one
 Hardware  one H200, shared with three other training runs; 339 s, 1,260,651 weights
 Score     label error rate 12.03%, strings with an error 24.70%: 1,000 test strings, greedy, seed 0. Dev, other takes of
           the training speakers: 0.08%. With noise of at most 0.1 and no filters: 14.81%, 28.00% and 0.25%. It is not a
-          clean test: docs/systems.md says how the settings were chosen
+          clean test: docs/systems/speech.md says how the settings were chosen
 """
 
 from s2sjax.config import Luong, Train

@@ -7,8 +7,8 @@ Data      the strings of spoken_digits.py, which reads them by CTC: dev and test
 Hardware  one H200, shared with eight other training runs; 438 s, 1,387,694 weights
 Score     label error rate 12.78%, strings with an error 25.30%: 1,000 test strings of speakers that are not in
           train, beam 4, seed 0. Dev, other takes of the training speakers: 0.17%. With the noise and the filters
-          of spoken_digits.py: 16.47%, 33.30% and 0.75%. It is not a clean test: docs/systems.md says how the settings
-          were chosen
+          of spoken_digits.py: 16.47%, 33.30% and 0.75%. It is not a clean test: docs/systems/speech.md says how the
+          settings were chosen
 """
 
 from s2sjax.config import RNNsearch, Search, Train

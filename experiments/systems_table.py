@@ -1,12 +1,12 @@
-"""Collects the scores of the sweeps of all systems and writes the tables of docs/systems.md.
+"""Collects the scores of the sweeps of all systems and writes the tables of docs/systems/comparison.md.
 
     s2sjax sweep experiments/systems/*.py --seed 0,1,2,3,4 --name systems-pronunciation
     python experiments/multi30k_systems.py
     python experiments/systems_table.py [runs]
 
-docs/systems.json keeps what was measured, so that a table can be completed later and elsewhere. A table is written, as
-mean ± standard deviation over the seeds that are finished, when each of its systems has one; it stands between two
-comments that name its data.
+comparison.json beside the page keeps what was measured, so that a table can be completed later and elsewhere. A table is
+written, as mean ± standard deviation over the seeds that are finished, when each of its systems has one; it stands
+between two comments that name its data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from s2sjax.runs.run import Run, load
 from s2sjax.runs.sweeps import sweep_results
 
 HERE = Path(__file__).parent
-STORE, PAGE = HERE.with_name("docs") / "systems.json", HERE.with_name("docs") / "systems.md"
+PAGE = HERE.with_name("docs") / "systems/comparison.md"
+STORE = PAGE.with_suffix(".json")
 SYSTEMS = {
     "pronunciation": (
         "rctm", "cho", "sutskever", "character", "rnnsearch", "luong", "luong_local", "luong_mingru", "gnmt", "convs2s",
@@ -94,7 +95,7 @@ def table(data: str, store: dict[str, Any]) -> str | None:
         link = file if data == "pronunciation" else HERE / "multi30k_systems.py"
         model = load_experiment(file).model if data == "pronunciation" else MODELS[name]
         cells = [
-            f"[{name}](../{link.relative_to(HERE.parent).as_posix()})",
+            f"[{name}](../../{link.relative_to(HERE.parent).as_posix()})",
             paper(file),
             str(lines_of_code(model)),
             f"{runs[0]['weights']:,}",

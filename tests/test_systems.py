@@ -1,4 +1,4 @@
-"""docs/systems.md is made from sweeps of the files of experiments/systems and of multi30k_systems.py."""
+"""docs/systems/comparison.md is made from sweeps of the files of experiments/systems and of multi30k_systems.py."""
 
 import importlib
 import json

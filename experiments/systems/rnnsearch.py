@@ -6,7 +6,7 @@ Budget    5,000 updates of about 4,096 tokens, one learning rate for all, dropou
           about 450,000 weights. Dev chooses the checkpoint. Nothing was tuned for any model.
 Command   s2sjax train experiments/systems/rnnsearch.py
           s2sjax sweep experiments/systems/*.py --seed 0,1,2,3,4 --name systems-pronunciation      trains all
-Table     docs/systems.md, written by: python experiments/systems_table.py
+Table     docs/systems/comparison.md, written by: python experiments/systems_table.py
 """
 
 from s2sjax.config import Cmudict, Data, Evaluate, RNNsearch, Search, Text, Train
