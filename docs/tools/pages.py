@@ -1,16 +1,20 @@
 """What mkdocs cannot do alone: pages that are files of the repository, and links that lead out of docs/.
 
 The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/runs/run.py` works.
-On the site the same link leads to the module in the API reference, or else to a page with the text of the file. A
-notebook can be downloaded, and the name of a folder is only shown. A link to a file that does not exist is an error.
-README.md is the first page of the site and CONTRIBUTING.md the last one, so that nothing is written twice.
+On the site the same link leads to the module in the API reference, or else to a page with the text of the file. The
+name of a folder is only shown. A link to a file that does not exist is an error. README.md is the first page of the site
+and CONTRIBUTING.md one of the last, so that nothing is written twice. Every notebook is a page (notebook_pages.py), and
+formulas are drawn (mathml.py).
 """
 
 import posixpath
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import mathml
+import notebook_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -19,6 +23,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """files of the repository that are pages of the site"""
+LESSONS = "notebooks/*"
+"""stands in the navigation for every notebook"""
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test executes
 DIRECTIVE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # a module of the API reference
@@ -56,7 +62,7 @@ def uri_of(path: str) -> str | None:
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path.endswith(".ipynb"):
-        return path
+        return path.removesuffix(".ipynb") + ".md"
     return None if (ROOT / path).is_dir() else f"source/{path}.md"
 
 
@@ -79,6 +85,13 @@ def rewrite(markdown: str, source: str) -> str:
     return "".join(block if block.lstrip().startswith("```") else LINK.sub(link, block) for block in blocks)
 
 
+@cache
+def notebooks() -> dict[str, notebook_pages.NotebookPage]:
+    """The notebooks in the order of their numbers: notebooks/1_from_gates_to_attention.ipynb -> its page."""
+    files = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda file: (int(file.name.split("_")[0]), file.name))
+    return {file.relative_to(ROOT).as_posix(): notebook_pages.read(file) for file in files}
+
+
 def source_page(path: str) -> str:
     """A page with the text of a file. It is not searched: the reference has what can be searched of the code."""
     text = (ROOT / path).read_text(encoding="utf-8")
@@ -86,30 +99,58 @@ def source_page(path: str) -> str:
     return f"---\nsearch: {{exclude: true}}\nhide: [toc]\n---\n# {path}\n\n`````` {language}\n{text}\n``````\n"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    notebooks.cache_clear()  # `make docs-serve` builds again when a file changes
+    config.markdown_extensions.append(mathml.MathML())
+    for section in config.nav or []:
+        for entries in section.values():
+            _list_lessons(entries)
+    return config
+
+
+def _list_lessons(entries: Any) -> None:
+    """Writes the notebooks where the navigation says `notebooks/*`."""
+    for entry in entries if isinstance(entries, list) else []:
+        for inner in entry.values() if isinstance(entry, dict) else []:
+            _list_lessons(inner)
+    if isinstance(entries, list) and LESSONS in entries:
+        place = entries.index(LESSONS)
+        entries[place : place + 1] = [uri_of(path) for path in notebooks()]
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    for path, page in notebooks().items():
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        files.append(File.generated(config, uri_of(path), content=page.markdown))
+        for address, picture in page.pictures.items():
+            files.append(File.generated(config, f"notebooks/{address}", content=picture))
     linked = set(documented())
     for file in files.documentation_pages():
         source = source_of(file)
-        for match in LINK.finditer((ROOT / source).read_text(encoding="utf-8")):
+        for match in LINK.finditer(file.content_string):
             path = target_of(source, match["target"])
-            if (ROOT / path).is_file() and path not in PAGES and not path.startswith("docs/"):
+            outside = path not in PAGES and not path.startswith("docs/") and not path.endswith(".ipynb")
+            if outside and (ROOT / path).is_file():
                 linked.add(path)
     for path in sorted(linked):
-        if path.endswith(".ipynb"):
-            files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
-        else:
-            page = File.generated(config, uri_of(path), content=source_page(path))
-            page.inclusion = InclusionLevel.NOT_IN_NAV
-            files.append(page)
+        page = File.generated(config, uri_of(path), content=source_page(path))
+        page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
     return files
 
 
 def source_of(file: File) -> str:
-    """The file of the repository that a page is: docs/pod.md, README.md."""
-    return next((path for path, uri in PAGES.items() if uri == file.src_uri), f"docs/{file.src_uri}")
+    """The file of the repository that a page is: docs/pod.md, README.md, notebooks/7_your_own_task.ipynb."""
+    own = {uri: path for path, uri in PAGES.items()} | {uri_of(path): path for path in notebooks()}
+    return own.get(file.src_uri, f"docs/{file.src_uri}")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     return markdown if page.file.src_uri.startswith("source/") else rewrite(markdown, source_of(page.file))
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    notebook = notebooks().get(source_of(page.file))
+    return notebook_pages.with_outputs(content, notebook.outputs) if notebook else content
