@@ -148,6 +148,8 @@ def source_of(file: File) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # which lists nothing but the page itself
     return markdown if page.file.src_uri.startswith("source/") else rewrite(markdown, source_of(page.file))
 
 
