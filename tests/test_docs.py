@@ -70,8 +70,18 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 def test_the_readme_leads_to_every_page_in_one_click():
     linked = re.findall(r"\]\(([^)#]+)", prose(ROOT / "README.md"))
-    pages = {name_of(page) for page in PAGES if page.parent != DOCS / "api"} | {"docs/api/index.md"}
-    assert pages - {"README.md"} <= set(linked)
+    pages = {name_of(page) for page in PAGES if page.parent.name == "docs" or page.name == "index.md"}
+    assert pages and pages <= set(linked)
+
+
+@pytest.mark.parametrize("page", ["student", "researcher", "engineer"])
+def test_the_page_of_a_reader_leads_to_every_page_of_its_section(page):
+    """The sections of mkdocs.yml; a part of one, such as the systems, is reached by its first page."""
+    section = re.search(rf"^      - {page}\.md\n(.*?)^  - ", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M | re.S)
+    assert section
+    pages = set(re.findall(r"([\w/-]+\.md)$", section[1], re.M))
+    linked = re.findall(r"\]\(([^)#]+)", prose(DOCS / f"{page}.md"))
+    assert len(pages) > 4 and pages <= set(linked)
 
 
 def test_the_python_of_every_page_is_run_by_a_test():

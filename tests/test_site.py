@@ -1,6 +1,9 @@
 """The site that `make docs` builds: what its tools make of links and docstrings, and the built pages in a browser."""
 
+import base64
+import html
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -17,12 +20,14 @@ SOURCES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "mkdocs.yml", "docs",
 
 
 def tool(name: str, requires: str):
-    """A file of docs/tools, which is no package."""
+    """A file of docs/tools, which is no package. As mkdocs does, its folder is on the path while it is loaded."""
     pytest.importorskip(requires, reason="building the site needs the extra docs")
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/tools/{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs/tools"))
+        spec.loader.exec_module(module)
     return module
 
 
@@ -54,6 +59,7 @@ def test_every_module_is_in_the_reference():
         ("[a](../s2sjax/cli/main.py)", "[a](source/s2sjax/cli/main.py.md)"),
         ("[a](../experiments/g2p.py)", "[a](source/experiments/g2p.py.md)"),
         ("[a](../experiments/launch)", "`a`"),
+        ("[a](../notebooks/7_your_own_task.ipynb)", "[a](notebooks/7_your_own_task.md)"),
         ("![a](attention.png)", "![a](attention.png)"),
         ("```sh run\n[a](none.md)\n```", "```sh\n[a](none.md)\n```"),
         ("[a](https://x.org/none.md)", "[a](https://x.org/none.md)"),
@@ -67,6 +73,7 @@ def test_links_of_the_readme_and_of_the_reference_begin_elsewhere():
     pages = tool("pages", "mkdocs")
     assert pages.rewrite("[a](docs/pod.md) [b](CONTRIBUTING.md)", "README.md") == "[a](pod.md) [b](contributing.md)"
     assert pages.rewrite("[a](../pod.md)", "docs/api/core.md") == "[a](../pod.md)"
+    assert pages.rewrite("[a](../docs/pod.md)", "notebooks/7_your_own_task.ipynb") == "[a](../pod.md)"
 
 
 def test_a_link_to_a_file_that_does_not_exist_is_an_error():
@@ -92,6 +99,75 @@ def test_a_link_to_a_file_that_does_not_exist_is_an_error():
 )
 def test_a_docstring_is_shown_as_it_was_written(docstring, expected):
     assert tool("docstrings", "griffe").markdown(docstring) == expected
+
+
+BADGE = "[![Open In Colab](https://x.org/badge.svg)](https://colab.research.google.com/{})\n\n"
+
+
+def notebook(path: Path, *cells: dict, address: str = "github/a/b/blob/main/notebooks/1_a.ipynb") -> Path:
+    """A file with a title and these cells."""
+    first = {"cell_type": "markdown", "source": [BADGE.format(address), "# 1. A title\n", "\n", "Of $h_{<t}$.\n"]}
+    path.write_text(json.dumps({"cells": [first, *cells]}), encoding="utf-8")
+    return path
+
+
+def test_a_notebook_becomes_a_page_with_its_outputs(tmp_path):
+    pages = tool("notebook_pages", "mkdocs")
+    both = {"text/plain": ["<Figure>"], "text/html": ["<b>moves</b>\n", "\n", "<script>a < b && c</script>"]}
+    picture = {"image/png": base64.b64encode(b"pixels").decode(), "text/plain": ["<Figure>"]}
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["a < b\n", "\x1b[31mred\x1b[0m\n"]},
+        {"output_type": "display_data", "data": picture},
+        {"output_type": "execute_result", "data": both},
+    ]
+    code = {"cell_type": "code", "source": ["x = 1"], "outputs": outputs}
+    solution = "<details><summary>Solution</summary>\n\n```python\ny\n```\n\nBecause.\n</details>"
+    folded = {"cell_type": "markdown", "source": [solution]}
+    page = pages.read(notebook(tmp_path / "1_a.ipynb", code, folded))
+    title, links, text, source, mark, *rest = page.markdown.split("\n\n")
+    assert (title, text, source) == ("# 1. A title", "Of $h_{<t}$.", "``````python\nx = 1\n``````")
+    assert re.findall('href="([^"]*)"', links) == [
+        "1_a.ipynb",
+        "https://colab.research.google.com/github/a/b/blob/main/notebooks/1_a.ipynb",
+    ]
+    assert rest[0] == '<details markdown="1"><summary>Solution</summary>'
+    assert page.pictures == {"1_a/0.png": b"pixels"}
+    shown = pages.with_outputs(f"<p>{mark}</p>", page.outputs)
+    assert "<pre>a &lt; b\nred</pre>" in shown and 'src="1_a/0.png"' in shown and "&lt;Figure" not in shown
+    assert "<b>moves</b>\n\n<script>a < b && c</script>" in shown
+
+
+def test_a_notebook_without_an_address_is_only_downloaded(tmp_path):
+    """Its badge leads to the page of Colab where a file can be uploaded."""
+    page = tool("notebook_pages", "mkdocs").read(notebook(tmp_path / "1_a.ipynb", address="#upload=true"))
+    assert re.findall('href="([^"]*)"', page.markdown) == ["1_a.ipynb"] and "badge" not in page.markdown
+
+
+@pytest.mark.parametrize(
+    "text, formulas",
+    [
+        ("the state $h_{<t}$ and $x$", ["h<t", "x"]),
+        ("$$a\n+ b$$", ["a+b"]),
+        ("`$a$` and ``$`b$``", []),
+        ("from $5 to $6, or $ 7 $", []),
+        ("```\n$a$\n```", []),
+        (r"a \$5 bill and \$6$", []),
+    ],
+)
+def test_a_formula_is_drawn_without_a_script(text, formulas):
+    mathml = tool("mathml", "latex2mathml")
+    shown = mathml.Markdown(extensions=[mathml.MathML(), "pymdownx.superfences"]).convert(text)
+    found = re.findall("<math.*?</math>", shown, re.DOTALL)
+    assert [html.unescape(re.sub("<[^>]*>", "", formula)) for formula in found] == formulas
+    assert bool(found) == ("$" not in shown)
+
+
+def test_the_navigation_lists_every_notebook_in_order():
+    pages = tool("pages", "mkdocs")
+    entries = [{"Notebooks": ["notebooks.md", "notebooks/*"]}]
+    pages._list_lessons(entries)
+    numbers = [int(Path(entry).name.split("_")[0]) for entry in entries[0]["Notebooks"][1:]]
+    assert numbers == list(range(1, 1 + len(list((ROOT / "notebooks").glob("*.ipynb")))))
 
 
 # ------------------------------------------------------------------------------ what comes out
@@ -140,7 +216,7 @@ def test_every_link_of_the_built_site_leads_somewhere_and_nothing_is_loaded_from
     pages = {file: Page(file) for file in site.rglob("*.html") if file.name != "404.html"}
     assert len(pages) > 100
     for file, page in pages.items():
-        assert not [url for url in page.loads if urlsplit(url).scheme or url.startswith("//")], file
+        assert not [url for url in page.loads if urlsplit(url).scheme not in ("", "data") or url.startswith("//")], file
         for url in page.links + page.loads:
             parts = urlsplit(url)
             if parts.scheme:
@@ -162,16 +238,41 @@ def test_the_site_is_searched_without_a_server_in_the_colours_of_the_reader(site
             browser.wait_for(f"document.body.dataset.mdColorScheme === '{'slate' if dark else 'default'}'")
         browser.run("document.querySelector('.md-search__input').focus()")
         browser.wait_for("document.querySelector('.md-search-result__meta').textContent.includes('Type to start')")
-        browser.call("Input.insertText", text="minimum Bayes risk")
-        browser.press("ArrowRight")  # the page reads the text when a key is released
-        found = "[...document.querySelectorAll('.md-search-result__link')]"
-        browser.wait_for(f"{found}.some(link => link.href.includes('search.html'))")
-        assert local(browser.requests)
-        for page in ("getting-started.html", "api/core.html", "systems.html"):
-            browser.resize(390)
-            browser.open((site / page).as_uri())
-            assert browser.run("document.documentElement.scrollWidth <= 390"), page
+        found = "[...document.querySelectorAll('.md-search-result__link')].some(link => link.href.includes('{}'))"
+        for text, page in (("minimum Bayes risk", "search.html"), ("beam", "4_beam_search_as_a_tree.html")):
+            browser.run("document.querySelector('.md-search__input').select()")
+            browser.call("Input.insertText", text=text)
+            browser.press("ArrowRight")  # the page reads the text when a key is released
+            browser.wait_for(found.format(page))
+        assert local(browser.requests) and browser.errors == []
+
+
+@pytest.mark.slow
+def test_pages_fit_on_a_phone(site):
+    """What is wide, such as tables and code, scrolls in its own box."""
+    pages = ["index", "student", "lectures", "gallery", "results", "systems/comparison", "api/core", "claims", "pod"]
+    pages += [f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("[13]_*.ipynb")]
+    with Browser() as browser:
+        browser.resize(360)
+        for page in pages:
+            browser.open((site / f"{page}.html").as_uri())
+            assert browser.run("document.documentElement.scrollWidth <= 360"), page
             assert local(browser.requests), page
+        assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_a_page_of_a_notebook_has_formulas_code_pictures_and_links(site):
+    with Browser() as browser:
+        browser.resize(1280)
+        browser.open((site / "notebooks/1_from_gates_to_attention.html").as_uri())
+        tall = lambda selector: browser.run(f"document.querySelector('{selector}').getBoundingClientRect().height")
+        assert tall("math[display=block]") > 15 and tall(".highlight code") > 15 and tall(".notebook-output pre") > 15
+        browser.run("document.querySelectorAll('img').forEach(each => each.loading = 'eager')")
+        browser.wait_for("[...document.images].every(each => each.complete && each.naturalWidth > 100)")
+        assert browser.run("document.querySelectorAll('.md-nav--secondary a').length") > 4
+        solutions = "[...document.querySelectorAll('details')]"
+        assert browser.run(f"{solutions}.every(each => !each.open && each.querySelector('.highlight code'))")
         assert browser.errors == []
 
 

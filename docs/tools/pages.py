@@ -28,6 +28,8 @@ LESSONS = "notebooks/*"
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test executes
 DIRECTIVE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # a module of the API reference
+FIGURE = re.compile(r'<p><a href="(?P<file>gallery/\w+\.html)">[^<]*</a></p>')
+"""a link to a figure that moves, in a paragraph of its own: the site shows the figure in its place"""
 LANGUAGES = {".py": "python", ".sh": "sh", ".json": "json", ".toml": "toml"}
 
 
@@ -154,5 +156,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    notebook = notebooks().get(source_of(page.file))
-    return notebook_pages.with_outputs(content, notebook.outputs) if notebook else content
+    if notebook := notebooks().get(source_of(page.file)):
+        return notebook_pages.with_outputs(content, notebook.outputs)
+    return FIGURE.sub(lambda match: figure(match["file"]), content)
+
+
+def figure(file: str) -> str:
+    """What stands between the tags of the body of a page in docs/: a figure that moves."""
+    text = (ROOT / "docs" / file).read_text(encoding="utf-8")
+    inside = text.partition("<body>")[2].rpartition("</body>")[0]
+    return f'<div class="moving" data-search-exclude>{inside}</div>'
