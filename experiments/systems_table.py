@@ -4,8 +4,8 @@
     python experiments/multi30k_systems.py
     python experiments/systems_table.py [runs]
 
-comparison.json beside the page keeps what was measured, so that a table can be completed later and elsewhere. A table is
-written, as mean ± standard deviation over the seeds that are finished, when each of its systems has one; it stands
+comparison.json beside the page keeps what was measured, so that a table can be completed later and elsewhere. A table
+is written, as mean ± standard deviation over the seeds that are finished, when each of its systems has one; it stands
 between two comments that name its data.
 """
 

@@ -143,4 +143,4 @@ def escape(line: str) -> str:
 def _escape(text: str) -> str:
     text = re.sub(r"([\\*_\[\]{}#`])", r"\\\1", text)
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"\bdocs/((?:[a-z-]+/)?[a-z-]+\.md)", r"[docs/\1](../\1)", text)  # the reference is in the folder api/
+    return re.sub(r"\bdocs/((?:[a-z-]+/)?[a-z-]+\.md)", r"[docs/\1](../\1)", text)  # the pages are in api/

@@ -1,4 +1,7 @@
-"""Draws the figures of docs/gallery.md that move, from a run of experiments/g2p.py: python docs/tools/gallery.py runs/g2p."""
+"""Draws the figures of docs/gallery.md that move, after `make run`:
+
+python docs/tools/gallery.py runs/g2p
+"""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Notebooks as pages of the site: text with formulas, code, and the outputs that are stored in the file.
 
-Nothing is executed. An output stands in the Markdown as a comment, which `with_outputs` replaces in the finished page: what
-a figure draws of itself, scripts included, never passes through Markdown.
+Nothing is executed. An output stands in the Markdown as a comment, which `with_outputs` replaces in the finished page:
+what a figure draws of itself, scripts included, never passes through Markdown.
 """
 
 import base64
@@ -48,9 +48,11 @@ def read(path: Path) -> NotebookPage:
 def first(text: str, path: Path) -> str:
     """The first cell, with links below its title instead of a badge above it."""
     links = [f'<a class="md-button" href="{path.name}" download>Download the notebook</a>']
-    for badge in BADGE.finditer(text):
-        if "/github/" in badge["url"]:  # otherwise it leads to a page where a file can be uploaded
-            links.append(f'<a class="md-button" href="{html.escape(badge["url"])}">{html.escape(badge["text"])}</a>')
+    links += [
+        f'<a class="md-button" href="{html.escape(badge["url"])}">{html.escape(badge["text"])}</a>'
+        for badge in BADGE.finditer(text)
+        if "/github/" in badge["url"]  # otherwise it leads to a page where a file can be uploaded
+    ]
     title, _, rest = BADGE.sub("", text).strip().partition("\n")
     return f"{title}\n\n{' '.join(links)}\n\n{rest.strip()}"
 

@@ -2,9 +2,9 @@
 
 The pages of docs/ are also read as plain files in the repository, where a link such as `../s2sjax/runs/run.py` works.
 On the site the same link leads to the module in the API reference, or else to a page with the text of the file. The
-name of a folder is only shown. A link to a file that does not exist is an error. README.md is the first page of the site
-and CONTRIBUTING.md one of the last, so that nothing is written twice. Every notebook is a page (notebook_pages.py), and
-formulas are drawn (mathml.py).
+name of a folder is only shown. A link to a file that does not exist is an error. README.md is the first page of the
+site and CONTRIBUTING.md one of the last, so that nothing is written twice. Every notebook is a page
+(notebook_pages.py), and formulas are drawn (mathml.py).
 """
 
 import posixpath
