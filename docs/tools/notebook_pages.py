@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 BADGE = re.compile(r"\[!\[(?P<text>[^\]]*)\]\(https?:[^)]*\)\]\((?P<url>[^)]*)\)[ \t]*\n?")
 """a picture that is loaded from elsewhere, and is a link"""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+STAMPED = "This cell is written by notebooks/stamp.py"
+FOLDED = "<details><summary>{}</summary>\n\n{}\n\n</details>"
 MARK = "<!-- output {} -->"
 
 
@@ -36,7 +38,8 @@ def read(path: Path) -> NotebookPage:
         if cell["cell_type"] == "markdown":
             parts.append(text if parts else first(text, path))
         elif text:
-            parts.append(f"``````python\n{text}\n``````")
+            code = f"``````python\n{text}\n``````"
+            parts.append(FOLDED.format("Setup", code) if STAMPED in text else code)
         shown = [_output(output, path.stem, pictures) for output in cell.get("outputs", [])]
         if any(shown):
             parts.append(MARK.format(len(outputs)))
