@@ -252,7 +252,7 @@ def test_the_site_is_searched_without_a_server_in_the_colours_of_the_reader(site
 @pytest.mark.slow
 def test_pages_fit_on_a_phone(site):
     """What is wide, such as tables and code, scrolls in its own box."""
-    pages = ["index", "student", "lectures", "gallery", "results", "systems/comparison", "api/core", "claims", "pod"]
+    pages = ["index", "student", "lectures", "gallery", "results", "systems/comparison", "api/layers", "claims", "pod"]
     pages += [f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("[13]_*.ipynb")]
     with Browser() as browser:
         browser.resize(360)
