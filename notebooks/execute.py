@@ -100,7 +100,7 @@ def clean(book: Any) -> Any:
     for cell in book.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
-            cell.outputs = joined(cell.outputs)
+            cell.outputs = joined(quiet(cell.outputs))
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "image/png" in data:
@@ -108,6 +108,15 @@ def clean(book: Any) -> Any:
             elif "text/plain" in data:
                 data["text/plain"] = re.sub(r" at 0x[0-9a-f]+", "", data["text/plain"])
     return book
+
+
+def quiet(outputs: list[Any]) -> list[Any]:
+    """Without the signs of life on a slow machine: progress between the logged steps, XLA's alarm of slow operations."""
+    found = [output for output in outputs if "slow_operation_alarm" not in output.get("text", "")]
+    for output in found:
+        if output.output_type == "stream":
+            output.text = re.sub(r"^.* \d+ (s|min|h) (so far|left)\n", "", output.text, flags=re.M)
+    return [output for output in found if output.output_type != "stream" or output.text]
 
 
 def joined(outputs: list[Any]) -> list[Any]:
