@@ -111,7 +111,7 @@ def clean(book: Any) -> Any:
 
 
 def quiet(outputs: list[Any]) -> list[Any]:
-    """Without the signs of life on a slow machine: progress between the logged steps, XLA's alarm of slow operations."""
+    """Without the signs of life on a slow machine: progress between the logged steps, XLA's alarm of slowness."""
     found = [output for output in outputs if "slow_operation_alarm" not in output.get("text", "")]
     for output in found:
         if output.output_type == "stream":
