@@ -255,7 +255,7 @@ def initial_state(
     transfer.require_some(found, str(source.folder))
     restored, step = source.checkpoints().restore_params(transfer.template(found, theirs, params))
     if log:
-        log.print("\n".join(found.describe(str(source.folder), step)))
+        log.print("\n".join(found.describe(config.relative_path(source.folder), step)))
         mine, other = (stored_code.origin_of(each.experiment).code().files for each in (task, source.task))
         if changed := stored_code.differing(mine, other):
             log.print(f"  the code of {source.folder} differs: {', '.join(changed)}")
