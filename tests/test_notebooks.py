@@ -12,9 +12,6 @@ ROOT = Path(__file__).parents[1]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda path: int(path.name.split("_")[0]))
 
 OLD_FORM = {
-    "1_from_gates_to_attention",
-    "2_attention_as_alignment",
-    "3_the_transformer_step_by_step",
 }
 """Lessons that are not rewritten yet: without prerequisites, minutes and exercises that check themselves."""
 
