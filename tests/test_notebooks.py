@@ -11,10 +11,6 @@ import zoo
 ROOT = Path(__file__).parents[1]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda path: int(path.name.split("_")[0]))
 
-OLD_FORM = {
-}
-"""Lessons that are not rewritten yet: without prerequisites, minutes and exercises that check themselves."""
-
 
 def script(name: str):
     """A file of notebooks/, which is no package."""
@@ -51,15 +47,11 @@ def book(request) -> Path:
 
 @pytest.fixture
 def cells(book) -> list[dict]:
-    """Those of a lesson of the new form."""
-    if book.stem in OLD_FORM:
-        pytest.skip("not rewritten yet")
     return read(book)
 
 
 def test_they_are_numbered_from_1():
     assert [path.name.split("_")[0] for path in BOOKS] == [str(number) for number in range(1, len(BOOKS) + 1)]
-    assert {path.stem for path in BOOKS} >= OLD_FORM
 
 
 def test_the_badge_and_the_setup_cell_are_those_of_the_address_in_pyproject(book):
@@ -140,10 +132,8 @@ def test_it_runs(name):
     execute.execute(book)
 
 
-@zoo.each(sorted(set(LESSONS) - OLD_FORM) or ["none"], quick=(), rare=LESSONS)
+@zoo.each(LESSONS, quick=(), rare=LESSONS)
 def test_its_solutions_are_right(name):
-    if name not in LESSONS:
-        pytest.skip("not rewritten yet")
     book = opened(LESSONS[name])
     if missing := execute.missing_data(book):
         pytest.skip(f"{', '.join(missing)} is not in $S2SJAX_DATA")
