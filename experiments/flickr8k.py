@@ -1,7 +1,7 @@
 """Captions of photos: Show, Attend and Tell on Flickr8k, trained from scratch.
 
 Paper     Xu et al. 2015, Show, Attend and Tell: soft attention, doubly stochastic penalty
-Command   s2sjax train experiments/flickr8k.py                  (pip install 's2sjax[pictures]')
+Command   s2sjax train experiments/flickr8k.py                  (pip install pillow)
 Data      s2sjax data get flickr8k: 128 x 128 pixels, 5 captions a photo. A hash of the names takes 5% of the training
           photos to choose the checkpoint; the official dev part (1,000 photos) is scored once, at the end, as test
 Published BLEU-1 to 4 of 67, 44.8, 29.9 and 19.5 on the official test part, with full-size photos and an encoder that

@@ -1,7 +1,7 @@
 """Written numbers, read as columns of pixels from left to right: CTC on scikit-learn's digits. Needs no download.
 
 Paper     Graves et al. 2006, Connectionist Temporal Classification
-Command   s2sjax train experiments/sklearn_digits.py            (pip install 's2sjax[sklearn]')
+Command   s2sjax train experiments/sklearn_digits.py            (pip install scikit-learn)
 Data      1,797 digits of 8 by 8 pixels; numbers of 1 to 5 digits with 0 to 2 empty columns between. 15 % of the digits
           are only in test numbers, 5 % only in dev numbers
 Hardware  one ARM core, 1 min 44 s of its time; no accelerator

@@ -2,7 +2,7 @@
 
 Paper     Graves et al. 2006, Connectionist Temporal Classification; augmentation after Park et al. 2019 (SpecAugment),
           Ko et al. 2015 (speed) and Jaitly and Hinton 2013 (vocal tract length)
-Command   s2sjax train experiments/spoken_digits.py             (pip install 's2sjax[audio]')
+Command   s2sjax train experiments/spoken_digits.py             (pip install soundfile)
 Data      s2sjax data get fsdd: takes 5 to 49 of six speakers. Recordings of one speaker are joined to strings of 1 to 5
           digits with up to 0.2 s of silence between. Test strings: theo and yweweler, the last two by alphabet, who are
           in no other split. Dev strings: the last 5 takes of the other four, which are used to choose the checkpoint

@@ -1,7 +1,7 @@
 """Strings of spoken digits by speakers that are not in train: Listen, Attend and Spell.
 
 Paper     Chan et al. 2016, Listen, Attend and Spell
-Command   s2sjax train experiments/spoken_digits_las.py         (pip install 's2sjax[audio]')
+Command   s2sjax train experiments/spoken_digits_las.py         (pip install soundfile)
 Data      the strings of spoken_digits.py, which reads them by CTC: dev and test are the same. Training strings have
           less noise and no filters, which dev prefers: 0.17% against 0.75%
 Hardware  one H200, shared with eight other training runs; 438 s, 1,387,694 weights

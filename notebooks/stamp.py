@@ -36,8 +36,8 @@ if spec is None or spec.origin is None:  # a folder of this name without code is
     address = "ADDRESS"  # of the repository; empty: a clone or a wheel is needed
     wheels = glob("./s2sjax-*.whl") + glob("/kaggle/input/**/s2sjax-*.whl", recursive=True)
     clones = [folder for folder in ("..", "./s2sjax") if glob(f"{folder}/s2sjax/__init__.py")]
-    sources = [f"{path}[g2p]" for path in [*sorted(wheels)[-1:], *clones]]
-    sources += [f"s2sjax[g2p] @ git+{address}"] if address else []
+    sources = [f"{path}[g2p,audio]" for path in [*sorted(wheels)[-1:], *clones]]
+    sources += [f"s2sjax[g2p,audio] @ git+{address}"] if address else []
     if not sources:
 
         class NotInstalled(ImportError):

@@ -36,7 +36,7 @@ def arrow() -> Any:
         import pyarrow.compute
     except ImportError:
         what = "pyarrow, which reads frames and Parquet files, is not installed"
-        raise UserError(f"{what}: pip install 's2sjax[frames]'") from None
+        raise UserError(f"{what}: pip install pyarrow") from None
     return pyarrow
 
 

@@ -270,6 +270,4 @@ def check_packages(name: str) -> None:
         try:
             import PIL  # noqa: F401
         except ImportError:
-            raise UserError(
-                'photos are converted with Pillow, which is not installed: pip install "s2sjax[pictures]"'
-            ) from None
+            raise UserError("photos are converted with Pillow, which is not installed: pip install pillow") from None

@@ -127,6 +127,6 @@ def test_photos_become_small_squares():
 
 def test_a_missing_package_is_named_before_anything_is_downloaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UserError, match=r'pip install "s2sjax\[pictures\]"'):
+    with pytest.raises(UserError, match=r"pip install pillow"):
         convert.check_packages("flickr8k_photo")
     convert.check_packages("")

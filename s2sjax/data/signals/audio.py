@@ -97,7 +97,7 @@ def read(
         import soundfile
     except ImportError:
         what = "reading recordings needs soundfile, which is not installed"
-        raise UserError(f"{what}: pip install 's2sjax[audio]'") from None
+        raise UserError(f"{what}: pip install soundfile") from None
     except OSError as error:
         raise UserError(f"soundfile cannot find its library ({error}): install libsndfile") from None
 

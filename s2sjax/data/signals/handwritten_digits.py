@@ -152,7 +152,7 @@ class SklearnDigits(Written):
             from sklearn.datasets import load_digits
         except ImportError:
             what = "the digits are part of scikit-learn, which is not installed"
-            raise UserError(f"{what}: pip install 's2sjax[sklearn]'") from None
+            raise UserError(f"{what}: pip install scikit-learn") from None
         found = load_digits()
         columns = found.images[:, ::-1].swapaxes(1, 2).astype(np.float32)  # [N, x, y], y upwards
         return [Piece(str(digit), values) for digit, values in zip(found.target, columns)]

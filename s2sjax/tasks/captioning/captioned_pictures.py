@@ -109,7 +109,7 @@ def decoded(content: bytes, size: int, name: str, most: int | None = None) -> tu
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise UserError("Pillow, which reads pictures, is not installed: pip install 's2sjax[pictures]'") from None
+        raise UserError("Pillow, which reads pictures, is not installed: pip install pillow") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -393,4 +393,4 @@ def test_mistakes_in_files_name_the_file_and_the_line(name, content, message, tm
 def test_the_extra_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     found = refused(lambda: Frame(TABLE, source="en", target="de"))
-    assert found == "pyarrow, which reads frames and Parquet files, is not installed: pip install 's2sjax[frames]'"
+    assert found == "pyarrow, which reads frames and Parquet files, is not installed: pip install pyarrow"

