@@ -39,7 +39,8 @@ def test_the_policy_allows_this_program_and_nothing_else(scripts):
 
 
 def test_the_program_never_parses_text_as_markup_and_contains_no_address():
-    for file in resources.files("s2sjax.report").joinpath("static").iterdir():
+    packages = ("s2sjax.report", "s2sjax.interactive")
+    for file in (file for package in packages for file in resources.files(package).joinpath("static").iterdir()):
         if file.name.endswith((".js", ".css")):
             text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
             for word in (
