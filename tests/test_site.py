@@ -62,6 +62,10 @@ def test_every_module_is_in_the_reference():
         ("[a](../notebooks/7_your_own_task.ipynb)", "[a](notebooks/7_your_own_task.md)"),
         ("![a](attention.png)", "![a](attention.png)"),
         ("```sh run\n[a](none.md)\n```", "```sh\n[a](none.md)\n```"),
+        (
+            "``````python\n1\n``````\n[a](../README.md)\n```\n2\n```",
+            "``````python\n1\n``````\n[a](index.md)\n```\n2\n```",
+        ),
         ("[a](https://x.org/none.md)", "[a](https://x.org/none.md)"),
     ],
 )

@@ -27,6 +27,8 @@ LESSONS = "notebooks/*"
 """stands in the navigation for every notebook"""
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test executes
+BLOCK = re.compile(r"(^ *(?:`{6}.*?^ *`{6}$|```(?!`).*?^ *```$))", re.MULTILINE | re.DOTALL)
+"""code: a fence of six marks, as in the pages of notebooks, may have others inside"""
 DIRECTIVE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # a module of the API reference
 FIGURE = re.compile(r'<p><a href="(?P<file>gallery/\w+\.html)">[^<]*</a></p>')
 """a link to a figure that moves, in a paragraph of its own: the site shows the figure in its place"""
@@ -83,7 +85,7 @@ def rewrite(markdown: str, source: str) -> str:
             return f"`{match['text']}`"
         return f"{match['image']}[{match['text']}]({posixpath.relpath(uri, here or '.')}{match['anchor'] or ''})"
 
-    blocks = re.split(r"(^ *```.*?^ *```$)", FENCE.sub(r"\1```\2", markdown), flags=re.MULTILINE | re.DOTALL)
+    blocks = BLOCK.split(FENCE.sub(r"\1```\2", markdown))
     return "".join(block if block.lstrip().startswith("```") else LINK.sub(link, block) for block in blocks)
 
 
