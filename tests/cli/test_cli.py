@@ -39,7 +39,7 @@ experiment = Translation(
 
 
 NAMES = (
-    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, models, launch, plan, "
+    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, data, models, launch, plan, "
     "bench, doctor"
 )
 
