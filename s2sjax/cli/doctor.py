@@ -23,6 +23,8 @@ EXTRAS = {
     "audio": "recordings, as in spoken_digits.py",
     "sklearn": "the digits of sklearn_digits.py",
     "pictures": "photos, as in flickr8k.py",
+    "frames": "frames and Parquet files",
+    "datasets": "Hugging Face datasets",
     "notebooks": "executing the notebooks",
     "docs": "building the site, make docs",
     "dev": "tests and linters",
