@@ -39,8 +39,8 @@ experiment = Translation(
 
 
 NAMES = (
-    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, data, models, launch, plan, "
-    "bench, doctor"
+    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, data, models, launch, "
+    "plan, bench, doctor"
 )
 
 

@@ -53,7 +53,7 @@ def as_views(table):
     return pa.table({name: views(table.column(name)) for name in table.schema.names})
 
 
-def hugging_face():
+def installed_datasets():
     """The package `datasets`. Without it, tests/datasets/ has its name."""
     pytest.importorskip("datasets.arrow_dataset")
     return importlib.import_module("datasets")
@@ -64,7 +64,7 @@ def of(library):
     if library == "polars":
         return pytest.importorskip("polars").DataFrame(ROWS)
     if library == "datasets":
-        return hugging_face().Dataset.from_list(ROWS)
+        return installed_datasets().Dataset.from_list(ROWS)
     return pytest.importorskip("pandas").DataFrame(ROWS)
 
 
@@ -151,7 +151,7 @@ def test_numbers_of_classes_become_their_names(tmp_path):
 
 
 def test_a_dataset_with_its_features_and_indices():
-    datasets = hugging_face()
+    datasets = installed_datasets()
     names = datasets.ClassLabel(names=["O", "B"])
     features = datasets.Features({"t": datasets.Value("string"), "y": names, "tags": datasets.Sequence(names)})
     rows = {"t": ["a", "b", "c"], "y": [0, 1, 1], "tags": [[0, 1], [1], [0]]}
