@@ -31,18 +31,17 @@ experiment = Translation(
         target=Text("words"),  # phones separated by spaces
         # Five programs to compile; 89% of the positions that they compute are tokens, the rest padding.
         buckets=((7, 6), (8, 7), (10, 9), (12, 11), (16, 17)),
-        batch_tokens=2048,
+        batch_tokens=1024,
     ),
     model=RNNsearch(width=128, embedding_size=48, attention_size=64, dropout=0.0),
     train=Train(
-        steps=3000,
+        steps=9000,
         learning_rate=4e-3,
         schedule="linear",
         label_smoothing=0.05,
-        ema=0.998,
         warmup_steps=100,
-        log_every=100,
-        evaluate_every=1000,
+        log_every=250,
+        evaluate_every=1800,
         save_every=500,
     ),
     search=Search(beam_size=4, length_penalty="mean"),
