@@ -1,4 +1,4 @@
-"""Paths of this machine, and files that are written completely or not at all."""
+"""Paths of this machine, files that are written completely or not at all, and how both are displayed."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     raise UserError(f"{scheme}://{rest} is not a local path, and s2sjax opens only local files: {remedy}")
 
 
+def relative_path(path: str | os.PathLike[str], base: Path | None = None) -> str:
+    """A path for display: relative to `base` (default: the current directory) if it is below it."""
+    absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
+    return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
+
+
+def readable_size(size: float) -> str:
+    """A number of bytes for display: 1234 -> "1.2 kB", 45_600_000 -> "46 MB"."""
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.5 or unit == "GB":
+            break
+    return f"{size:.1f} {unit}" if size < 9.95 else f"{size:.0f} {unit}"
+
+
 @contextlib.contextmanager
 def naming(path: object) -> Iterator[None]:
     """Adds the file name to an OSError without one, such as that of a write to a full disk."""
@@ -54,6 +69,11 @@ def replace_file(path: Path, content: str | bytes, suffix: str = "partial") -> N
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{suffix}")
-    with naming(path):
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(draft, path)
+    try:
+        with naming(path):
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise

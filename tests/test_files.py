@@ -8,7 +8,7 @@ import pytest
 from conftest import child_environment
 
 import s2sjax
-from s2sjax import config
+from s2sjax import config, files
 from s2sjax.cli import doctor
 from s2sjax.config import TextFiles, Tfds
 from s2sjax.data.prepare import prepare
@@ -118,3 +118,10 @@ def test_a_name_that_is_not_utf8_can_be_printed(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"error: a\\udcff is not a run folder") and done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "size, words", [(12, "0.0 kB"), (1234, "1.2 kB"), (99_960, "100 kB"), (999_600, "1.0 MB"), (3e12, "3000 GB")]
+)
+def test_sizes_are_readable(size, words):
+    assert files.readable_size(size) == words

@@ -23,10 +23,10 @@ from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.config import Luong, RNNsearch, Transformer
 from s2sjax.core.backend.device import compiler_options, on_cpu
 from s2sjax.core.special_tokens import PAD
+from s2sjax.files import readable_size
 from s2sjax.models import objectives
 from s2sjax.plan import jaxpr_costs
 from s2sjax.training import mesh as meshes
-from s2sjax.training.device_memory import readable
 from s2sjax.training.loop import Programs
 from s2sjax.training.optimizers import optimizer
 from s2sjax.training.run_log import Log
@@ -84,7 +84,7 @@ COLUMNS = (
     Column("spread", "spread", 8, percent),
     Column("tokens_per_second", "tokens/s", 10, si),
     Column("utilisation", "MFU", 7, percent),
-    Column("memory", "memory", 10, readable),
+    Column("memory", "memory", 10, readable_size),
     Column("compile_seconds", "compile s", 11, "{:.1f}".format),
     Column("ratio", "s2sjax is faster by", 21, ratio),
 )

@@ -15,9 +15,9 @@ from pathlib import Path
 from s2sjax.cli import launch
 from s2sjax.datasets import folder as folders
 from s2sjax.datasets import store, table
-from s2sjax.datasets.progress import megabytes
 from s2sjax.datasets.table import DataSet, File
-from s2sjax.errors import UserError, nearest
+from s2sjax.errors import UserError, nearest, one_line
+from s2sjax.files import readable_size, relative_path
 
 LARGE = 500_000_000
 """number of bytes above which `get all` leaves a data set out"""
@@ -29,18 +29,18 @@ def data(options: argparse.Namespace, fields: list[str]) -> None:
     if options.action not in actions:
         near = nearest(options.action, actions)
         raise UserError(f"s2sjax data has no action {options.action!r}: did you mean {near!r}?")
-    folder = Path(options.folder).expanduser().absolute() if options.folder else folders.data_folder()
+    folder = Path(os.path.abspath(os.path.expanduser(options.folder))) if options.folder else folders.data_folder()
     actions[options.action](options, folder)
 
 
 def _list(options: argparse.Namespace, folder: Path) -> None:
     if options.names:
         raise UserError(f"list shows all data sets: leave out {options.names[0]}")
-    print(f"data sets, and what {folders.shown(folder)}/ has of them")
+    print(f"data sets, and what {relative_path(folder)}/ has of them")
     for data_set in table.all_sets(folder).values():
         count = sum((folder / data_set.name / file.path).is_file() for file in data_set.files)
         here = "complete" if count == len(data_set.files) else f"{count} of {len(data_set.files)} files"
-        size = megabytes(data_set.size) if data_set.size else "-"
+        size = readable_size(data_set.size) if data_set.size else "-"
         print(f"{data_set.name:20}{size:>8}  {here:16}{data_set.about}; licence: {data_set.licence}")
         if data_set.note:
             print(f"{'':46}cannot be fetched: {data_set.note}")
@@ -53,7 +53,7 @@ def _get(options: argparse.Namespace, folder: Path) -> None:
     offline = True if options.offline else None
     if len(chosen) > 1 and not (offline or store.is_offline()):
         sizes = [table.size_of(store.check(each, folder).missing) for each in chosen]
-        print(f"{len(chosen)} data sets, {megabytes(sum(sizes))} to download", flush=True)
+        print(f"{len(chosen)} data sets, {readable_size(sum(sizes))} to download", flush=True)
     failed = []
     for data_set in chosen:
         try:
@@ -62,7 +62,7 @@ def _get(options: argparse.Namespace, folder: Path) -> None:
             if len(chosen) == 1:
                 raise
             failed.append(data_set.name)
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {one_line(error)}", file=sys.stderr)
     if failed:
         names = ", ".join(failed)
         raise UserError(f"{len(failed)} of {len(chosen)} data sets are not complete ({names}): see the errors above")
@@ -77,7 +77,7 @@ def _chosen(names: Sequence[str], folder: Path) -> list[DataSet]:
         if data_set.name in names or (data_set.size <= LARGE and not data_set.note):
             chosen.append(data_set)
         else:
-            why = "it cannot be fetched" if data_set.note else f"{megabytes(data_set.size)}; name it to get it"
+            why = "it cannot be fetched" if data_set.note else f"{readable_size(data_set.size)}; name it to get it"
             print(f"without {data_set.name} ({why})")
     return chosen
 
@@ -93,7 +93,7 @@ def _get_one(data_set: DataSet, folder: Path, offline: bool | None = None) -> No
     with _interruptible():
         store.get(data_set, folder, offline=offline, say=say)
     if not said:
-        print(f"{folders.shown(home)} is complete")
+        print(f"{relative_path(home)} is complete")
 
 
 def _check(options: argparse.Namespace, folder: Path) -> None:
@@ -101,7 +101,7 @@ def _check(options: argparse.Namespace, folder: Path) -> None:
         each for each in table.all_sets(folder).values() if (folder / each.name).is_dir()
     ]
     if not sets:
-        raise UserError(f"{folders.shown(folder)} has no data sets: s2sjax data get NAME")
+        raise UserError(f"{relative_path(folder)} has no data sets: s2sjax data get NAME")
     wrong = 0
     for data_set in sets:
         state = store.check(data_set, folder)
@@ -135,8 +135,14 @@ def offer(missing: Mapping[str, str]) -> None:
         if not is_terminal or launch.WATCHED in os.environ or store.is_offline() or data_set.note:
             raise UserError(error)
         print(error.partition(": run ")[0])
-        size = megabytes(table.size_of(store.check(data_set, home).missing))
-        if input(f"get it now ({size}, licence: {data_set.licence})? [y/N] ").strip().lower() not in ("y", "yes"):
+        count = table.size_of(store.check(data_set, home).missing)
+        size = f"{readable_size(count)}, " if count else ""
+        try:
+            answer = input(f"get it now ({size}licence: {data_set.licence})? [y/N] ").strip().lower()
+        except EOFError:  # Ctrl-D
+            answer = ""
+            print()
+        if answer not in ("y", "yes"):
             raise UserError(error)
         _get_one(data_set, home)
 

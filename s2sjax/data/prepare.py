@@ -152,11 +152,11 @@ class TrainExamples:
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Shows a progress bar for each stage in the terminal."""
-    from rich import progress  # imported here so that the workers do not import it
+    from rich import console, progress  # imported here so that the workers do not import it
 
     columns = (progress.TextColumn("{task.description:10}"), progress.BarColumn(), progress.TaskProgressColumn(),
                progress.TextColumn("{task.completed:,} examples"), progress.TimeElapsedColumn())  # fmt: skip
-    with progress.Progress(*columns, transient=not sys.stdout.isatty()) as shown:
+    with progress.Progress(*columns, console=console.Console(), transient=not sys.stdout.isatty()) as shown:
         tasks: dict[str, progress.TaskID] = {}
         most = 0
 

@@ -19,15 +19,15 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from s2sjax.datasets.folder import shown
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import relative_path, replace_file
 from s2sjax.version import __version__
 
 MIRROR = "S2SJAX_DATA_MIRROR"
 CHUNK = 1 << 16
+_SAFE = "%/:=&?~#+!$,;'@()*[]"
 TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 """status codes of servers that may answer later"""
 LONGEST_WAIT = 60.0
@@ -51,11 +51,14 @@ PATIENCE = Patience()
 
 
 class _TryAgain(Exception):
-    """A failure that may pass. after: seconds to wait, as the server asks for. connected: whether there is a server."""
+    """A failure that may pass.
 
-    def __init__(self, reason: str, after: float = 0.0, connected: bool = True):
+    after: seconds to wait, as the server asks for. connected: whether there is a server. busy: whether it says so.
+    """
+
+    def __init__(self, reason: str, after: float = 0.0, connected: bool = True, busy: bool = False):
         super().__init__(reason)
-        self.after, self.connected = after, connected
+        self.after, self.connected, self.busy = after, connected, busy
 
 
 class _Refused(Exception):
@@ -63,7 +66,7 @@ class _Refused(Exception):
 
 
 class _Unreachable(_Refused):
-    """The server cannot be reached."""
+    """The server cannot be reached, or is busy all the time."""
 
 
 class _Restart(Exception):
@@ -110,8 +113,20 @@ def download(
 def mirrored(addresses: Sequence[str]) -> list[str]:
     """The addresses to try: first MIRROR/host/path for each, if $S2SJAX_DATA_MIRROR is set."""
     base = os.environ.get(MIRROR, "").rstrip("/")
+    if base and not is_address(base):
+        raise UserError(f"{MIRROR} is {base!r}, which is no address: write https://HOST/PATH, or file:///FOLDER")
     parts = [urlsplit(address) for address in addresses if base]
     return [*(f"{base}/{part.netloc}{part.path}" for part in parts), *addresses]
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address that can be downloaded from: https, http or file."""
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018 - raises for a wrong one
+    except ValueError:
+        return False
+    return parts.scheme == "file" or (parts.scheme in ("https", "http") and bool(parts.hostname))
 
 
 @contextlib.contextmanager
@@ -121,8 +136,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot write {shown(path)} ({error.strerror or error}): free some space or fix it, or set S2SJAX_DATA to "
-            "another folder"
+            f"cannot write {relative_path(path)} ({error.strerror or error}): free some space or fix it, or set "
+            "S2SJAX_DATA to another folder"
         ) from error
 
 
@@ -140,9 +155,14 @@ class _Partial:
     def origin(self) -> dict[str, Any]:
         """The address, the validator (ETag or date) and the length of the whole file; empty if they are not known."""
         try:
-            return json.loads(self.note.read_text(encoding="utf-8"))
+            found = json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
+        return found if isinstance(found, dict) and isinstance(found.get("validator", ""), str) else {}
+
+    def resumable(self, address: str) -> int:
+        """The number of bytes that are there from this address."""
+        return self.size() if self.origin().get("address") == address else 0
 
     def begin(self, address: str, validator: str, length: int | None) -> None:
         """Starts a new file."""
@@ -183,11 +203,9 @@ class _Partial:
 
 def _download_from(address: str, partial: _Partial, check: Callable[[Path], str], patience: Patience) -> None:
     """Downloads from one address. Raises _Refused if that is impossible."""
-    failed, most, restarts = 0, 0, 0
-    if partial.origin().get("address") != address:
-        partial.delete()
+    failed, most, restarts, reached = 0, 0, 0, False
     while True:
-        resumed = partial.size()
+        resumed = partial.resumable(address)  # the part of another address is kept until this one answers
         try:
             if not resumed or resumed != partial.origin().get("length"):
                 _transfer(address, partial, patience.timeout)
@@ -200,33 +218,38 @@ def _download_from(address: str, partial: _Partial, check: Callable[[Path], str]
                 raise _Refused(wrong)
             raise _Restart(wrong)  # the file may have changed between its two parts
         except _Restart as error:
-            partial.delete()
+            if resumed:  # else it is of another address, or nothing
+                partial.delete()
             most, restarts = 0, restarts + 1
             if restarts > 2:
                 raise _Refused(str(error)) from None
         except _TryAgain as error:
-            size = partial.size()
+            size = partial.resumable(address)
             failed = 1 if size > most else failed + 1
-            most = max(size, most)
-            if not error.connected and failed >= 2:
+            most, reached = max(size, most), reached or error.connected
+            if not reached and failed >= 2:
                 raise _Unreachable(str(error)) from None
             if failed >= patience.tries:
-                raise _Refused(f"{error}, {failed} times") from None
+                busy = partial.resumable(address) == 0 and error.busy  # and so it will be for other files
+                raise (_Unreachable if busy else _Refused)(f"{error}, {failed} times") from None
             patience.sleep(min(max(patience.pause * 2 ** (failed - 1), error.after), LONGEST_WAIT))
 
 
 def _transfer(address: str, partial: _Partial, timeout: float) -> None:
     """Appends the rest of a file to what is there of it."""
-    start = partial.size()
+    start = partial.resumable(address)
     partial.count()
     headers = {"User-Agent": f"s2sjax/{__version__}"}
     if start:
         headers["Range"] = f"bytes={start}-"
         if validator := partial.origin().get("validator"):
             headers["If-Range"] = validator
-    with _opened(urllib.request.Request(address, headers=headers), timeout) as answer:
+    parts = urlsplit(address)
+    path, query = quote(parts.path, safe=_SAFE), quote(parts.query, safe=_SAFE)
+    quoted = parts._replace(path=path, query=query).geturl()
+    with _opened(urllib.request.Request(quoted, headers=headers), timeout) as answer:
         total = _total(answer, start)
-        if answer.status != 206:  # a server that ignores Range sends the whole file
+        if answer.status != 206 or not start:  # a server that ignores Range sends the whole file
             partial.begin(address, _validator(answer), total)
         partial.append(_chunks(answer))
         got = partial.size()
@@ -264,7 +287,7 @@ def _opened(request: urllib.request.Request, timeout: float) -> Iterator[Any]:
             raise _Restart(reason) from None
         if error.code in TRY_AGAIN:
             after = error.headers.get("Retry-After", "")
-            raise _TryAgain(reason, float(after) if after.isdecimal() else 0.0) from None
+            raise _TryAgain(reason, float(after) if after.isdecimal() else 0.0, busy=error.code in (429, 503)) from None
         raise _Refused(reason) from None
     except TimeoutError:
         raise _TryAgain(f"no answer for {timeout:g} s") from None

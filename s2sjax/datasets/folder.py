@@ -16,7 +16,7 @@ VARIABLE = "S2SJAX_DATA"
 
 def data_folder() -> Path:
     """The absolute path of the folder of the data sets."""
-    return local_path(os.environ.get(VARIABLE) or "data").expanduser().absolute()
+    return Path(os.path.abspath(os.path.expanduser(local_path(os.environ.get(VARIABLE) or "data"))))
 
 
 def resolve(path: str) -> str:
@@ -24,9 +24,3 @@ def resolve(path: str) -> str:
     if not path.startswith(PREFIX):
         return path
     return os.path.normpath(data_folder() / path.removeprefix(PREFIX).lstrip("/"))
-
-
-def shown(path: str | Path) -> str:
-    """A path for messages: relative to the current directory if it is below it."""
-    absolute, here = Path(path).absolute(), Path.cwd()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)

@@ -7,16 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from s2sjax.files import readable_size
+
 INTERVAL = 10.0
 """seconds between two plain lines"""
-
-
-def megabytes(count: float) -> str:
-    """A number of bytes for people: 12 kB, 2.1 MB, 1.1 GB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"
 
 
 @contextlib.contextmanager
@@ -25,13 +19,14 @@ def shown(name: str, total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stdout.isatty():
         yield _Lines(name, total).advance
         return
-    from rich import progress
+    from rich import console, progress
 
     columns = (
         progress.TextColumn("{task.description}"), progress.BarColumn(), progress.DownloadColumn(),
         progress.TransferSpeedColumn(), progress.TimeRemainingColumn(),
     )  # fmt: skip
-    with progress.Progress(*columns, transient=True) as bars:
+    # A console of its own: the shared one of Rich may have begun where there was no terminal, and then draws no bars.
+    with progress.Progress(*columns, console=console.Console(), transient=True) as bars:
         task = bars.add_task(name, total=total or None)
         yield lambda count: bars.update(task, advance=count)
 
@@ -44,5 +39,5 @@ class _Lines:
         self.done += count
         if time.monotonic() - self.last >= INTERVAL:
             self.last = time.monotonic()
-            of = f" of {megabytes(self.total)}" if self.total else ""
-            print(f"{self.name}: {megabytes(self.done)}{of}", flush=True)
+            of = f" of {readable_size(self.total)}" if self.total else ""
+            print(f"{self.name}: {readable_size(self.done)}{of}", flush=True)

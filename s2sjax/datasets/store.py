@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from s2sjax.datasets import convert, digests, progress
 from s2sjax.datasets.download import PATIENCE, Patience, download, writing
-from s2sjax.datasets.folder import data_folder, shown
+from s2sjax.datasets.folder import data_folder
 from s2sjax.datasets.table import DataSet, File, Source, find, sources_of
-from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.errors import UserError, nearest
+from s2sjax.files import readable_size, relative_path, replace_file
 
 RECORD = "SOURCE.json"
 OFFLINE = "S2SJAX_OFFLINE"
@@ -112,7 +112,7 @@ def _needed(data_set: DataSet, home: Path, every: bool) -> list[File]:
     if state.differs:
         names = _listed(state.differs)
         raise UserError(
-            f"{shown(home)}/{names} is not the published file: move it away, and run the same command again"
+            f"{relative_path(home)}/{names} is not the published file: move it away, and run the same command again"
         )
     if not every and all(file.extra for file in state.missing):
         return []
@@ -128,7 +128,7 @@ def _listed(files: Sequence[File]) -> str:
 
 def _offline(data_set: DataSet, needed: Sequence[File], home: Path) -> UserError:
     return UserError(
-        f"{shown(home)} lacks {_listed(needed)}, and nothing is downloaded offline: run s2sjax data get "
+        f"{relative_path(home)} lacks {_listed(needed)}, and nothing is downloaded offline: run s2sjax data get "
         f"{data_set.name} where there is a network and copy the folder, or unset {OFFLINE}"
     )
 
@@ -142,20 +142,23 @@ def _get_files(data_set: DataSet, files: list[File], base: Path, say: Say, patie
         convert.check_packages(source.each)
     home, downloads = base / data_set.name, base / ".downloads" / data_set.name
     size = sum(source.size for source in sources)
-    about = f", {progress.megabytes(size)} to download" if size else ""
+    about = f", {readable_size(size)} to download" if size else ""
     say(f"getting {data_set.name}: {data_set.about} ({len(files)} files{about})")
     say(f"  licence: {data_set.licence}")
     say(f"  cite: {data_set.citation}")
     origins, failed = _fetch_all(data_set, files, downloads, patience)
-    opened = {source: _open(source, downloads) for source in origins if source.members}
+    opened: dict[Source, dict[str, bytes]] = {}
     for file in (file for file in files if file not in failed):
         made = _make(file, downloads, home / file.path, opened)
         _record(data_set, home, file, made, [origins[source] for source in file.sources])
+    needed = tuple(map(_name, sources_of(list(failed))))  # by the next command
     with contextlib.suppress(OSError):
-        shutil.rmtree(downloads)
+        for part in (part for part in downloads.iterdir() if not part.name.startswith(needed)):
+            part.unlink()
+        downloads.rmdir()
         downloads.parent.rmdir()
     without = f", without {_listed(list(failed))}, which no experiment needs ({failed.popitem()[1]})" if failed else ""
-    say(f"wrote {shown(home)}{without}")
+    say(f"wrote {relative_path(home)}{without}")
 
 
 def _fetch_all(
@@ -206,7 +209,7 @@ def _wrong(source: Source, path: Path, lists: Sequence[Path]) -> str:
         return ""
     if source.git_blob and digests.git_blob(path) == source.git_blob:
         return ""
-    if source.members:
+    if source.members and (source.content or not source.is_verified):
         try:
             found = digests.members_listing(path, source.members, _names(lists))
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
@@ -214,8 +217,7 @@ def _wrong(source: Source, path: Path, lists: Sequence[Path]) -> str:
         return "" if not source.content or found == source.content else "its files have other hashes than the published"
     if source.content and digests.content(path) == source.content:
         return ""
-    known = source.sha256 or source.git_blob or source.content
-    return f"its hash is not that of the published file ({path.stat().st_size:,} bytes)" if known else ""
+    return f"its hash is not that of the published file ({path.stat().st_size:,} bytes)" if source.is_verified else ""
 
 
 def _names(lists: Sequence[Path]) -> set[str]:
@@ -231,35 +233,59 @@ def _open(source: Source, downloads: Path) -> dict[str, bytes]:
 
 def _make(file: File, downloads: Path, path: Path, opened: dict[Source, dict[str, bytes]]) -> str:
     """Makes a file from its downloads, and returns its SHA-256."""
-    inputs: list[Any] = [opened.get(source, downloads / _name(source)) for source in file.sources]
-    if not file.convert:
-        draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(inputs[0], draft)
-            os.replace(draft, path)
-        return digests.sha256(path)
-    function = convert.CONVERTERS[file.convert] if isinstance(file.convert, str) else file.convert
+    draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        made = function(*(each.read_bytes() if isinstance(each, Path) else each for each in inputs), *file.args)
+        if file.convert:
+            made = _converted(file, downloads, opened)
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_bytes(made)
+        else:
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(downloads / _name(file.sources[0]), draft)
+        found = digests.sha256(draft)
+        wrong = file.content and digests.content(draft) != file.content
+        if wrong or (file.sha256 and found != file.sha256):
+            made_from = f"{'as converted ' if file.convert else ''}from {file.sources[0].url[0]}"
+            _forget(file, downloads)
+            raise UserError(f"{file.path}, {made_from}, has not the expected hash: correct its entry")
+        with writing(path):
+            os.replace(draft, path)
+        return found
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _forget(file: File, downloads: Path) -> None:
+    """Deletes the downloads that have no hash: perhaps they were another page."""
+    for source in (source for source in file.sources if not source.is_verified):
+        with contextlib.suppress(OSError):
+            (downloads / _name(source)).unlink()
+
+
+def _converted(file: File, downloads: Path, opened: dict[Source, dict[str, bytes]]) -> bytes:
+    function = convert.CONVERTERS.get(file.convert) if isinstance(file.convert, str) else file.convert
+    if function is None:
+        near = nearest(str(file.convert), convert.CONVERTERS)
+        raise UserError(f"there is no converter {file.convert!r}: did you mean {near!r}?")
+    try:
+        for source in file.sources:
+            if source.members and source not in opened:
+                opened[source] = _open(source, downloads)
+        read = lambda source: opened[source] if source in opened else (downloads / _name(source)).read_bytes()
+        made = function(*map(read, file.sources), *file.args)
+        if not isinstance(made, bytes):
+            raise TypeError(f"the converter returns {type(made).__name__}, not bytes")
+        return made
     except UserError:
+        _forget(file, downloads)
         raise
     except Exception as error:
+        _forget(file, downloads)
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"cannot make {file.path} from {file.sources[0].url[0]} ({what}): correct its entry") from error
-    draft = path.with_name(f".{path.name}.{os.getpid()}.made")
-    with writing(path):
-        replace_file(draft, made)
-    wrong = file.content and digests.content(draft) != file.content
-    found = hashlib.sha256(made).hexdigest()
-    if wrong or (file.sha256 and found != file.sha256):
-        draft.unlink()
-        raise UserError(
-            f"{file.path}, as converted from {file.sources[0].url[0]}, has not the expected hash: correct its entry"
-        )
-    with writing(path):
-        os.replace(draft, path)
-    return found
 
 
 # ----------------------------------------------------------------------------- record and lock
@@ -268,8 +294,9 @@ def _make(file: File, downloads: Path, path: Path, opened: dict[Source, dict[str
 def _recorded(home: Path) -> dict[str, Any]:
     """The files of SOURCE.json, by path."""
     try:
-        return json.loads((home / RECORD).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        files = json.loads((home / RECORD).read_text(encoding="utf-8"))["files"]
+        return {path: entry for path, entry in files.items() if isinstance(entry, dict)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
@@ -288,8 +315,14 @@ def _locked(base: Path, name: str, say: Say) -> Iterator[None]:
     path = base / ".downloads" / f"{name}.lock"
     with contextlib.ExitStack() as held:
         with writing(base):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            base.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
             file = held.enter_context(open(path, "w", encoding="utf-8"))
+            with contextlib.suppress(OSError):  # another user's: those who can write in the folder can get other sets
+                mode = base.stat().st_mode & 0o2777  # sticky, Linux may refuse to open the lock of another user
+                path.parent.chmod(mode)
+                path.chmod(mode & 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

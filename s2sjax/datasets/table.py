@@ -17,14 +17,17 @@ import dataclasses
 import functools
 import glob
 import json
+import os
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from s2sjax.datasets import convert
-from s2sjax.datasets.folder import data_folder, shown
+from s2sjax.datasets.download import is_address
+from s2sjax.datasets.folder import data_folder
 from s2sjax.errors import UserError, nearest
+from s2sjax.files import relative_path
 
 OWN = "sets.json"
 """name of the user's table in the data folder"""
@@ -41,7 +44,7 @@ class Source:
     sha256: tuple[str, ...] = ()
     """accepted hashes of the file"""
     content: str = ""
-    """hash of what a .gz file contains, or of the listing of `members`: for files that may be compressed anew"""
+    """hash of what a .gz file contains, or of the listing of `members`: for files whose compression may differ"""
     git_blob: str = ""
     """id of the file in Git"""
     members: str = ""
@@ -50,6 +53,11 @@ class Source:
     """text files that list the names of the members that are used"""
     each: str = ""
     """converter that is applied to every member"""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it has a hash of its own, so that another page is recognised."""
+        return bool(self.sha256 or self.content or self.git_blob)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +79,16 @@ class File:
     extra: bool = False
     """whether no experiment needs it: a folder without it counts as complete"""
 
+    def __post_init__(self):
+        """The hash of a file is that of its only download, if it is this download, or unpacked from it."""
+        known: dict[str, Any] = {}
+        if self.convert == "":
+            known = {"sha256": (self.sha256,) if self.sha256 else (), "content": self.content}
+        elif self.convert == "gunzip":
+            known = {"content": self.sha256}
+        if len(self.sources) == 1 and any(known.values()) and not self.sources[0].is_verified:
+            object.__setattr__(self, "sources", (dataclasses.replace(self.sources[0], **known),))
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
@@ -86,14 +104,9 @@ class DataSet:
     """why it cannot be fetched, and what to do instead"""
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        """All downloads, each once."""
-        return sources_of(self.files)
-
-    @property
     def size(self) -> int:
         """Number of bytes to download."""
-        return sum(source.size for source in self.sources)
+        return size_of(self.files)
 
 
 def sources_of(files: Sequence[File]) -> tuple[Source, ...]:
@@ -125,7 +138,7 @@ def find(name: str, folder: Path | None = None) -> DataSet:
 
 def owner(path: str | Path) -> tuple[DataSet, str] | None:
     """The data set that a path belongs to, and the path within it; None if it is not below the data folder."""
-    folder, absolute = data_folder(), Path(path).expanduser().absolute()
+    folder, absolute = data_folder(), Path(os.path.abspath(os.path.expanduser(path)))
     if not absolute.is_relative_to(folder) or absolute == folder:
         return None
     name, *rest = absolute.relative_to(folder).parts
@@ -140,7 +153,7 @@ def missing(path: str | Path) -> str:
         return ""
     data_set, inner = found
     folder, inside = data_folder(), (PurePosixPath(file.path) for file in data_set.files)
-    what = f"data:{data_set.name}{'/' * bool(inner)}{inner} is not in {shown(folder)}/"
+    what = f"data:{data_set.name}{'/' * bool(inner)}{inner} is not in {relative_path(folder)}/"
     if not any(file.is_relative_to(inner) for file in inside) and data_set.files:
         near = nearest(inner, [file.path for file in data_set.files])
         return f"{what}, and {data_set.name} has no such file: did you mean data:{data_set.name}/{near}?"
@@ -161,9 +174,11 @@ def read_table(path: Path) -> dict[str, DataSet]:
     """The data sets of a JSON file."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{shown(path)} is not a table of data sets ({error}): correct it, see docs/data.md") from None
-    return parse(table, shown(path))
+    except (ValueError, OSError, RecursionError) as error:
+        raise UserError(
+            f"{relative_path(path)} is not a table of data sets ({error}): correct it, see docs/data.md"
+        ) from None
+    return parse(table, relative_path(path))
 
 
 def parse(table: Any, origin: str) -> dict[str, DataSet]:
@@ -199,21 +214,26 @@ class _Parser:
     def file(self, path: str, entry: Any) -> File:
         self.fields(path, entry, "url from convert sha256 content extra size git_blob")
         inner = PurePosixPath(path)
-        if inner.is_absolute() or ".." in inner.parts or inner.parts[:1] == ("SOURCE.json",):
+        if not inner.parts or inner.is_absolute() or ".." in inner.parts or inner.parts[:1] == ("SOURCE.json",):
             raise UserError(f"{self.where}: the path {path} must be below the folder of the data set: change it")
         function, *args = _several(entry.get("convert", ""))
-        if function and function not in convert.CONVERTERS:
-            near = nearest(function, convert.CONVERTERS)
-            raise UserError(f"{self.where}, {path}: there is no converter {function!r}: did you mean {near!r}?")
-        sha256, content = entry.get("sha256", ""), entry.get("content", "")
+        self.converter(path, function)
+        sha256, content = (entry.get(key, "").lower() for key in ("sha256", "content"))
         sources: tuple[Source, ...] = ()
         if "from" in entry:
             sources = tuple(self.source_named(key, path) for key in _several(entry["from"]))
         elif "url" in entry or not self.is_local:
-            same = {"sha256": sha256} if not function else {"content": sha256} if function == "gunzip" else {}
-            given = {key: entry[key] for key in ("url", "size", "git_blob") if key in entry}
-            sources = (self.source(given | {key: value for key, value in same.items() if value}),)
+            sources = (self.source({key: entry[key] for key in ("url", "size", "git_blob") if key in entry}),)
+        if not function and (len(sources) > 1 or any(source.members for source in sources)):
+            raise UserError(
+                f"{self.where}, {path} is made from several files: name the function that does it as convert"
+            )
         return File(path, sources, function, tuple(args), sha256, content, bool(entry.get("extra")))
+
+    def converter(self, path: str, function: str) -> None:
+        if function and function not in convert.CONVERTERS:
+            near = nearest(function, convert.CONVERTERS)
+            raise UserError(f"{self.where}, {path}: there is no converter {function!r}: did you mean {near!r}?")
 
     def source_named(self, key: str, path: str) -> Source:
         if key not in self.named:
@@ -222,22 +242,49 @@ class _Parser:
         return self.named[key]
 
     def source(self, entry: Any) -> Source:
-        self.fields("a source", entry, "url size sha256 content git_blob members names each")
+        hashes = entry.get("sha256") if isinstance(entry, dict) else None  # of a source there may be several
+        plain = entry | {"sha256": ""} if isinstance(hashes, list) and all(map(_is_text, hashes)) else entry
+        self.fields("a source", plain, "url size sha256 content git_blob members names each")
         urls = _several(entry.get("url", ""))
         addresses = tuple(base + url if "://" not in url else url for url in urls for base in self.bases)
         addresses = tuple(dict.fromkeys(addresses))
         for address in addresses or ("",):
-            if not address.startswith(("https://", "http://", "file://")):
+            if not is_address(address):
                 raise UserError(f"{self.where}: {address!r} is no address: write https://..., or give a base")
-        names = tuple(self.source_named(key, "names") for key in entry.get("names", ()))
-        simple = {key: entry[key] for key in ("size", "content", "git_blob", "members", "each") if key in entry}
-        return Source(addresses, sha256=tuple(filter(None, _several(entry.get("sha256", "")))), names=names, **simple)
+        names = tuple(self.source_named(key, "names") for key in _several(entry.get("names", [])))
+        self.converter("each", entry.get("each", ""))
+        simple = {key: entry[key] for key in ("size", "members", "each") if key in entry}
+        simple |= {key: entry[key].lower() for key in ("content", "git_blob") if key in entry}
+        sha256 = tuple(each.lower() for each in _several(entry.get("sha256", "")) if each)
+        return Source(addresses, sha256=sha256, names=names, **simple)
 
     def fields(self, what: str, entry: Any, allowed: str) -> None:
         names = allowed.split()
         for name in entry if isinstance(entry, dict) else [entry]:
             if not isinstance(entry, dict) or name not in names:
                 raise UserError(f"{self.where}: {what} has no field {name!r}: the fields are {', '.join(names)}")
+            kind = _KINDS.get(name, "a text")
+            if not _FORMS[kind](entry[name]):
+                raise UserError(f"{self.where}: {name!r} of {what} is {entry[name]!r:.60}: it must be {kind}")
+
+
+_is_text = lambda value: isinstance(value, str)
+_is_list = lambda value: isinstance(value, list) and len(value) > 0
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "a text": _is_text,
+    "a text or a list of texts": lambda value: _is_text(value) or (_is_list(value) and all(map(_is_text, value))),
+    "the name of a function, or a list of it and its arguments": lambda value: (
+        _is_text(value)
+        or (_is_list(value) and _is_text(value[0]) and all(isinstance(each, str | int | float) for each in value))
+    ),
+    "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+    "true or false": lambda value: isinstance(value, bool),
+    "an object of names and entries": lambda value: isinstance(value, dict),
+}
+_KINDS = {"size": "a whole number", "extra": "true or false"}
+_KINDS |= dict.fromkeys(("files", "sources"), "an object of names and entries")
+_KINDS |= dict.fromkeys(("url", "base", "from", "names"), "a text or a list of texts")
+_KINDS["convert"] = "the name of a function, or a list of it and its arguments"
 
 
 def _several(value: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sjax.training.device_memory import readable
+from s2sjax.files import readable_size
 
 FILE = "compiled.jsonl"
 TABLE = Path(__file__).with_name(FILE)
@@ -79,8 +79,8 @@ def describe(own: Sequence[Record], table: Sequence[Record], experiment: str) ->
     mine = [each for each in own if each.experiment == experiment]
     others = [each for each in (*own, *table) if each not in mine]
     lines = [
-        f"compiled before for {each.topology}, mesh {' x '.join(map(str, each.mesh))}: {readable(each.memory)}, "
-        f"predicted {readable(each.predicted)} ({each.error:+.0%})"
+        f"compiled before for {each.topology}, mesh {' x '.join(map(str, each.mesh))}: {readable_size(each.memory)}, "
+        f"predicted {readable_size(each.predicted)} ({each.error:+.0%})"
         for each in mine
     ]
     if others:

@@ -15,12 +15,12 @@ import jax
 from s2sjax import config
 from s2sjax.config import replace
 from s2sjax.errors import UserError
+from s2sjax.files import readable_size
 from s2sjax.plan import chips, recorded_errors, tpu_slices
 from s2sjax.plan.cost_model import Mesh, Program
 from s2sjax.plan.mesh_report import aligned, task_with_assets
 from s2sjax.plan.tpu_programs import GIB, Built, DoesNotFit, Note, Target, changes
 from s2sjax.training import mesh as meshes
-from s2sjax.training.device_memory import readable
 
 LANES, SUBLANES = 128, 8
 """tile of a TPU: the last two dimensions of an array are padded to multiples of these"""
@@ -66,8 +66,8 @@ def plan(
     yield from _collectives(steps[0], shape)
     yield from _warnings(steps, others)
     yield (
-        f"the prediction for {steps[0].name}: {readable(most.predicted)} per chip, {most.error:+.0%} compared with the "
-        f"compiler; its products take {_flops(most.products)} per chip, with every iteration of a loop counted"
+        f"the prediction for {steps[0].name}: {readable_size(most.predicted)} per chip, {most.error:+.0%} compared "
+        f"with the compiler; its products take {_flops(most.products)} per chip, with every iteration of a loop counted"
     )
     yield f"the compiled programs are in {cache}: docs/pod.md says when a pod can use them"
     yield f"{command} {shape.flags}"
@@ -148,7 +148,7 @@ def _advice(target: Target) -> Iterator[str]:
 def _table(built: Sequence[Built], chip: chips.Chip) -> list[str]:
     lines = [("program", "compiled in", "arguments", "a step adds", "of the chip", "FLOPs")]
     for each in built:
-        sizes = readable(each.arguments), readable(each.temporary), f"{each.memory / chip.memory:.0%}"
+        sizes = readable_size(each.arguments), readable_size(each.temporary), f"{each.memory / chip.memory:.0%}"
         lines.append((each.name, f"{each.seconds:.0f} s", *sizes, _flops(each.flops)))
     note = "FLOPs are per chip, as the compiler counts them: the body of a loop counts once"
     return [*aligned(lines, first="<"), note]
@@ -164,7 +164,7 @@ def _collectives(step: Built, mesh: Mesh) -> Iterator[str]:
         times[group] += one.times
         sizes[group] += one.total
     for (kind, axes), size in sizes.most_common():
-        yield f"  {kind:20}{axes:16}{times[kind, axes]:>6,} times{readable(size):>10}"
+        yield f"  {kind:20}{axes:16}{times[kind, axes]:>6,} times{readable_size(size):>10}"
 
 
 def _warnings(steps: Sequence[Built], others: Sequence[Built]) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _warnings(steps: Sequence[Built], others: Sequence[Built]) -> Iterator[str]:
             yield f"warning: {each.name} contains {' and '.join(each.problems)}"
     largest = steps[0]
     if largest.aliased < largest.held:
-        size = readable(largest.held - largest.aliased)
+        size = readable_size(largest.held - largest.aliased)
         yield f"warning: {size} of the new state of {largest.name} do not use the memory of the old one"
     if largest.padded:
         shown = ", ".join(f"{array} takes {times:.1f} times its size" for array, times in largest.padded)

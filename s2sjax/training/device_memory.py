@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from s2sjax.files import readable_size
 from s2sjax.training.train_state import TrainState
 
 Tree = Any
@@ -69,18 +70,18 @@ def describe(memory: Memory, mesh: Mesh | None = None, limit: int | None = None)
     lines = [_describe_mesh(mesh)] if mesh is not None and many else []
     held = _join(parameters=memory.parameters, optimizer=memory.optimizer, average=memory.average)
     added = _join(batch=memory.batch, activations=memory.step)
-    total, of = readable(memory.total), "in total" if limit is None else f"of {readable(limit)}"
+    total, of = readable_size(memory.total), "in total" if limit is None else f"of {readable_size(limit)}"
     lines.append(f"{'each' if many else 'the'} device holds {held}; a step adds {added}: {total} {of}")
     if limit is not None and memory.total > limit:
         lines.append(
-            f"warning: {total} is more than the {readable(limit)} of a device: raise train.grad_accum_steps or "
+            f"warning: {total} is more than the {readable_size(limit)} of a device: raise train.grad_accum_steps or "
             "train.mesh.fsdp, or set train.remat layers"
         )
     return lines
 
 
 def _join(**sizes: int) -> str:
-    return ", ".join(f"{name} {readable(size)}" for name, size in sizes.items() if size)
+    return ", ".join(f"{name} {readable_size(size)}" for name, size in sizes.items() if size)
 
 
 def _describe_mesh(mesh: Mesh) -> str:
@@ -88,12 +89,3 @@ def _describe_mesh(mesh: Mesh) -> str:
     hosts = len({device.process_index for device in mesh.devices.flat})
     shape = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     return f"mesh: {shape} on {mesh.size} {' and '.join(kinds)} devices, {hosts} host{'s' if hosts > 1 else ''}"
-
-
-def readable(size: float) -> str:
-    """1234 -> "1.2 kB", 45_600_000 -> "46 MB"."""
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 999.5 or unit == "GB":
-            break
-    return f"{size:.1f} {unit}" if size < 9.95 else f"{size:.0f} {unit}"

@@ -66,7 +66,9 @@ def test_every_converter_is_tested_and_used():
     elsewhere = {"compress", "tatoeba", "hansards_train", "fsdd_zip", "flickr8k_photo", "flickr8k_zip"}
     assert set(CASES) | elsewhere == set(convert.CONVERTERS)
     sets = table.all_sets().values()
-    used = {file.convert for each in sets for file in each.files} | {s.each for each in sets for s in each.sources}
+    used = {file.convert for each in sets for file in each.files} | {
+        s.each for each in sets for s in table.sources_of(each.files)
+    }
     assert used - {""} == set(convert.CONVERTERS) - {"unzip"}  # which is for sets of users
 
 

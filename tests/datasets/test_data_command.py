@@ -52,10 +52,10 @@ def own(host, tmp_path):
 
 def test_list_get_and_check(call, own, host, tmp_path):
     code, out, _ = call("data", "list")
-    assert code == 0 and "\nmine                    0 kB  0 of 2 files    letters; licence: CC0\n" in out
+    assert code == 0 and "\nmine                  0.1 kB  0 of 2 files    letters; licence: CC0\n" in out
     assert "cannot be fetched: it has no public address" in out
     code, out, _ = call("data", "get", "mine")
-    assert (code, out) == (0, "getting mine: letters (2 files, 0 kB to download)\n  licence: CC0\n"
+    assert (code, out) == (0, "getting mine: letters (2 files, 0.1 kB to download)\n  licence: CC0\n"
                               "  cite: Me (2026). Letters.\nwrote data/mine\n")  # fmt: skip
     assert call("data", "get", "mine", "--offline") == (0, "data/mine is complete\n", "")
     assert call("data", "check") == (0, "mine                2 right\n", "")
@@ -71,6 +71,30 @@ def test_another_folder(call, own, host, tmp_path):
     assert call("data", "get", "mine", "--folder", "else")[0] == 0
     assert sorted(os.listdir(tmp_path / "else/mine")) == ["SOURCE.json", "test.tsv", "train.tsv"]
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("given", ["variable", "option"])
+def test_a_folder_of_an_unknown_user_is_a_folder(call, own, tmp_path, monkeypatch, given):
+    """As in the shell."""
+    (tmp_path / "data").rename(tmp_path / "~nouser")
+    monkeypatch.setenv("S2SJAX_DATA", "~nouser" if given == "variable" else "none")
+    assert call("data", "get", "mine", *(("--folder", "~nouser") if given == "option" else ()))[0] == 0
+    assert (tmp_path / "~nouser/mine/train.tsv").exists()
+
+
+def test_a_folder_may_be_named_from_the_parent(call, own, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("S2SJAX_DATA", "../data")
+    code, _, err = call("train", "../page.py")
+    assert code == 2 and err.startswith("error: data:mine/train.tsv is not in ") and "run s2sjax data get mine" in err
+    assert call("data", "get", "mine")[0] == 0 and (tmp_path / "data/mine/train.tsv").exists()
+
+
+def test_a_mirror_that_is_no_address_is_one_line(call, own, monkeypatch):
+    monkeypatch.setenv("S2SJAX_DATA_MIRROR", "mirror.org")
+    code, _, err = call("data", "get", "mine")
+    assert code == 2 and err.startswith("error: S2SJAX_DATA_MIRROR is 'mirror.org', which is no address")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +119,7 @@ def test_a_set_that_fails_does_not_stop_the_others(call, own, host, answers, tmp
     table = {"gone": table["mine"] | {"files": {"a": {"url": f"{host.url}/gone"}}}} | table
     (tmp_path / "data/sets.json").write_text(json.dumps(table))
     code, out, err = call("data", "get", "gone", "mine")
-    assert code == 2 and out.startswith("2 data sets, 0 kB to download\n") and "wrote data/mine" in out
+    assert code == 2 and out.startswith("2 data sets, 0.1 kB to download\n") and "wrote data/mine" in out
     assert (
         "cannot download gone (127.0.0.1:" in err
         and "404 Not Found" in err
@@ -149,24 +173,45 @@ def test_a_path_of_the_command_line(call, own, tmp_path):
     assert code == 0 and "wrote" in out and (tmp_path / "data/mine/links").is_file()
 
 
-@pytest.mark.parametrize("answer", ["y", "", "no"])
-def test_the_offer_of_train(own, answer, tmp_path, monkeypatch, capsys):
+def in_a_terminal(monkeypatch, answer) -> list[str]:
+    """The questions that are asked, and answered with this, or with Ctrl-D."""
     questions = []
-    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
+
+    def asked(question):
+        questions.append(question)
+        if answer == "Ctrl-D":
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr("builtins.input", asked)
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys, "stdout", Terminal())
+    return questions
+
+
+@pytest.mark.parametrize("answer", ["y", "", "no", "Ctrl-D"])
+def test_the_offer_of_train(own, answer, tmp_path, monkeypatch, capsys):
+    questions = in_a_terminal(monkeypatch, answer)
     missing = missing_data(load_experiment("page.py"))
     if answer == "y":
         data_command.offer(missing)
     else:
         with pytest.raises(UserError, match="run s2sjax data get mine"):
             data_command.offer(missing)
-    assert questions == ["get it now (0 kB, licence: CC0)? [y/N] "]
+    assert questions == ["get it now (0.1 kB, licence: CC0)? [y/N] "]
     assert (tmp_path / "data/mine/train.tsv").exists() == (answer == "y")
     monkeypatch.setenv("S2SJAX_OFFLINE", "1")
     with pytest.raises(UserError, match="run s2sjax data get mine"):
         data_command.offer(missing)
     assert len(questions) == 1
+
+
+def test_an_unknown_size_is_not_offered_as_zero(own, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "data/sets.json"
+    file.write_text(file.read_text().replace(', "size": 56', ""))
+    questions = in_a_terminal(monkeypatch, "y")
+    data_command.offer(missing_data(load_experiment("page.py")))
+    assert questions == ["get it now (licence: CC0)? [y/N] "] and (tmp_path / "data/mine/train.tsv").exists()
 
 
 class Terminal(io.StringIO):
@@ -188,7 +233,7 @@ def test_train_asks_in_a_terminal(own, tmp_path):
         while part := os.read(leader, 1 << 16):
             shown += part
     os.close(leader)
-    assert done.wait() == 2 and b"get it now (0 kB, licence: CC0)? [y/N]" in shown
+    assert done.wait() == 2 and b"get it now (0.1 kB, licence: CC0)? [y/N]" in shown
     assert not (tmp_path / "data/mine").exists()
 
 

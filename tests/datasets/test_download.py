@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+from conftest import refused
 
 from s2sjax.datasets import download as downloads
 from s2sjax.errors import UserError
@@ -55,6 +56,41 @@ def test_it_is_continued_by_the_next_process(fetch, host, answers, patience):
         fetch()
     fetch()
     assert host.requests[-1][1]["Range"] == "bytes=1000-"
+
+
+@pytest.mark.parametrize("second", ["silent", 404, 416, 503])
+def test_a_part_survives_other_addresses_that_do_not_have_the_file(fetch, host, other_host, answers, second):
+    host.script["/a"] = [answers.breaks_after(1000), answers.status(403)]
+    other_host.script["/a"] = [answers.status(second)] * 3
+    both = (f"{host.url}/a", "http://127.0.0.1:1/a" if second == "silent" else f"{other_host.url}/a")
+    with pytest.raises(UserError, match="403 Forbidden; 127"):
+        fetch(*both)
+    counts = []
+    assert fetch(*both, advance=counts.append) == both[0]
+    assert host.requests[-1][1]["Range"] == "bytes=1000-" and sum(counts) == len(CONTENT)
+
+
+def test_a_part_is_replaced_when_another_address_has_the_file(fetch, host, other_host, answers):
+    host.script["/a"] = [answers.breaks_after(1000), answers.status(403)]
+    other_host.files["/a"] = CONTENT
+    counts = []
+    fetch(f"{host.url}/a", f"{other_host.url}/a", advance=counts.append)
+    assert "Range" not in other_host.requests[0][1] and sum(counts) == len(CONTENT)
+
+
+def test_a_short_outage_in_the_middle_does_not_end_a_download(fetch, host, answers, patience, waits, monkeypatch):
+    """A proxy that is not there stands for a network that is not there."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def sleep(seconds):
+        waits.append(seconds)
+        away = len(waits) == 1
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1" if away else "")
+
+    host.script["/a"] = [answers.breaks_after(1000)]
+    fetch(patience=dataclasses.replace(patience, sleep=sleep))
+    assert waits == [1.0, 2.0] and [headers.get("Range") for _, headers in host.requests] == [None, "bytes=1000-"]
 
 
 def test_ctrl_c_leaves_a_part_that_is_continued(fetch, host):
@@ -135,6 +171,23 @@ def test_a_busy_server_is_asked_again(fetch, host, answers, code, waits):
     assert waits == [7.0, 2.0]
 
 
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_host_that_stays_busy_is_left_also_for_other_files(fetch, host, other_host, answers, code):
+    host.script["/a"] = [answers.status(code)] * 3
+    other_host.files["/a"] = CONTENT
+    unreachable = set()
+    fetch(f"{host.url}/a", f"{other_host.url}/a", unreachable=unreachable)
+    assert unreachable == {host.url.removeprefix("http://")}
+
+
+def test_a_host_that_became_busy_in_the_middle_is_not_left_for_other_files(fetch, host, answers):
+    host.script["/a"] = [answers.breaks_after(1000), *[answers.status(503)] * 3]
+    unreachable = set()
+    with pytest.raises(UserError, match="503 Service Unavailable, 3 times"):
+        fetch(unreachable=unreachable)
+    assert not unreachable
+
+
 def test_a_server_cannot_ask_for_hours(fetch, host, answers, waits):
     host.script["/a"] = [answers.status(503, Retry_After="86400")]
     fetch()
@@ -210,6 +263,19 @@ def test_a_mirror_is_tried_first(fetch, host, other_host, monkeypatch):
     del other_host.files["/mirror/example.org/x/a"]
     shutil.rmtree("new")
     assert fetch(f"{host.url}/a") == f"{host.url}/a"
+
+
+@pytest.mark.parametrize("mirror", ["mirror.org/data", "ftp://mirror.org", "https://", "http://[", "http://m:port"])
+def test_a_mirror_that_is_no_address_is_named(fetch, host, monkeypatch, mirror):
+    monkeypatch.setenv("S2SJAX_DATA_MIRROR", mirror)
+    error = f"S2SJAX_DATA_MIRROR is {mirror.rstrip('/')!r}, which is no address: write https://HOST/PATH"
+    assert refused(fetch).startswith(error) and not host.requests
+
+
+def test_a_path_may_have_blanks_and_letters_of_any_language(fetch, host):
+    host.files["/w%C3%B6rter/a%20b"] = CONTENT
+    assert fetch(f"{host.url}/wörter/a b").endswith("/wörter/a b")
+    assert fetch(f"{host.url}/w%C3%B6rter/a%20b") and set(host.paths()) == {"/w%C3%B6rter/a%20b"}
 
 
 def test_a_proxy_of_the_environment_is_used(fetch, host, other_host, monkeypatch):

@@ -21,6 +21,16 @@ TRAIN, DEV = b"a\tb\n" * 500, b"c\td\n"
 sha256 = lambda data: hashlib.sha256(data).hexdigest()
 
 
+def tarred(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"repository-0123/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
 @pytest.fixture
 def entry(host):
     """A table with one set: a file as it is, a packed one, and one that no experiment needs."""
@@ -54,7 +64,7 @@ def test_a_set_is_made_and_described(get, mine, said, tmp_path, host):
     assert (tmp_path / "data/mine/dev.tsv").read_bytes() == DEV
     assert (tmp_path / "data/mine/text/train.tsv").read_bytes() == TRAIN
     assert said == [
-        "getting mine: letters (3 files, 0 kB to download)", "  licence: CC0", "  cite: Me (2026). Letters.",
+        "getting mine: letters (3 files, 0.0 kB to download)", "  licence: CC0", "  cite: Me (2026). Letters.",
         "wrote data/mine",
     ]  # fmt: skip
     record = json.loads((tmp_path / "data/mine/SOURCE.json").read_text())
@@ -124,22 +134,148 @@ def test_a_set_of_ones_own_in_python(host, tmp_path, get):
     assert (home / "pairs.tsv").read_text() == "x\t1\ny\t2\n"
 
 
-@pytest.mark.parametrize("wrong", ["download", "result", "function"])
+@pytest.mark.parametrize("wrong", ["download", "result", "function", "type", "name"])
 def test_nothing_wrong_is_ever_written(get, host, tmp_path, wrong):
     host.files["/a"] = b"good"
     digest = sha256(b"good")
     source = Source((f"{host.url}/a",), sha256=(sha256(b"other") if wrong == "download" else digest,))
-    function = (lambda data: data.decode("ascii")[9]) if wrong == "function" else bytes.upper
+    functions = {"function": lambda data: data.decode("ascii")[9], "type": bytes.decode, "name": "gunzp"}
+    function = functions.get(wrong, bytes.upper)
     file = File("a", (source,), function, sha256=sha256(b"good"))
     error = {
         "download": r"its hash is not that of the published file \(4 bytes\)",
         "result": "has not the expected hash: correct its entry",
         "function": "IndexError: string index out of range",
+        "type": r"cannot make a from .*TypeError: the converter returns str, not bytes\): correct its entry",
+        "name": r"there is no converter 'gunzp': did you mean 'gunzip'\?",
     }[wrong]
     with pytest.raises(UserError, match=error):
         get(DataSet("own", "a", "b", "c", (file,)))
     home = tmp_path / "data/own"
     assert not home.exists() or not os.listdir(home)
+
+
+GOOD = tarred({"a.txt": b"good"})
+GIT_BLOB = hashlib.sha1(b"blob %d\0" % len(GOOD) + GOOD).hexdigest()
+text_of = lambda files: files["a.txt"]
+source_of = lambda url, **fields: (Source((url,), **fields),)
+WAYS = {
+    "a file": lambda url: File("a", source_of(url), sha256=sha256(GOOD)),
+    "what is in a file": lambda url: File("a", source_of(url), content=sha256(gzip.decompress(GOOD))),
+    "a file of a source": lambda url: {"from": "s", "sha256": sha256(GOOD)},
+    "upper case": lambda url: {"from": "s", "sha256": sha256(GOOD).upper()},
+    "what is in an address": lambda url: {"url": url, "content": sha256(gzip.decompress(GOOD))},
+    "unpacked": lambda url: File("a", source_of(url), "gunzip", sha256=sha256(gzip.decompress(GOOD))),
+    "an archive": lambda url: File("a", source_of(url, members="*", sha256=(sha256(GOOD),)), text_of),
+    "an archive of Git": lambda url: File("a", source_of(url, members="*", git_blob=GIT_BLOB), text_of),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("page", [b"<html>Log in</html>", tarred({"a.txt": b"other"})], ids=["page", "archive"])
+def test_another_page_is_never_written_where_a_hash_is_known(get, host, tmp_path, way, page):
+    """Wherever the hash is: at the file or at its download, of the bytes or of what is in them."""
+    made = WAYS[way](f"{host.url}/a")
+    if isinstance(made, dict):
+        about = {"about": "a", "licence": "b", "citation": "c", "sources": {"s": {"url": f"{host.url}/a"}}}
+        own = table.parse({"own": about | {"files": {"a": made}}}, "test")["own"]
+    else:
+        own = DataSet("own", "a", "b", "c", (made,))
+    host.files["/a"] = page
+    for asked in (1, 2):
+        with pytest.raises(UserError, match="its hash is not that of the published file"):
+            get(own)
+        assert not (tmp_path / "data/own").exists() and len(host.requests) == asked
+    host.files["/a"] = GOOD
+    get(own)
+    assert store.check(own).right == list(own.files)
+    assert not set(get(own).iterdir()) ^ {tmp_path / "data/own/a", tmp_path / "data/own/SOURCE.json"}
+
+
+@pytest.mark.parametrize("known", ["the result", "nothing", "an archive"])
+def test_a_wrong_download_without_a_hash_is_fetched_again(get, host, tmp_path, known):
+    """By the next command: perhaps the first answer was the page of a hotel's network."""
+    good = {"an archive": GOOD}.get(known, b"1 2")
+    host.files["/a"] = b"<html>Log in</html>"
+    source = Source((f"{host.url}/a",), members="*" if known == "an archive" else "")
+    function = text_of if source.members else lambda data: b"%d" % sum(map(int, data.split()))
+    if known == "the result":
+        function = bytes.upper
+    own = DataSet(
+        "own", "a", "b", "c", (File("a", (source,), function, sha256=sha256(good) * (known == "the result")),)
+    )
+    with pytest.raises(UserError):
+        get(own)
+    host.files["/a"] = good
+    get(own)
+    assert host.paths() == ["/a", "/a"] and store.check(own).is_complete
+
+
+def test_a_download_without_a_hash_is_kept_when_its_file_cannot_be_written(get, host, tmp_path):
+    """Such as on a full disk."""
+    host.files["/a"] = b"x"
+    own = DataSet("own", "a", "b", "c", (File("a", source_of(f"{host.url}/a")),))
+    (tmp_path / "data/own/a").mkdir(parents=True)
+    with pytest.raises(UserError, match="cannot write data/own/a"):
+        get(own)
+    (tmp_path / "data/own/a").rmdir()
+    (tmp_path / "data/own/SOURCE.json").mkdir()
+    with pytest.raises(UserError, match=r"cannot write data/own/SOURCE.json"):
+        get(own)
+    assert host.paths() == ["/a"] and sorted(os.listdir(tmp_path / "data/own")) == ["SOURCE.json", "a"]
+
+
+def test_a_right_download_is_kept_when_another_one_is_wrong(get, host):
+    host.files |= {"/a": b"1", "/b": b"x"}
+    sources = Source((f"{host.url}/a",), sha256=(sha256(b"1"),)), Source((f"{host.url}/b",))
+    own = DataSet("own", "a", "b", "c", (File("sum", sources, lambda a, b: b"%d" % (int(a) + int(b))),))
+    with pytest.raises(UserError, match="ValueError"):
+        get(own)
+    host.files["/b"] = b"2"
+    assert (get(own) / "sum").read_bytes() == b"3" and host.paths() == ["/a", "/b", "/b"]
+
+
+def test_a_hash_may_be_in_upper_case(get, host, entry):
+    files = entry["mine"]["files"]
+    for file in files.values():
+        file["sha256"] = file.get("sha256", sha256(b"t\n")).upper()
+    blob = hashlib.sha1(b"blob %d\0" % len(DEV) + DEV).hexdigest().upper()
+    entry["mine"]["sources"] = {
+        "several": {"url": "dev.tsv", "sha256": [sha256(DEV).upper(), "0" * 64]},
+        "content": {"url": "train.gz", "content": sha256(TRAIN).upper()},
+        "git": {"url": "dev.tsv", "git_blob": blob},
+    }
+    files |= {f"{name}.tsv": {"from": name} for name in entry["mine"]["sources"]}
+    own = table.parse(entry, "test")["mine"]
+    get(own)
+    host.requests.clear()
+    get(own)
+    assert len(store.check(own).right) == 6 and not host.requests
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_draft(get, tmp_path):
+    for name in ("dev.tsv", "text/train.tsv"):  # one is copied, and one is converted
+        (tmp_path / "data/mine" / name).mkdir(parents=True)
+        with pytest.raises(UserError, match=rf"cannot write data/mine/{name} \(Is a directory\)"):
+            get()
+        left = [path.name for path in (tmp_path / "data/mine").rglob("*") if path.is_file()]
+        assert set(left) <= {"dev.tsv", "SOURCE.json"}
+        (tmp_path / "data/mine" / name).rmdir()
+    get()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
+def test_whoever_can_write_in_a_shared_folder_can_get_other_sets(get, tmp_path, mode):
+    """Without the sticky bit, with which Linux may refuse to open the lock of another user."""
+    before = os.umask(0o077)
+    try:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data").chmod(mode)
+        get()
+    finally:
+        os.umask(before)
+    mode_of = lambda path: (tmp_path / "data" / path).stat().st_mode & 0o7777
+    assert mode_of(".downloads") == mode & 0o2777 and mode_of(".downloads/mine.lock") == mode & 0o666
 
 
 def test_a_file_that_was_compressed_again_is_the_same(get, host, mine):
@@ -155,16 +291,6 @@ def test_a_git_blob_is_verified(get, host):
     host.files["/a"] = b"hallo\n"
     with pytest.raises(UserError, match="its hash is not that"):
         get(DataSet("two", "a", "b", "c", (File("a", (Source((f"{host.url}/a",), git_blob=blob),)),)))
-
-
-def tarred(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(f"repository-0123/{name}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def test_many_files_of_one_archive(get, host, patience):
@@ -213,6 +339,44 @@ def test_a_part_that_no_experiment_needs_may_be_gone(get, host, said, mine, tmp_
     assert "without test.tsv" in said[-1]
 
 
+def test_what_files_need_that_could_not_be_made_is_kept(get, host, answers, tmp_path):
+    """And nothing else: the next command continues with it."""
+    host.files |= {"/list": b"a", "/big": b"b" * 5000, "/dev": DEV}
+    host.script["/big"] = [answers.breaks_after(1000), answers.status(403)]
+    a, b, c = (Source((f"{host.url}/{name}",)) for name in ("list", "big", "dev"))
+    join = lambda *parts: b"".join(parts)
+    files = File("dev", (c, a), join), File("test", (c, b), join, extra=True), File("both", (a,))
+    own = DataSet("own", "a", "b", "c", files)
+    get(own)
+    (partial,) = (tmp_path / "data/.downloads/own").glob("*-big.partial")
+    kept = sorted(path.name[9:] for path in partial.parent.iterdir())
+    assert kept == ["big.partial", "big.partial.json", "dev"] and partial.stat().st_size == 1000
+    host.requests.clear()
+    get(own)
+    assert host.paths() == ["/big"] and host.requests[0][1]["Range"] == "bytes=1000-"
+    assert store.check(own).missing == [] and os.listdir(tmp_path / "data/.downloads") == ["own.lock"]
+
+
+def test_the_list_of_an_archives_members_is_kept_with_it(get, host, answers, tmp_path):
+    host.files |= {"/list": b"a.txt", "/tar": GOOD, "/dev": DEV}
+    host.script["/tar"] = [answers.status(404)]
+    named = Source((f"{host.url}/list",))
+    test = File("test", (Source((f"{host.url}/tar",), members="*", names=(named,)),), text_of, extra=True)
+    own = DataSet("own", "a", "b", "c", (File("dev", source_of(f"{host.url}/dev")), test))
+    get(own)
+    host.requests.clear()
+    assert (get(own) / "test").read_bytes() == b"good" and host.paths() == ["/tar"]
+
+
+def test_a_busy_host_is_left_for_the_rest_of_a_set(get, host, other_host, answers, waits):
+    host.files["/dev"] = DEV
+    paths = [f"/test{n}" for n in range(9)]
+    other_host.script |= {path: [answers.status(429)] * 3 for path in paths}
+    extra = [File(path[1:], source_of(f"{other_host.url}{path}"), extra=True) for path in paths]
+    get(DataSet("own", "a", "b", "c", (File("dev", source_of(f"{host.url}/dev")), *extra)))
+    assert len(waits) == 2 and other_host.paths() == ["/test0"] * 3
+
+
 def test_two_threads_get_a_set_once(get, host, tmp_path, mine, patience):
     begun, go = threading.Event(), threading.Event()
 
@@ -236,6 +400,12 @@ def test_two_threads_get_a_set_once(get, host, tmp_path, mine, patience):
     go.set()
     first.join(60), second.join(60)
     assert sorted(host.paths()) == ["/dev.tsv", "/test.tsv", "/train.gz"] and store.check(mine).is_complete
+
+
+@pytest.mark.parametrize("record", ["[]", '{"files": []}', '{"files": {"dev.tsv": 5}}', "{"])
+def test_a_record_that_was_edited_does_no_harm(get, mine, tmp_path, record):
+    (get() / "SOURCE.json").write_text(record)
+    assert len(store.check(mine).right) == 2 and [file.path for file in store.check(mine).unknown] == ["test.tsv"]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import refused
 
 import s2sjax
 from s2sjax.config import paths
@@ -103,6 +104,14 @@ def test_the_users_own_table_is_in_the_data_folder(tmp_path):
     )
 
 
+def of_file(**fields):
+    return ENTRY | {"files": {"a": {"url": "https://x"} | fields}}
+
+
+def of_source(**fields):
+    return ENTRY | {"sources": {"s": {"url": "https://x"} | fields}}
+
+
 @pytest.mark.parametrize(
     "entry, error",
     [
@@ -116,11 +125,45 @@ def test_the_users_own_table_is_in_the_data_folder(tmp_path):
         (ENTRY | {"files": {"a": {"from": "b"}}}, "there is no source 'b'"),
         (ENTRY | {"files": {"a": {"from": "b"}}, "sources": {"c": {"url": "https://x"}}}, "did you mean 'c'"),
         ("text", "the data set has no field 'text'"),
+        (ENTRY | {"files": {"": {"url": "https://x"}}}, "the path  must be below"),
+        (ENTRY | {"files": {".": {"url": "https://x"}}}, "the path . must be below"),
+        (of_file(url="https://"), "'https://' is no address"),
+        (of_file(url="http://[x/a"), "'http://[x/a' is no address"),
+        (of_file(url="http://x:port/a"), "'http://x:port/a' is no address"),
+        (of_file(**{"from": "s"}) | of_source(members="*"), "a is made from several files: name the function"),
+        (of_file(**{"from": ["s", "s"]}) | of_source(), "a is made from several files: name the function"),
+        (of_source(each="gunzp"), "there is no converter 'gunzp': did you mean 'gunzip'?"),
     ],
 )
 def test_a_mistake_in_a_table_is_named(entry, error):
-    with pytest.raises(UserError, match=re.escape(error)):
-        table.parse({"mine": entry}, "sets.json")
+    assert error in refused(lambda: table.parse({"mine": entry}, "sets.json"))
+
+
+@pytest.mark.parametrize(
+    "what, name, values, kind",
+    [
+        *(("the data set", name, (5, None, ["x"]), "a text") for name in ("about", "licence", "citation", "note")),
+        ("the data set", "base", (5, None, [], [5]), "a text or a list of texts"),
+        ("the data set", "files", (["a"], None, "a"), "an object of names and entries"),
+        ("the data set", "sources", (["a"], None, "a"), "an object of names and entries"),
+        ("a", "url", (5, None, [], {}, [["https://x"]]), "a text or a list of texts"),
+        ("a", "from", (5, None, [], {}, [{}]), "a text or a list of texts"),
+        ("a", "size", ("12", None, -5, 1.5, True), "a whole number"),
+        ("a", "extra", ("no", 1, None), "true or false"),
+        ("a", "convert", (5, None, [], {"a": 1}, [5], ["unzip", ["x"]]), "the name of a function, or a list of it"),
+        *(("a", name, (5, None, ["x"]), "a text") for name in ("sha256", "content", "git_blob")),
+        ("a source", "url", (5, None, []), "a text or a list of texts"),
+        ("a source", "size", ("12", -5), "a whole number"),
+        ("a source", "sha256", (5, None, [5]), "a text"),
+        ("a source", "names", (5, None, []), "a text or a list of texts"),
+        *(("a source", name, (5, None, ["x"]), "a text") for name in ("content", "git_blob", "members", "each")),
+    ],
+)
+def test_a_field_of_another_type_is_named(what, name, values, kind):
+    for value in values:
+        entry = {"a": of_file, "a source": of_source}.get(what, lambda **fields: ENTRY | fields)(**{name: value})
+        error = refused(lambda entry=entry: table.parse({"mine": entry}, "sets.json"))
+        assert error.startswith(f"sets.json, mine: {name!r} of {what} is {value!r}: it must be {kind}")
 
 
 def test_other_mistakes_in_a_table(tmp_path):
@@ -128,9 +171,17 @@ def test_other_mistakes_in_a_table(tmp_path):
         table.parse([], "sets.json")
     with pytest.raises(UserError, match="the name of a data set is the name of its folder"):
         table.parse({"a/b": ENTRY}, "sets.json")
-    (tmp_path / "sets.json").write_text("{")
-    with pytest.raises(UserError, match=r"sets.json is not a table of data sets"):
-        table.read_table(tmp_path / "sets.json")
+    for text in ("{", "[" * 200_000, "\ufeff{}"):
+        (tmp_path / "sets.json").write_text(text)
+        with pytest.raises(UserError, match=r"sets.json is not a table of data sets"):
+            table.read_table(tmp_path / "sets.json")
+
+
+def test_names_may_be_one_text():
+    sources = {"list": {"url": "https://t"}, "s": {"url": "https://s", "members": "*", "names": "list"}}
+    file = {"from": "s", "convert": "hansards_train"}
+    (found,) = table.parse({"mine": ENTRY | {"sources": sources, "files": {"a": file}}}, "test")["mine"].files
+    assert found.sources[0].names == (Source(("https://t",)),)
 
 
 def test_the_folder(monkeypatch, tmp_path):
@@ -139,3 +190,17 @@ def test_the_folder(monkeypatch, tmp_path):
     assert folder.resolve("../data/a") == "../data/a"
     monkeypatch.setenv("S2SJAX_DATA", "~/sets")
     assert folder.resolve("data:a") == str(Path.home() / "sets/a")
+    monkeypatch.setenv("S2SJAX_DATA", "~nouser/sets")
+    assert folder.resolve("data:a") == str(tmp_path / "~nouser/sets/a")
+
+
+def test_a_folder_with_two_dots_and_its_files_are_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("S2SJAX_DATA", "x/../../sets")
+    assert folder.data_folder() == tmp_path.parent / "sets"
+    for path in (
+        folder.resolve("data:ptb/ptb.train.txt"),
+        "../sets/ptb/ptb.train.txt",
+        "../x/../sets/ptb/ptb.train.txt",
+    ):
+        assert "run s2sjax data get ptb" in table.missing(path)
+    assert table.owner("~nouser/a") is None and table.missing("../sets/../ptb/ptb.train.txt") == ""

@@ -97,10 +97,3 @@ def test_a_backend_that_tells_nothing_is_passed_over():
             return None
 
     assert device_memory.measure(init(), {}, Silent()) is None
-
-
-@pytest.mark.parametrize(
-    "size, words", [(12, "0.0 kB"), (1234, "1.2 kB"), (99_960, "100 kB"), (999_600, "1.0 MB"), (3e12, "3000 GB")]
-)
-def test_sizes_are_readable(size, words):
-    assert device_memory.readable(size) == words

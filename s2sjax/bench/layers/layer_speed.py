@@ -24,7 +24,8 @@ from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.core.backend import device
 from s2sjax.core.backend.remat import POLICIES
 from s2sjax.errors import UserError
-from s2sjax.training.device_memory import limit, readable
+from s2sjax.files import readable_size
+from s2sjax.training.device_memory import limit
 
 OUT = Path("runs/bench/layers")
 PASSES = ("forward", "+backward")
@@ -244,7 +245,7 @@ def function(point: Point, backward: bool) -> Callable[..., Any]:
 
 def _check_memory(size: int | None, free: int | None) -> None:
     if size is not None and free is not None and size > free:
-        raise _TooLarge(f"it needs {readable(size)} of memory, and {readable(free)} are free")
+        raise _TooLarge(f"it needs {readable_size(size)} of memory, and {readable_size(free)} are free")
 
 
 def _free_memory() -> int | None:
