@@ -34,19 +34,12 @@ from s2sjax.config.models.recurrent_settings import GNMT, CellName, Cho, Luong, 
 from s2sjax.config.models.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.models.transformer_settings import Transformer
 from s2sjax.config.numbers import argument, numbers, traced, with_numbers
-from s2sjax.config.paths import (
-    FilePath,
-    local_path,
-    missing_data,
-    relative_path,
-    require_data,
-    resolve_paths,
-    without_folders,
-)  # fmt: skip
+from s2sjax.config.paths import FilePath, missing_data, require_data, resolve_paths, without_folders
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
-from s2sjax.config.settings import at_least, check_buckets, require, settings
+from s2sjax.config.settings import at_least, check_buckets, mapped, parts, require, settings
 from s2sjax.config.training import SIZED_BY_DATA, Mesh, ScheduledSampling, Softmax, Train
+from s2sjax.files import local_path, relative_path
 
 replace = dataclasses.replace
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -66,6 +67,8 @@ class Table(NamedTuple):
         pa, known = arrow(), self.schema.names
         for name in (each for each in known if column == each or column.startswith(f"{each}.")):
             inner = column[len(name) + 1 :]
+            twice = f"{self.name} has {known.count(name)} columns {name!r}: give each its own name"
+            require(known.count(name) == 1, twice)
             kind = self.schema.field(name).type
             path = inner.split(".") if inner else []
             for part in path:
@@ -83,18 +86,20 @@ class Table(NamedTuple):
             found = pa.compute.struct_field(found, part)
         try:
             return plain_types(_with_names(found, names) if names else found)
-        except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
+        except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
             raise UserError(f"{self.name}: the column {'.'.join(path)!r} is damaged ({error}): correct it") from None
 
 
 def missing_column(where: str, column: str, columns: Sequence[str]) -> str:
     """The error about a column that a table does not have."""
+    if not columns:
+        return f"{where} has no columns: give a frame with named columns"
     listed = f"{', '.join(columns[:6])}{', ...' if len(columns) > 6 else ''}"
     return f"{where} has no column {column!r}, it has {listed}: did you mean {nearest(column, columns)!r}?"
 
 
 def _has(kind: Any, name: str) -> bool:
-    return name in [kind.field(index).name for index in range(kind.num_fields)]
+    return [kind.field(index).name for index in range(kind.num_fields)].count(name) == 1
 
 
 def _leaves(fields: Iterable[Any], prefix: str = "") -> Iterator[str]:
@@ -121,16 +126,22 @@ def open_frame(name: str, frame: Any, columns: Sequence[str]) -> Table:
     if not isinstance(frame, pa.Table):
         known = getattr(frame, "columns", None)
         arrow_stream = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "iloc")  # iloc: an older pandas
+        arrow_stream = arrow_stream and not isinstance(frame, type)
         remedy = "give a frame of pandas, Polars, pyarrow or datasets"
-        require(arrow_stream, f"{name} is {frame!r:.60}: {remedy}, or use config.InMemory for rows")
+        if not arrow_stream:
+            raise UserError(f"{name} is {frame!r:.60}: {remedy}, or use config.InMemory for rows")
         if known is not None and all(isinstance(each, str) for each in known):
             wanted = {column: [each for each in known if f"{column}.".startswith(f"{each}.")] for column in columns}
             for column, there in wanted.items():
                 require(bool(there), missing_column(name, column, list(known)))
             frame = frame[list(dict.fromkeys(chain(*wanted.values())))] if columns else frame
         try:
-            table = pa.table(frame)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+            pandas = sys.modules.get("pandas")
+            if pandas and isinstance(frame, pandas.DataFrame):  # without its index, which may not be one type
+                table = pa.Table.from_pandas(frame, preserve_index=False)
+            else:
+                table = pa.table(frame)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{name} cannot be read as an Arrow table ({reason}): give its columns one type") from None
     return Table(name, table.schema, lambda wanted: table.select(wanted).to_batches(max_chunksize=ROWS))
@@ -183,31 +194,54 @@ def write_parquet(table: Table, columns: Sequence[str], path: str) -> None:
 
 
 def plain_types(array: Any) -> Any:
-    """An array without extension types and string views, for which Arrow has fewer functions; the others unchanged."""
+    """An array without extension types and views, for which Arrow has fewer functions; the others unchanged."""
     pa = arrow()
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return plain_types(array.storage)
-    simple = _without_views(kind)
-    return array if simple == kind else array.cast(simple)
-
-
-def _without_views(kind: Any) -> Any:
-    """The type with strings in the place of string views, also inside lists and structs."""
-    pa = arrow()
     if kind in (pa.string_view(), pa.binary_view()):
-        return pa.large_string() if kind == pa.string_view() else pa.large_binary()
+        return array.cast(pa.large_string() if kind == pa.string_view() else pa.large_binary())
+    if pa.types.is_run_end_encoded(kind):
+        return plain_types(pa.compute.run_end_decode(array))
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return plain_types(pa.array(array.to_pylist(), pa.large_list(kind.value_type)))  # not cast: it loses rows
     if pa.types.is_dictionary(kind):
-        return _without_views(kind.value_type) if kind.value_type == pa.string_view() else kind
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = _without_views(kind.value_type)
-        return (
-            kind if inner == kind.value_type else (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(inner)
-        )
+        words = array.dictionary
+        plain = plain_types(words)
+        return array if plain is words else pa.DictionaryArray.from_arrays(array.indices, plain)
+    if _is_list(kind):
+        return with_values(array, plain_types)
     if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(_without_views(field.type)) for field in fields])
-    return kind
+        parts = [array.field(index) for index in range(kind.num_fields)]
+        plain = list(map(plain_types, parts))
+        if all(new is old for new, old in zip(plain, parts)):
+            return array
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(plain, names, mask=array.is_null())
+    return array
+
+
+def _is_list(kind: Any) -> bool:
+    types = arrow().types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def with_values(array: Any, change: Callable[[Any], Any]) -> Any:
+    """Lists with other values: those of this slice only, not all of the table that it is cut from."""
+    pa, kind = arrow(), array.type
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        values = array.values.slice(array.offset * size, len(array) * size)
+        new = change(values)
+        return array if new is values else pa.FixedSizeListArray.from_arrays(new, size, mask=array.is_null())
+    first = array.offsets[0].as_py()
+    values = array.values.slice(first, array.offsets[len(array)].as_py() - first)
+    new = change(values)
+    if new is values:
+        return array
+    offsets = pa.compute.subtract(array.offsets, pa.scalar(first, array.offsets.type))
+    known = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return known.from_arrays(offsets, new, mask=array.is_null() if array.null_count else None)
 
 
 def _class_names(schema: Any, path: Sequence[str]) -> list[str]:
@@ -228,9 +262,8 @@ def _class_names(schema: Any, path: Sequence[str]) -> list[str]:
 def _with_names(array: Any, names: Sequence[str]) -> Any:
     """Replaces numbers of classes by their names, as a dictionary: the numbers are not copied. -1 becomes null."""
     pa = arrow()
-    for check, kind in ((pa.types.is_list, pa.ListArray), (pa.types.is_large_list, pa.LargeListArray)):
-        if check(array.type):
-            return kind.from_arrays(array.offsets, _with_names(array.values, names))
+    if _is_list(array.type):
+        return with_values(array, lambda values: _with_names(values, names))
     if not pa.types.is_integer(array.type):
         return array
     if len(array) and pa.compute.min(array).as_py() is not None and pa.compute.min(array).as_py() < 0:
@@ -271,11 +304,15 @@ def fingerprint(table: Table, columns: Sequence[str]) -> tuple[int, str]:
     It depends on the values alone, not on how Arrow stores them: on batches, offsets, the widths of numbers, or the
     kind of strings. So the same data gives the same fingerprint in pandas, Polars, datasets and Parquet.
     """
-    rows, hashes = 0, defaultdict[str, Any](hashlib.sha256)
+    pa, rows, hashes = arrow(), 0, defaultdict[str, Any](hashlib.sha256)
     for arrays in table.batches(columns):
         rows += len(arrays[0])
         for column, array in zip(columns, arrays):
-            _update(hashes, column, array)
+            try:
+                _update(hashes, column, array)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                what = f"{table.name}: the column {column!r} has the type {array.type!s:.80}, which cannot be read"
+                raise UserError(f"{what}: make it text, numbers, or lists of them") from None
     total = hashlib.sha256()
     for name in sorted(hashes):
         total.update(json.dumps([name, hashes[name].hexdigest()]).encode())
@@ -306,8 +343,10 @@ def _update(hashes: dict[str, Any], name: str, array: Any) -> None:
         wide = pa.float64() if pa.types.is_floating(kind) else pa.int64()
         array = array.cast(pa.uint8()) if pa.types.is_boolean(kind) else array
         numbers = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-        if numbers:
-            hashes[name].update(np.ascontiguousarray(array.cast(wide).to_numpy()))
+        if numbers:  # of unsigned numbers, those above 2^63 wrap around
+            hashes[name].update(np.ascontiguousarray(array.cast(wide, safe=False).to_numpy()))
+        elif pa.types.is_fixed_size_binary(kind):
+            _update_bytes(hashes, name, array.cast(pa.binary()))
         else:  # times and decimals, as text
             _update_bytes(hashes, name, array.cast(pa.large_string()))
 

@@ -178,6 +178,8 @@ class Mixture(Corpus):
 class Prepared(Corpus):
     """A folder written by `s2sjax prepare`: ids, lengths and vocabularies, which any number of hosts can read."""
 
+    is_prepared: ClassVar[bool] = True
+    """whether the files of the inner corpus are no longer read"""
     folder: FilePath = ""
     """prepared folder, relative to the experiment file"""
     corpus: Corpus | None = None

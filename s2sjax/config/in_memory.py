@@ -127,9 +127,23 @@ def values_of(where: str, row: Mapping, columns: Sequence[str]) -> list[Any]:
 def _value(where: str, row: Mapping, column: str) -> Any:
     if column in row:
         return row[column]
+    if _is_null(row, column.rpartition(".")[0]):
+        return None
     there = dict(_flat(row)) | {name: value for name, value in row.items() if isinstance(value, Mapping)}
     require(column in there, missing_column(where, column, [name for name, _ in _flat(row)]))
     return there[column]
+
+
+def _is_null(row: Mapping, column: str) -> bool:
+    """Whether a column of columns, such as a.b, or one that contains it is null. False if it is not in the row."""
+    value: Any = row
+    for name in column.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+        if value is None:
+            return True
+    return False
 
 
 def _flat(row: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from s2sjax.config.settings import mapped, parts
 from s2sjax.datasets import folder as data_sets
 from s2sjax.datasets import table
 from s2sjax.errors import UserError
@@ -38,14 +39,14 @@ def resolve_paths(settings: T, base: Path) -> T:
     folder = base.absolute()
 
     def join(path: str) -> str:
-        return os.path.normpath(folder / local_path(data_sets.resolve(path)).expanduser()) if path else path
+        return os.path.normpath(folder / os.path.expanduser(local_path(data_sets.resolve(path)))) if path else path
 
-    return _mapped(settings, join)
+    return _with_paths(settings, join)
 
 
 def without_folders(settings: T) -> T:
     """Reduces every path in `settings` to its last name, for comparisons that ignore where the files are."""
-    return _mapped(settings, lambda path: Path(path).name)
+    return _with_paths(settings, lambda path: Path(path).name)
 
 
 def missing_data(experiment: Any) -> dict[str, str]:
@@ -53,9 +54,9 @@ def missing_data(experiment: Any) -> dict[str, str]:
 
     Files of splits that are not read, and those of a prepared corpus, may be missing.
     """
-    tests = getattr(getattr(experiment, "evaluate", None), "test", True)
+    reads_test = getattr(getattr(experiment, "evaluate", None), "test", True)
     found: dict[str, str] = {}
-    for path in _paths(experiment, () if tests else ("test",)):
+    for path in _paths(experiment, () if reads_test else ("test",)):
         if error := table.missing(path):
             owner = table.owner(path)
             found.setdefault(owner[0].name if owner else "", error)
@@ -68,55 +69,33 @@ def require_data(experiment: Any) -> None:
         raise UserError(error)
 
 
-def relative_path(path: str | Path, base: Path | None = None) -> str:
-    """A path for display: relative to `base` (default: the current directory) if it is below it."""
-    absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
-    return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
+def _with_paths(settings: T, change: Callable[[str], str]) -> T:
+    """The settings with other paths."""
+
+    def renew(part: Any) -> Any:
+        old = {name: getattr(part, name) for name in _path_fields(part)}
+        new = {name: changed for name, paths in old.items() if (changed := _changed(paths, change)) != paths}
+        return dataclasses.replace(part, **new) if new else part
+
+    return mapped(settings, renew)
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, tuple):
-        parts = tuple(_mapped(part, change) for part in value)
-        return value if parts == value else parts
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    kinds, new = _kinds(value), {}
-    for field in dataclasses.fields(value):
-        old = getattr(value, field.name)
-        changed = _changed(old, change) if _names_path(kinds.get(field.name)) else _mapped(old, change)
-        if changed != old:
-            new[field.name] = changed
-    return dataclasses.replace(value, **new) if new else value
-
-
-def _paths(value: Any, skipped: tuple[str, ...]) -> Iterator[str]:
+def _paths(settings: Any, skipped: tuple[str, ...]) -> Iterator[str]:
     """Yields the paths in settings, but not those of fields with the names `skipped` and of prepared corpora."""
-
-    def note(path: str) -> str:
-        if path:
-            found.append(path)
-        return path
-
-    found: list[str] = []
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _paths(part, skipped)
-    elif dataclasses.is_dataclass(value) and type(value).__name__ != "Prepared":
-        kinds = _kinds(value)
-        for field in dataclasses.fields(value):
-            if field.name not in skipped and _names_path(kinds.get(field.name)):
-                _changed(getattr(value, field.name), note)
-            elif field.name not in skipped:
-                yield from _paths(getattr(value, field.name), skipped)
-    yield from found
+    for part in parts(settings):
+        for name in _path_fields(part):
+            value = getattr(part, name)
+            if name not in skipped:
+                yield from filter(None, value if isinstance(value, tuple) else (value,))
 
 
-def _kinds(value: Any) -> dict[str, Any]:
-    """The types of the fields of settings."""
+def _path_fields(settings: Any) -> list[str]:
+    """The fields that name files."""
     try:
-        return typing.get_type_hints(type(value), include_extras=True)
+        kinds = typing.get_type_hints(type(settings), include_extras=True)
     except NameError:  # a user's dataclass whose annotation is imported only for type checkers
-        return {}
+        return []
+    return [field.name for field in dataclasses.fields(settings) if _names_path(kinds.get(field.name))]
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:

@@ -17,7 +17,7 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
@@ -66,6 +66,30 @@ def check_buckets(buckets: Sequence[tuple[int, ...]], least: int = 1) -> None:
         list(buckets) == sorted(buckets) and min(map(min, buckets)) >= least,
         f"data.buckets is {buckets}: give lengths of at least {least}, from short to long",
     )
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Yields settings and all settings that they contain, except the corpus that a prepared one was made from."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from parts(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield value
+        for field in dataclasses.fields(value):
+            if not getattr(value, "is_prepared", False):
+                yield from parts(getattr(value, field.name))
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Applies `change` to all settings that `value` contains, the innermost first; the others stay the same objects."""
+    if isinstance(value, tuple):
+        new = tuple(mapped(part, change) for part in value)
+        return new if any(after is not before for after, before in zip(new, value)) else value
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    changed = {name: after for name, before in fields.items() if (after := mapped(before, change)) is not before}
+    return change(dataclasses.replace(value, **changed) if changed else value)
 
 
 @typing.dataclass_transform(frozen_default=True)

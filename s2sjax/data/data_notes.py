@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from s2sjax import config
-from s2sjax.config.paths import relative_path
 from s2sjax.data.corpora import readers
 from s2sjax.data.examples import Example
+from s2sjax.files import relative_path
 
 BLANK_SOURCE = "{} a blank source, the first is {}"
 BLANK_TARGET = "{} a blank target, the first is {}: it teaches the model to write nothing"

@@ -7,7 +7,8 @@ import pytest
 
 from s2sjax import config
 from s2sjax.config import Mixture, Prepared, TextFiles, Tfds
-from s2sjax.config.paths import relative_path, resolve_paths, without_folders
+from s2sjax.config.paths import resolve_paths, without_folders
+from s2sjax.files import relative_path
 from s2sjax.runs import folder, run, stored_code
 from s2sjax.runs.experiment_file import load_experiment
 
@@ -33,6 +34,7 @@ def test_every_path_is_joined_and_empty_ones_are_not():
     assert (prepared.folder, prepared.corpus.dev) == ("/home/me/ids", ("/home/b.tsv",))
     assert resolve_paths(Prepared("~/ids"), Path("/x")).folder == str(Path.home() / "ids")
     assert without_folders(prepared) == Prepared("ids", TextFiles(train=("a.en", "a.de"), dev=("b.tsv",)))
+    assert resolve_paths(Prepared("~nouser/ids"), Path("/x")).folder == "/x/~nouser/ids"  # as in the shell
     plain = config.Data()
     assert resolve_paths(plain, Path("/x")) is plain
 

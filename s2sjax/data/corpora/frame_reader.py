@@ -153,10 +153,15 @@ def _of_json(path: str, columns: tuple[str, ...], setting: str) -> Iterator[Row]
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             whole = number == 1 and line.lstrip()[0] in "[{"
             remedy = "write one JSON object on each line, not one value over several" if whole else "correct it"
             raise UserError(f"{where} is not JSON: {remedy}") from None
         require(isinstance(row, dict), f"{where} is {line!r:.60}: write one JSON object on each line")
         source, *targets = values_of(where, row, columns)
+        if "\\ud" in line.lower():  # perhaps half of a pair of surrogates, such as of an emoji that was cut
+            try:
+                json.dumps((source, targets), ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                raise UserError(f"{where} is not text ({error.reason}): correct it") from None
         yield Row(where, source, tuple(targets))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,8 @@ def check_known(corpus: Any, split: str, known: bool) -> None:
 
 def save(data: Any, folder: Path) -> None:
     """Writes the examples in memory that some settings contain, and that are not in the folder yet."""
-
-    def write(corpus: Any) -> Any:
-        for split in SPLITS:
+    for corpus in config.parts(data):
+        for split in SPLITS if isinstance(corpus, config.InMemory | config.Frame) else ():
             found: Any = getattr(corpus, split)
             path = _path(folder, split, found)
             if isinstance(found, Rows) and found.rows and not path.is_file():
@@ -46,30 +44,17 @@ def save(data: Any, folder: Path) -> None:
                 with naming(path):
                     arrow_tables.write_parquet(found.table(), found.columns, str(draft))
                 os.replace(draft, path)
-        return corpus
-
-    _mapped(data, write)
 
 
 def load(data: Any, folder: Path) -> Any:
     """Restores the examples that `save` wrote. Without the files, the run can decode but not be evaluated."""
-    return _mapped(
-        data, lambda corpus: config.replace(corpus, **{split: _read(corpus, folder, split) for split in SPLITS})
-    )
 
+    def restored(corpus: Any) -> Any:
+        if not isinstance(corpus, config.InMemory | config.Frame):
+            return corpus
+        return config.replace(corpus, **{split: _read(corpus, folder, split) for split in SPLITS})
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Changes every corpus in memory that some settings contain, such as those of a mixture."""
-    if isinstance(value, config.InMemory | config.Frame):
-        return change(value)
-    if isinstance(value, tuple):
-        parts = tuple(_mapped(part, change) for part in value)
-        return parts if any(new is not old for new, old in zip(parts, value)) else value
-    if not dataclasses.is_dataclass(value) or isinstance(value, config.Prepared | type):  # which has its own copy
-        return value
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    new = {name: found for name, old in fields.items() if (found := _mapped(old, change)) is not old}
-    return config.replace(value, **new) if new else value
+    return config.mapped(data, restored)
 
 
 def _path(folder: Path, split: Split, found: Fingerprint) -> Path:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -75,7 +76,7 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
 
 def require_file(path: str | Path, form: str, setting: str, origin: str) -> None:
     """Raises a UserError, which names the `form` and the `origin` of a file, if it is missing and has an origin."""
-    exists = not origin or Path(path).expanduser().exists()
+    exists = not origin or Path(os.path.expanduser(path)).exists()
     known = "" if exists else table.missing(path)
     require(exists, known or f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
 
@@ -107,7 +108,7 @@ def lines(path: str | Path, setting: str) -> Iterator[str]:
 
 def _byte_lines(path: str | Path, setting: str) -> Iterator[bytes]:
     """Yields the lines of a file, without a byte order mark."""
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     try:
         with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
             first = opened.readline().removeprefix(b"\xef\xbb\xbf")

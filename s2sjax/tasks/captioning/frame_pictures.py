@@ -55,9 +55,12 @@ class FramePictures(Captioned):
         if content:
             return decoded(content, self.size, row.where)
         pixels = frame_reader.array(row.source)
-        if pixels is None or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.min() < 0 or pixels.max() > 255:
+        if (
+            pixels is None or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.min() < 0 or pixels.max() > 255
+            or (pixels != np.floor(pixels)).any()  # from 0 to 1, or NaN
+        ):  # fmt: skip
             found = f"{row.where}: the column {self.frame.source!r} is {row.source!r:.60}"
-            form = "bytes, an image column, or numbers from 0 to 255 [height, width, 3]"
+            form = "bytes, an image column, or whole numbers from 0 to 255 [height, width, 3]"
             raise UserError(f"{found}: it must be a picture: {form}")
         return decoded(_as_file(pixels.astype(np.uint8)), self.size, row.where)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, field
 from typing import Literal
 
@@ -100,7 +101,10 @@ class FrameSeries(Series):
             number = isinstance(row.source, int | float) and not isinstance(row.source, bool)
             wrong = f"{row.where}: the column {self.frame.source!r} is {row.source!r:.60}: it must be a number"
             require(number, wrong)
-            found.append(float(row.source))
+            try:
+                found.append(float(row.source))
+            except OverflowError:  # the error for numbers that are not finite names it
+                found.append(math.inf)
         return np.array(found)
 
     def where(self, index: int) -> str:

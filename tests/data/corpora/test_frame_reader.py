@@ -68,12 +68,27 @@ def of(library):
     return pytest.importorskip("pandas").DataFrame(ROWS)
 
 
+def cast(column, kind):
+    """The frame of Polars with a column of another type: kind(polars)."""
+    polars = pytest.importorskip("polars")
+    return of("polars").with_columns(polars.col(column).cast(kind(polars)))
+
+
 FRAMES = {
     "pyarrow": lambda: TABLE,
     "sliced": lambda: pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1, 2)]),
     "large": lambda: TABLE.set_column(0, "en", TABLE.column("en").cast(pa.large_string())),
     "dictionary": lambda: TABLE.set_column(0, "en", TABLE.column("en").dictionary_encode()),
     "views": lambda: as_views(TABLE),
+    "dictionary of views": lambda: TABLE.set_column(
+        0, "en", pa.DictionaryArray.from_arrays([2, 0, 1], pa.array(["cats", "no", "a dog"], pa.string_view()))
+    ),
+    "repeated": lambda: TABLE.set_column(
+        0, "en", pa.RunEndEncodedArray.from_arrays([1, 2, 3], ["a dog", "cats", "no"])
+    ),
+    "categorical": lambda: cast("en", lambda polars: polars.Categorical),
+    "enum": lambda: cast("en", lambda polars: polars.Enum(["no", "a dog", "cats", "more"])),
+    "lists of categories": lambda: cast("de", lambda polars: polars.List(polars.Categorical)),
     "stream": lambda: Stream(TABLE),
     "pandas": lambda: of("pandas"),
     "polars": lambda: of("polars"),
@@ -96,6 +111,38 @@ def test_every_library_gives_the_same_examples_and_the_same_fingerprint(library)
     assert pairs(config.replace(corpus, source="pair.x", target="en"))[0] == ("one", ("a dog",))
     changed = TABLE.set_column(0, "en", pa.array(["a dog", "catsn", "o"]))  # the same bytes, cut elsewhere
     assert Frame(changed, source="en", target="de") != plain
+
+
+PAIRS = [["a", "b"], ["c", "d"], None, ["e", "a"]]
+LISTS = {
+    "fixed": lambda: pa.array(PAIRS, pa.list_(pa.string(), 2)),
+    "fixed views": lambda: pa.array(PAIRS, pa.list_(pa.string_view(), 2)),
+    "list views": lambda: pa.array(PAIRS, pa.list_view(pa.string())),
+    "large list views": lambda: pa.array(PAIRS, pa.large_list_view(pa.string_view())),
+    "dictionaries": lambda: pa.array(PAIRS, pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    "polars arrays": lambda: series(lambda polars: polars.Array(polars.String, 2)),
+    "polars categories": lambda: series(lambda polars: polars.List(polars.Categorical)),
+    "polars arrays of enums": lambda: series(lambda polars: polars.Array(polars.Enum(list("edcba")), 2)),
+}
+
+
+def series(kind):
+    polars = pytest.importorskip("polars")
+    return polars.Series("y", PAIRS, dtype=polars.List(polars.String)).cast(kind(polars))
+
+
+@pytest.mark.parametrize("stored_as", LISTS)
+@pytest.mark.parametrize("start, count", [(0, 4), (1, 3), (1, 1), (2, 1)])
+def test_lists_are_the_same_however_they_are_stored_and_cut(stored_as, start, count):
+    made = LISTS[stored_as]()
+    if isinstance(made, pa.Array):
+        frame = pa.table({"s": list("stuv"), "y": made})
+    else:
+        frame = pytest.importorskip("polars").DataFrame({"s": list("stuv"), "y": made})
+    corpus = Frame(frame.slice(start, count), source="s", target="y")
+    plain = pa.table({"s": list("stuv"), "y": PAIRS}).slice(start, count)
+    found = [row.targets[0] for row in frame_reader.rows(corpus, "train")]
+    assert found == PAIRS[start : start + count] and corpus == Frame(plain, source="s", target="y")
 
 
 def test_files_have_the_rows_of_frames(tmp_path):
@@ -150,6 +197,15 @@ def test_numbers_of_classes_become_their_names(tmp_path):
     assert "the column 'label' is damaged" in refused(lambda: Frame(wrong, source="t", target="label"))
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.int64()), pa.list_(pa.int64(), 2)])
+def test_a_missing_list_of_classes_is_none(kind):
+    rows = pa.table({"text": list("abcd"), "tags": pa.array([[0, 1], None, [1, 1], [2, -1]], kind)})
+    names = {"feature": {"names": ["O", "B", "I"], "_type": "ClassLabel"}, "_type": "List"}
+    corpus = Frame(hugging_face(rows, tags=names).slice(1), source="text", target="tags")
+    assert [row.targets for row in frame_reader.rows(corpus, "train")] == [(None,), (["B", "B"],), (["I", None],)]
+    assert "row 1: the column 'tags' is None: it must be a text" in refused(lambda: pairs(corpus))
+
+
 def test_a_dataset_with_its_features_and_indices():
     datasets = installed_datasets()
     names = datasets.ClassLabel(names=["O", "B"])
@@ -166,6 +222,14 @@ def test_a_dataset_with_its_features_and_indices():
     assert address(batch[0]) == address(dataset.data.column("t").chunk(0))  # not a copy
     streamed = dataset.to_iterable_dataset()
     assert "is streamed" in refused(lambda: Frame(streamed, source="t", target="y"))
+
+
+def test_a_dataset_with_lists_of_classes_of_one_length():
+    datasets = installed_datasets()
+    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B"]), length=2)
+    features = datasets.Features({"t": datasets.Value("string"), "tags": tags})
+    dataset = datasets.Dataset.from_dict({"t": ["a", "b"], "tags": [[0, 1], [1, 1]]}, features=features)
+    assert pairs(Frame(dataset, source="t", target="tags")) == [("a", ("O", "B")), ("b", ("B", "B"))]
 
 
 # ---------------------------------------------------------------------------------------- memory
@@ -281,6 +345,13 @@ def test_series(either):
     assert "only train and source" in refused(lambda: FrameSeries(Frame(TABLE, source="en", target="de")))
 
 
+def test_a_number_of_a_series_that_is_too_large_is_named(tmp_path):
+    (tmp_path / "v.jsonl").write_text("".join(f'{{"v": {n if n != 7 else "9" * 400}}}\n' for n in range(60)))
+    series = FrameSeries(FrameFiles((str(tmp_path / "v.jsonl"),), source="v"))
+    task = tasks.Regression("x", data=Windows(series, steps=4)).task()
+    assert refused(task.read).startswith("value 8 of column 'v' is inf: give finite numbers")
+
+
 def sound(samples):
     file = io.BytesIO()
     with wave.open(file, "wb") as opened:
@@ -338,6 +409,15 @@ def test_pictures(either):
             assert found.captions == ("a dog", "one dog")
     wrong = FramePictures(Frame(table, source="y", target="y"), size=8)
     assert "the column 'y' is ['A dog.', 'one dog']: it must be a picture" in refused(lambda: wrong.examples("train"))
+    floats = lambda numbers: FramePictures(
+        Frame(pa.table({"x": [numbers.tolist()], "y": ["a"]}), source="x", target="y"), size=8
+    )
+    (whole,) = floats(pixels.astype(float)).examples("train")
+    np.testing.assert_array_equal(whole.pixels, pixels)
+    for numbers in (pixels / 255, np.full((8, 8, 3), np.nan), np.full((8, 8, 3), np.inf), pixels + 0.5, pixels - 256.0):
+        assert "must be a picture: bytes, an image column, or whole numbers from 0 to 255" in refused(
+            lambda numbers=numbers: floats(numbers).examples("train")
+        )
 
 
 # ------------------------------------------------------------------------------------- mistakes
@@ -362,6 +442,84 @@ def test_a_frame_that_cannot_be_read_is_refused(fields, message):
     assert found.startswith(message) and len(found) < 250
 
 
+@pytest.mark.parametrize(
+    "column, message",
+    [
+        (pa.array([[("k", 1)]] * 2, pa.map_(pa.string(), pa.int64())), "has the type map<string, int64>, which cannot"),
+        (pa.array([[[("k", 1)]]] * 2, pa.list_(pa.map_(pa.string(), pa.int64()))), "has the type list<item: map<"),
+        (pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array(["x", "y"])]), "has the type sparse_union<"),
+        (pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval()), "has the type month_day_nano_interval, which cannot"),
+        (pa.array([0, 0], pa.timestamp("us", "Mars/X")), "has the type timestamp[us, tz=Mars/X], which cannot be read"),
+        (pa.array([b"ab"] * 2, pa.binary(2)), "is b'ab': it must be a text"),
+        (pa.array([b"x" * 16] * 2, pa.uuid()), "is b'xxxxxxxxxxxxxxxx': it must be a text"),
+        (pa.array([0, 0], pa.duration("s")), "is datetime.timedelta(0): it must be a text"),
+        (pa.array([[["x"]]] * 2, pa.list_(pa.list_(pa.string_view()))), "is [['x']]: it must be a text"),
+        (
+            pa.array([{"a": ["x", "y"]}] * 2, pa.struct([("a", pa.list_(pa.string_view(), 2))])),
+            "is {'a': ['x', 'y']}: ",
+        ),
+        (pa.nulls(2), "is None: it must be a text"),
+    ],
+    ids=lambda value: str(value.type)[:20] if isinstance(value, pa.Array) else "",
+)
+def test_a_column_of_a_type_that_is_no_text_is_named(column, message):
+    corpus = lambda: pairs(Frame(pa.table({"s": ["a", "b"], "y": column}), source="s", target="y"))
+    assert refused(corpus).startswith("Frame.train") and f"the column 'y' {message}" in refused(corpus)
+
+
+def test_large_unsigned_numbers_are_read(tmp_path):
+    large = [2**63, 2**64 - 1, 1]
+    table = pa.table({"s": ["a", "b", "c"], "y": pa.array(large, pa.uint64())})
+    corpus = Frame(table, source="s", target="y")
+    assert [targets for _, targets in pairs(corpus)] == [(str(number),) for number in large]
+    smaller = pa.table({"s": ["a"], "y": pa.array([1], pa.uint64())})
+    assert Frame(smaller, source="s", target="y") == Frame(pa.table({"s": ["a"], "y": [1]}), source="s", target="y")
+    memory_reader.save(corpus, tmp_path)
+    assert memory_reader.load(stored(corpus), tmp_path) == corpus
+
+
+TWICE = pa.Table.from_arrays([pa.array(["a"])] * 4, ["s", "y", "y", "z"])
+INNER = pa.StructArray.from_arrays([pa.array(["1"]), pa.array(["2"])], ["k", "k"])
+
+
+@pytest.mark.parametrize(
+    "frame, target, message",
+    [
+        (lambda: TWICE, "y", "Frame.train has 2 columns 'y': give each its own name"),
+        (lambda: pa.table({"s": ["a"], "y": INNER}), "y.k", "Frame.train has no column 'y.k', it has s, y.k, y.k"),
+        (lambda: pa.table({}), "y", "Frame.train has no columns: give a frame with named columns"),
+        (lambda: pandas_frame({}), "y", "Frame.train has no columns: give a frame with named columns"),
+        (lambda: pandas_frame({"s": ["a"], "y": ["b"]}).set_index(["s", "y"]), "y", "Frame.train has no columns: give"),
+        (lambda: pandas_frame({"s": ["a"], "y": ["b"]}).set_axis(["s", "s"], axis=1), "s", "Frame.train cannot be "),
+        (lambda: pandas_frame({"s": ["a"], "y": [2**70]}), "y", "Frame.train cannot be read as an Arrow table ("),
+        (lambda: pandas_frame({"s": ["a"], "y": ["\ud83d"]}), "y", "Frame.train cannot be read as an Arrow table ("),
+        (lambda: pandas_frame({"s": ["a", "b"], "y": ["x", 1]}), "y", "Frame.train cannot be read as an Arrow table ("),
+        (lambda: pandas_frame({"s": ["a"], "y": ["b"]})["s"], "y", "Frame.train"),
+        (lambda: type(of("pandas")), "y", "Frame.train is <class 'pandas"),
+        (lambda: type(of("polars")), "y", "Frame.train is <class 'polars"),
+    ],
+)  # fmt: skip
+def test_a_frame_whose_columns_cannot_be_told_apart_or_converted(frame, target, message):
+    frame = frame()
+    assert refused(lambda: Frame(frame, source="s", target=target)).startswith(message)
+
+
+def pandas_frame(columns):
+    return pytest.importorskip("pandas").DataFrame(columns, dtype=object)
+
+
+def test_other_columns_and_the_index_are_not_looked_at():
+    assert pairs(Frame(TWICE, source="s", target="z")) == [("a", ("a",))]
+    frame = pandas_frame({"s": ["a", "b", "c"], "y": ["x", "y", "z"], "bad": [1, "a", object()]})
+    plain = Frame(frame, source="s", target="y")
+    for index in ([1, "a", 2.5], [object()] * 3):
+        frame.index = index
+        assert Frame(frame, source="s", target="y") == plain and pairs(plain)[2] == ("c", ("z",))
+    frame.index = [7, 8, 9]
+    frame.index.name = "y"  # as a column is named
+    assert Frame(frame, source="s", target="y") == plain
+
+
 def test_the_nearest_column_is_proposed():
     found = refused(lambda: Frame(Stream(TABLE), source="word", target="de"))
     assert found == "Frame.train has no column 'word', it has en, de, pair, words, tags: did you mean 'words'?"
@@ -384,6 +542,14 @@ def test_the_nearest_column_is_proposed():
         ("x.json", '[\n{"en": "a"}]', "line 1 is not JSON: write one JSON object on each line"),
         ("x.json", '[{"en": "a"}]', 'line 1 is \'[{"en": "a"}]\': write one JSON object on each line'),
         ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', "line 2 is not JSON: correct it"),
+        (
+            "x.jsonl",
+            '{"en": "a", "de": "b"}\n{"en": "a", "de": "\\ud83d"}\n',
+            "line 2 is not text (surrogates not allowed)",
+        ),
+        ("x.jsonl", '{"en": "a", "de": ["\\uDE00"]}\n', "line 1 is not text (surrogates not allowed): correct it"),
+        ("x.jsonl", '{"en": "a", "de": "b"}\n' + "[" * 200_000, "line 2 is not JSON: correct it"),
+        ("x.jsonl", '{"en": "a", "de": ' + "9" * 5000 + "}\n", "line 1 is not JSON"),
         ("x.parquet", "nonsense", "x.parquet cannot be read ("),
         ("x.csv", "en,de\n", "x.csv: its format is unknown: give .parquet, .jsonl or .jsonl.gz files"),
     ],
@@ -395,6 +561,28 @@ def test_mistakes_in_files_name_the_file_and_the_line(name, content, message, tm
     missing = config.replace(corpus, train=(str(tmp_path / "no-*.parquet"),))
     assert "there is no file" in refused(lambda: pairs(missing))
     assert "FrameFiles.target is empty" in refused(lambda: pairs(config.replace(corpus, target="")))
+
+
+def test_columns_of_columns_that_are_null_have_null_columns(tmp_path):
+    """In JSON lines as in frames."""
+    rows = [{"s": "a", "t": {"u": {"v": "x"}}}, {"s": "b", "t": {"u": None}}, {"s": "c", "t": None}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = FrameFiles((str(tmp_path / "x.jsonl"),), source="s", target="t.u.v")
+    for corpus in (file, Frame(pa.Table.from_pylist(rows), source="s", target="t.u.v")):
+        assert [row.targets for row in frame_reader.rows(corpus, "train")] == [("x",), (None,), (None,)]
+    (tmp_path / "x.jsonl").write_text('{"s": "a", "t": {"w": null}}\n')
+    assert "line 1 has no column 't.u.v'" in refused(lambda: pairs(file))
+
+
+def test_pairs_of_surrogates_are_text(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"en": "\\ud83d\\ude00", "de": "\\\\ud83d"}\n')
+    assert pairs(FrameFiles((str(tmp_path / "x.jsonl"),), source="en", target="de")) == [("\U0001f600", ("\\ud83d",))]
+
+
+def test_a_file_of_an_unknown_user_is_named():
+    for name in ("x.jsonl", "x.parquet"):
+        corpus = FrameFiles((f"~nouser/{name}",), source="en", target="de")
+        assert f"~nouser/{name}" in refused(lambda corpus=corpus: pairs(corpus))
 
 
 def test_the_extra_to_install_is_named(monkeypatch):

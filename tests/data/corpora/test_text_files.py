@@ -41,6 +41,8 @@ def test_faults_of_a_file(tmp_path):
     assert error_of(path, b"") == f"{path} is empty: put examples in it, or change data.folder"
     with pytest.raises(UserError, match=r"cannot be read .*: correct data\.folder"):
         list(read_tsv(tmp_path, ("text",)))
+    with pytest.raises(UserError, match=r"~nouser/a\.tsv"):
+        list(read_tsv("~nouser/a.tsv", ("text",), "data.folder", "SST-2"))
 
 
 def test_a_missing_file_names_its_format_and_its_origin(tmp_path):
