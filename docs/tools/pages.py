@@ -4,7 +4,7 @@ The pages of docs/ are also read as plain files in the repository, where a link 
 On the site the same link leads to the module in the API reference, or else to a page with the text of the file. The
 name of a folder is only shown. A link to a file that does not exist is an error. README.md is the first page of the
 site and CONTRIBUTING.md one of the last, so that nothing is written twice. Every notebook is a page
-(notebook_pages.py), and formulas are drawn (mathml.py).
+(notebook_pages.py), formulas and the moving figures of the gallery are drawn (mathml.py, gallery.py).
 """
 
 import posixpath
@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gallery
 import mathml
 import notebook_pages
 from mkdocs.config.defaults import MkDocsConfig
@@ -30,8 +31,8 @@ FENCE = re.compile(r"^( *)```(\w+) run$", re.MULTILINE)  # a block that a test e
 BLOCK = re.compile(r"(^ *(?:`{6}.*?^ *`{6}$|```(?!`).*?^ *```$))", re.MULTILINE | re.DOTALL)
 """code: a fence of six marks, as in the pages of notebooks, may have others inside"""
 DIRECTIVE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # a module of the API reference
-FIGURE = re.compile(r'<p><a href="(?P<file>gallery/\w+\.html)">[^<]*</a></p>')
-"""a link to a figure that moves, in a paragraph of its own: the site shows the figure in its place"""
+FIGURE = re.compile(r"<!-- figure (\w+) -->")
+"""the place of a figure that moves: see gallery.py"""
 LANGUAGES = {".py": "python", ".sh": "sh", ".json": "json", ".toml": "toml"}
 
 
@@ -160,11 +161,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     if notebook := notebooks().get(source_of(page.file)):
         return notebook_pages.with_outputs(content, notebook.outputs)
-    return FIGURE.sub(lambda match: figure(match["file"]), content)
+    return FIGURE.sub(lambda match: figure(match[1]), content)
 
 
-def figure(file: str) -> str:
-    """What stands between the tags of the body of a page in docs/: a figure that moves."""
-    text = (ROOT / "docs" / file).read_text(encoding="utf-8")
-    inside = text.partition("<body>")[2].rpartition("</body>")[0]
-    return f'<div class="moving" data-search-exclude>{inside}</div>'
+def figure(name: str) -> str:
+    """A figure that moves, as HTML."""
+    return f'<div class="moving" data-search-exclude>{gallery.figures()[name]._repr_html_()}</div>'
