@@ -29,7 +29,7 @@ test-ci: .venv/dev
 	@$(PYTEST) -m "not exhaustive"
 
 test-all: .venv/dev
-	@s2sjax_TEST_RANDOM=1 $(PYTEST)
+	@S2SJAX_TEST_RANDOM=1 $(PYTEST)
 
 # The laws of programs for TPUs, by the TPU compiler, without a TPU: x86-64 Linux. About ten minutes on 2 cores.
 test-tpu: .venv/tpu

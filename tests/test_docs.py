@@ -51,6 +51,14 @@ def words(text: str) -> list[str]:
     return re.sub(r"[`\s]+", " ", text.replace("`", "")).split()
 
 
+def test_variables_of_the_environment_are_spelled_as_the_code_reads_them():
+    sources = [*(ROOT / "s2sjax").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+    read = {name for path in sources for name in re.findall(r'"(S2SJAX_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    for page in (*PAGES, ROOT / "Makefile"):
+        named = set(re.findall(r"\b(?i:s2sjax)_[A-Z_]+\b", page.read_text(encoding="utf-8")))
+        assert named <= read, f"{page}: {named - read} is read nowhere"
+
+
 def test_the_page_of_search_is_the_specification():
     assert beam_decoding.__doc__ is not None
     specification = beam_decoding.__doc__.split("-------------\n")[1].split("A model is a function")[0]
