@@ -137,6 +137,7 @@ def _offline(data_set: DataSet, needed: Sequence[File], home: Path) -> UserError
 
 
 def _get_files(data_set: DataSet, files: list[File], base: Path, say: Say, patience: Patience) -> None:
+    files = sorted(files, key=lambda file: file.extra)
     sources = sources_of(files)
     for source in sources:  # before anything is downloaded
         convert.check_packages(source.each)
@@ -149,8 +150,9 @@ def _get_files(data_set: DataSet, files: list[File], base: Path, say: Say, patie
     origins, failed = _fetch_all(data_set, files, downloads, patience)
     opened: dict[Source, dict[str, bytes]] = {}
     for file in (file for file in files if file not in failed):
-        made = _make(file, downloads, home / file.path, opened)
-        _record(data_set, home, file, made, [origins[source] for source in file.sources])
+        with _failure_of_extra(file, failed):
+            made = _make(file, downloads, home / file.path, opened)
+            _record(data_set, home, file, made, [origins[source] for source in file.sources])
     needed = tuple(map(_name, sources_of(list(failed))))  # by the next command
     with contextlib.suppress(OSError):
         for part in (part for part in downloads.iterdir() if not part.name.startswith(needed)):
@@ -172,16 +174,23 @@ def _fetch_all(
     failed: dict[File, UserError] = {}
     unreachable: set[str] = set()
     with progress.shown(data_set.name, sum(source.size for source in sources_of(files))) as advance:
-        for file in sorted(files, key=lambda file: file.extra):
-            try:
+        for file in files:
+            with _failure_of_extra(file, failed):
                 for source in (source for source in sources_of([file]) if source not in origins):
                     path, lists = downloads / _name(source), [downloads / _name(each) for each in source.names]
                     origins[source] = _fetch(source, path, lists, advance, patience, unreachable)
-            except UserError as error:
-                if not file.extra:
-                    raise
-                failed[file] = error
     return origins, failed
+
+
+@contextlib.contextmanager
+def _failure_of_extra(file: File, failed: dict[File, UserError]) -> Iterator[None]:
+    """Keeps the error of a file that no experiment needs, so that the others are made."""
+    try:
+        yield
+    except UserError as error:
+        if not file.extra:
+            raise
+        failed[file] = error
 
 
 def _name(source: Source) -> str:

@@ -339,6 +339,17 @@ def test_a_part_that_no_experiment_needs_may_be_gone(get, host, said, mine, tmp_
     assert "without test.tsv" in said[-1]
 
 
+def test_a_part_that_no_experiment_needs_may_be_damaged(get, host, said, tmp_path):
+    """The files that its entry lists after it are made all the same."""
+    host.files["/damaged.gz"] = b"no gzip"
+    damaged = File("test", source_of(f"{host.url}/damaged.gz"), "gunzip", extra=True)
+    own = DataSet("own", "a", "b", "c", (damaged, File("dev", source_of(f"{host.url}/dev.tsv"))))
+    assert (get(own) / "dev").read_bytes() == DEV and not (tmp_path / "data/own/test").exists()
+    assert said[-1].startswith("wrote data/own, without test, which no experiment needs (cannot make test from ")
+    host.files["/damaged.gz"] = gzip.compress(b"t")
+    assert (get(own) / "test").read_bytes() == b"t"
+
+
 def test_what_files_need_that_could_not_be_made_is_kept(get, host, answers, tmp_path):
     """And nothing else: the next command continues with it."""
     host.files |= {"/list": b"a", "/big": b"b" * 5000, "/dev": DEV}
