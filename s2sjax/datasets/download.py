@@ -80,14 +80,16 @@ def download(
     advance: Callable[[int], None] = lambda count: None,
     patience: Patience = PATIENCE,
     unreachable: set[str] | None = None,
+    is_verified: bool = True,
 ) -> str:
     """Downloads a file to `path`, and returns the address that it came from.
 
     check: returns what is wrong with a file, or "". advance: called with the number of new bytes, which is negative if
     the download starts again. unreachable: hosts that are not tried; those that cannot be reached are added to it.
+    is_verified: whether `check` would find that two parts are not of one version of the file.
     """
     unreachable = set() if unreachable is None else unreachable
-    partial = _Partial(path, advance)
+    partial = _Partial(path, advance, is_verified)
     failures = []
     begun = partial.origin().get("address")
     for address in sorted(mirrored(addresses), key=lambda each: each != begun):
@@ -144,8 +146,9 @@ def writing(path: Path) -> Iterator[None]:
 class _Partial:
     """The part of a file that was downloaded so far, and where it is from."""
 
-    def __init__(self, path: Path, advance: Callable[[int], None]):
+    def __init__(self, path: Path, advance: Callable[[int], None], is_verified: bool):
         self.path, self.target, self.advance = path.with_name(f"{path.name}.partial"), path, advance
+        self.is_verified = is_verified
         self.note = path.with_name(f"{path.name}.partial.json")
         self.counted = 0
 
@@ -161,8 +164,13 @@ class _Partial:
         return found if isinstance(found, dict) and isinstance(found.get("validator", ""), str) else {}
 
     def resumable(self, address: str) -> int:
-        """The number of bytes that are there from this address."""
-        return self.size() if self.origin().get("address") == address else 0
+        """The number of bytes that are there from this address, and that the rest can be appended to.
+
+        Without a validator, only the hash of the file can tell whether the rest is of the same version.
+        """
+        origin = self.origin()
+        is_safe = self.is_verified or bool(origin.get("validator"))
+        return self.size() if origin.get("address") == address and is_safe else 0
 
     def begin(self, address: str, validator: str, length: int | None) -> None:
         """Starts a new file."""

@@ -209,7 +209,7 @@ def _fetch(
     if path.is_file() and not verify(path):
         advance(path.stat().st_size)
         return source.url[0]
-    return download(source.url, path, verify, advance, patience, unreachable)
+    return download(source.url, path, verify, advance, patience, unreachable, source.is_verified)
 
 
 def _wrong(source: Source, path: Path, lists: Sequence[Path]) -> str:
