@@ -12,7 +12,7 @@ from s2sjax import config
 from s2sjax.core.backend.batch_sharding import constrain_batch_sharding, gather_whole
 from s2sjax.core.backend.matmul import product_with_table
 from s2sjax.core.nn import character_cnn
-from s2sjax.layers.linear import Dense
+from s2sjax.layers.linear import Dense, add_bias
 from s2sjax.layers.parameters import param
 from s2sjax.layers.recurrent import Weights
 
@@ -43,6 +43,22 @@ class Embedding(nn.Module):
     def rows(self, ids: Array) -> tuple[Array, None]:
         """The weights [..., width] of the output layer for these words; it has no biases."""
         return self.table[ids].astype(self.dtype), None
+
+
+class TiedOutput(nn.Module):
+    """The output layer of a tied embedding, with a bias of the logits: [..., width] -> [..., size]."""
+
+    embedding: Embedding
+
+    def setup(self):
+        self.bias = param(self, "bias", nn.initializers.zeros, (self.embedding.size,))
+
+    def logits(self, x: Array) -> Array:
+        return add_bias(self.embedding.logits(x), self.bias)
+
+    def rows(self, ids: Array) -> tuple[Array, Array]:
+        """The weights [..., width] and biases [...] of the output layer for these words."""
+        return self.embedding.rows(ids)[0], self.bias[ids]
 
 
 @dataclass(frozen=True, eq=False)

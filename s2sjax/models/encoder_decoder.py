@@ -163,15 +163,17 @@ def capability(decoder_type: Any, name: str) -> bool:
     return getattr(decoder_type, name, getattr(Decoder, name))
 
 
-def shift_right(target: Array, segments: Array | None = None) -> Array:
-    """The decoder inputs for `target`: <sos> y1 y2 ... [B, T]. Each segment starts with <sos>."""
-    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
-    return shifted if segments is None else jnp.where(position_encodings.within(segments) == 0, SOS, shifted)
+def shift_right(target: Array, segments: Array | None = None, start: int = SOS) -> Array:
+    """The decoder inputs for `target`: <sos> y1 y2 ... [B, T]. Each segment begins with <sos>, or another `start`."""
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=start)
+    return shifted if segments is None else jnp.where(position_encodings.within(segments) == 0, start, shifted)
 
 
 def output_layer(config: config.ModelSettings, embedding: layers.Embedding, width: int, dtype) -> nn.Module:
     """Builds the layer from [..., width] to logits: a new matrix, or the tied embedding (Press and Wolf 2017)."""
-    return layers.Dense(width, embedding.size, dtype) if config.tie == "none" else embedding
+    if not config.ties_output:
+        return layers.Dense(width, embedding.size, dtype, bias=config.output_bias is not False)
+    return layers.TiedOutput(embedding) if config.output_bias else embedding
 
 
 def check_positions(most: int, length: int) -> None:
@@ -257,13 +259,16 @@ class EncoderDecoder(nn.Module):
     def setup(self):
         encodes, decodes = config.encoder_and_decoder(self.config)
         self.target_embedding = token_embedding(
-            self.target_size, decodes.embedding_size, self.dtype, self.target_spelling
+            self.target_size, decodes.embedding_size, self.dtype, self.target_spelling, scaled=decodes.scale_embedding
         )
         self.source_embedding = (
             self.target_embedding
-            if decodes.tie == "all"
-            else token_embedding(self.source_size, encodes.embedding_size, self.dtype, self.source_spelling)
-        )
+            if decodes.ties_embeddings
+            else token_embedding(
+                self.source_size, encodes.embedding_size, self.dtype, self.source_spelling,
+                scaled=encodes.scale_embedding,
+            )
+        )  # fmt: skip
         given = self.source_frontend
         self.frontend: Any = Tokens(self.source_embedding) if given is None else given
         self.encoder = self.encoder_type(encodes, self.frontend.width, self.dtype, self.remat_policy)
@@ -279,6 +284,11 @@ class EncoderDecoder(nn.Module):
     def attends(self) -> bool:
         """Whether `step` returns attention weights."""
         return self.config.decoder_spec.states is not None
+
+    @property
+    def start_token(self) -> int:
+        """The id of the token that the decoder reads first."""
+        return config.encoder_and_decoder(self.config)[1].start_token
 
     @property
     def longest_source(self) -> int | None:
@@ -336,7 +346,7 @@ class EncoderDecoder(nn.Module):
 
     def attention_heads(self, source: Any, target: Array) -> Array:
         """The attention weights of each layer and head for `target`: [B, layers, heads, T, S]."""
-        return self.decoder.attention_heads(self.encode(source), shift_right(target))
+        return self.decoder.attention_heads(self.encode(source), shift_right(target, start=self.start_token))
 
     def logits(self, hidden: Array) -> Array:
         return constrain_batch_sharding(self.decoder.output.logits(hidden))
@@ -349,7 +359,7 @@ class EncoderDecoder(nn.Module):
         """The inputs of the output layer [B, T, W] under teacher forcing."""
         of_source, of_target = segments or (None, None)
         memory = self.encode(source, train, of_source)
-        return self.hidden(memory, shift_right(target, of_target), target != PAD, train, segments)
+        return self.hidden(memory, shift_right(target, of_target, self.start_token), target != PAD, train, segments)
 
     def __call__(self, source: Any, target: Array, train: bool = False, segments: Segments = None) -> Array:
         return self.logits(self.forced(source, target, train, segments))

@@ -111,10 +111,12 @@ class SpelledWords(nn.Module):
     initial: float = 1.0
     """initial standard deviation of the word embedding"""
     dtype: jnp.dtype = jnp.float32
+    scaled: bool = True
+    """whether the word embedding is multiplied by the square root of its width"""
 
     def setup(self):
         of_words = self.width - self.spelt if self.options else self.width
-        self.words = token_embedding(self.size, of_words, self.dtype, initial=self.initial)
+        self.words = token_embedding(self.size, of_words, self.dtype, initial=self.initial, scaled=self.scaled)
         if self.options:
             self.characters = layers.CharacterNetwork(self.options, self.alphabet, self.spelt, self.dtype)
 
@@ -135,15 +137,16 @@ def word_dropout(module: nn.Module, ids: Array, rate: float, train: bool) -> Arr
 
 
 def token_embedding(
-    size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0
-) -> nn.Module:
+    size: int, width: int, dtype: Any, spelling: layers.Spelling | None = None, initial: float = 1.0,
+    scaled: bool = True,
+) -> nn.Module:  # fmt: skip
     """Builds an embedding: a table, a character network if there is a spelling, or one-hot vectors for width 0.
 
-    `initial` is the initial standard deviation of the vectors read from a table.
+    `initial` is the initial standard deviation of the vectors read from a table, if they are `scaled`.
     """
     if spelling is not None:
         return SpelledEmbedding(spelling, width, dtype)
     if width == 0:
         return layers.OneHot(size, dtype)
     # A Transformer multiplies tied embeddings by sqrt(width) (Vaswani et al. 2017, section 3.4).
-    return layers.Embedding(size, width, dtype, scale=width**0.5, initial=initial)
+    return layers.Embedding(size, width, dtype, scale=width**0.5 if scaled else 1.0, initial=initial)

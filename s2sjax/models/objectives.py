@@ -87,7 +87,8 @@ def scheduled_loss(
     assert options.schedule != "none"
     target = batch["target"]
     apply: Any = partial(module.apply, {"params": params})
-    inputs, mask = shift_right(target), target != PAD
+    start = module.start_token
+    inputs, mask = shift_right(target, start=start), target != PAD
     for_choice, for_draw = jax.random.split(key)
     p = scheduled_sampling.truth_probability(options.schedule, options.k, options.floor, step)
     truth = scheduled_sampling.choose_truth(for_choice, p, target.shape)
@@ -98,12 +99,12 @@ def scheduled_loss(
         # Both passes use the same dropout masks, so they are the same network.
         write = lambda inputs: apply(apply(memory, inputs, mask, True, rngs=dropout, method="hidden"), method="logits")
         first = jax.lax.stop_gradient(write(inputs))
-        logits = write(scheduled_sampling.mixed(inputs, truth, first, for_draw if drawn else None))
+        logits = write(scheduled_sampling.mixed(inputs, truth, first, for_draw if drawn else None, start))
     else:
         advance = lambda state, token, key: apply(memory, state, token, True, rngs={"dropout": key}, method="step")[:2]
         advance = remat(module.remat_policy, advance, looped=True)
         state = apply(memory, target.shape[1], method="init_state")
-        logits = scheduled_sampling.step_by_step(advance, state, inputs, truth, for_draw, drawn)
+        logits = scheduled_sampling.step_by_step(advance, state, inputs, truth, for_draw, drawn, start)
     return {"loss": losses.cross_entropy(logits, target, mask, smoothing)}
 
 
@@ -118,7 +119,9 @@ def doubly_stochastic_loss(
     mask = target != PAD
     apply: Any = partial(module.apply, {"params": params}, rngs={"dropout": key})
     memory = apply(source, True, method="encode")
-    hidden, alpha = apply(memory, shift_right(target), mask, True, method="hidden_and_attention")
+    hidden, alpha = apply(
+        memory, shift_right(target, start=module.start_token), mask, True, method="hidden_and_attention"
+    )
     total, weight = losses.cross_entropy(apply(hidden, method="logits"), target, mask, smoothing)
     penalty = jnp.sum(losses.doubly_stochastic(alpha, mask, module.source_mask(source)))
     rows = jnp.sum(mask.any(1)).astype(penalty.dtype)

@@ -63,8 +63,8 @@ TENSOR_RULES: Table[type, Rules] = Table({
         (r"decoder/(lowest|upper_\d+)/(input|state|context)$", (None, "tensor")),
     ),
     config.Transformer: (
-        (r"(query|key_value|inner)/kernel$", (None, "tensor")),
-        (r"(query|key_value|inner)/bias$", ("tensor",)),
+        (r"(query|key_value|inner|gate)/kernel$", (None, "tensor")),
+        (r"(query|key_value|inner|gate)/bias$", ("tensor",)),
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
@@ -150,13 +150,13 @@ def build(
     """Builds the Flax module of a model. `source_frontend` is for sources that are not ids: see encoder_decoder.py."""
     encodes, decodes = config.encoder_and_decoder(model)
     require(
-        decodes.tie != "all" or source_frontend is None,
-        "model.tie 'all' requires a source of words: set it to 'output' or 'none'",
+        not decodes.ties_embeddings or source_frontend is None,
+        f"model.tie '{decodes.tie}' requires a source of words: set it to 'output' or 'none'",
     )
     require(
-        decodes.tie != "all" or source_size == target_size,
-        f"model.tie 'all' requires a shared vocabulary, but the source has {source_size} entries and the target "
-        f"{target_size}: set data.shared to True, or use another model.tie",
+        not decodes.ties_embeddings or source_size == target_size,
+        f"model.tie '{decodes.tie}' requires a shared vocabulary, but the source has {source_size} entries and the "
+        f"target {target_size}: set data.shared to True, or use another model.tie",
     )
     encoder, decoder = _module_of(encodes, "encoder_type"), _module_of(decodes, "decoder_type")
     return EncoderDecoder(

@@ -17,7 +17,7 @@ import numpy as np
 from s2sjax import config, models
 from s2sjax.core import losses, search
 from s2sjax.core.search.beam_interface import as_beams
-from s2sjax.core.special_tokens import EOS, PAD, SOS
+from s2sjax.core.special_tokens import EOS, PAD
 from s2sjax.models.encoder_decoder import capability
 from s2sjax.models.named_models import equations
 from s2sjax.testing.laws import LawError, Report, check, check_equal, check_finite, law, verify
@@ -86,7 +86,7 @@ class PureModel:
         """The logits of `target` by T single steps [B, T, V], and the attention of each step."""
         memory = self.encode(self.params, source)
         state = self.init_state(self.params, memory, target.shape[1])
-        previous, logits, attentions = np.full(len(source), SOS), [], []
+        previous, logits, attentions = np.full(len(source), self.module.start_token), [], []
         for t in range(target.shape[1]):
             state, now, attention = self.step(self.params, memory, state, previous)
             logits.append(now)
@@ -104,6 +104,7 @@ class PureModel:
         state = apply(memory, limit, method="init_state")
         limits = jnp.full(len(source), limit)
         search_with = search.beam_search if options else search.greedy
+        options["start"] = self.module.start_token
         return search_with(self.module.beams(params["params"], memory), state, limits, limit, **options)
 
 
@@ -167,7 +168,7 @@ def shapes_follow_the_contract(model: PureModel) -> None:
     rows = len(source)
     memory = model.encode(model.params, source)
     state = model.init_state(model.params, memory, target.shape[1])
-    after, logits, attention = model.step(model.params, memory, state, np.full(rows, SOS))
+    after, logits, attention = model.step(model.params, memory, state, np.full(rows, model.module.start_token))
     for name, tree in {"memory": memory, "state": state}.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             where = f"{name}{jax.tree_util.keystr(path)}"

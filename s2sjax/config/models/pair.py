@@ -43,8 +43,8 @@ class Pair:
                 f"model.{side}.share requires an encoder and a decoder of the same family: set it to False",
             )
         require(
-            self.tie != "all" or self.encoder.embedding_size == self.decoder.embedding_size,
-            f"model.decoder.tie 'all': the encoder's embedding has width {self.encoder.embedding_size}, "
+            not self.decoder.ties_embeddings or self.encoder.embedding_size == self.decoder.embedding_size,
+            f"model.decoder.tie {self.tie!r}: the encoder's embedding has width {self.encoder.embedding_size}, "
             f"the decoder's {self.decoder.embedding_size}: make them equal, or set model.decoder.tie to 'output'",
         )
         if self.bridge == "identity":

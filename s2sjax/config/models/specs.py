@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from s2sjax.config.settings import at_least, must_be, require, settings
+from s2sjax.core.special_tokens import SOS
 from s2sjax.errors import UserError
 
 Initial = Literal["orthogonal", "glorot"]
 Join = Literal["concatenate", "mean", "project"]
-Tie = Literal["all", "output", "none"]
+Tie = Literal["all", "output", "embeddings", "none"]
 
 
 class Carries(NamedTuple):
@@ -102,6 +103,14 @@ class ModelSettings:
     """whether the encoder reads the source from its end"""
     share: bool = False
     """whether the decoder uses the encoder's parameters"""
+    adapter_rank: int = 0
+    """rank of the low-rank adapters; 0 for none"""
+    adapter_scale: float = 1.0
+    """multiplier of the low-rank adapters"""
+    scale_embedding: bool = True
+    """whether token embeddings are multiplied by the square root of their width"""
+    output_bias: bool | None = None
+    """whether the logits have a bias; None for one exactly if the output layer is a matrix of its own"""
 
     @property
     def encoder_spec(self) -> EncoderSpec:
@@ -110,6 +119,21 @@ class ModelSettings:
     @property
     def decoder_spec(self) -> DecoderSpec:
         raise UserError(f"{type(self).__name__} has no decoder_spec: define it, see docs/extending.md")
+
+    @property
+    def start_token(self) -> int:
+        """The id of the token that the decoder reads first."""
+        return SOS
+
+    @property
+    def ties_output(self) -> bool:
+        """Whether the embedding of the target is also the output layer."""
+        return self.tie in ("all", "output")
+
+    @property
+    def ties_embeddings(self) -> bool:
+        """Whether the source and the target share one embedding."""
+        return self.tie in ("all", "embeddings")
 
     @property
     def max_positions(self) -> int | None:
@@ -134,7 +158,7 @@ class ModelSettings:
 
 def check_tie(config, output: int) -> None:
     """Raises a UserError if an output layer that reads width `output` is tied to an embedding of another width."""
-    if config.tie == "none":
+    if not config.ties_output:
         return
     require(
         config.embedding_size > 0,

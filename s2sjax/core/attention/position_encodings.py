@@ -4,18 +4,26 @@ Sinusoidal encodings are added to the embeddings. Rotary and relative encodings 
 and depend only on the distance between them.
 """
 
+from typing import Literal
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 
-def sinusoidal(positions: Num[Array, "..."], width: int) -> Float[Array, "... {width}"]:
+def sinusoidal(
+    positions: Num[Array, "..."], width: int, layout: Literal["vaswani", "tensor2tensor"] = "vaswani"
+) -> Float[Array, "... {width}"]:
     """sin and cos of pos / 10000^(2i / width), sines first (Vaswani et al. 2017).
+
+    In the layout of Tensor2Tensor (Vaswani et al. 2018), the slowest rate is exactly 1 / 10000: the exponents are
+    i / (width / 2 - 1).
 
     >>> sinusoidal(jnp.array([0]), 4)
     Array([[0., 0., 1., 1.]], dtype=float32)
     """
-    rates = 10000.0 ** (-jnp.arange(0, width, 2) / width)  # [width / 2]
+    last = width if layout == "vaswani" else max(width - 2, 1)
+    rates = 10000.0 ** (-jnp.arange(0, width, 2) / last)  # [width / 2]
     angles = positions[..., None] * lax.broadcast_to_rank(rates, positions.ndim + 1)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 

@@ -38,6 +38,24 @@ def convolve(
     return jnp.where(mask[..., None], ys + weights["bias"][None, None], 0)
 
 
+def halve(
+    weights: Weights, xs: Float[Array, "B T D"], lengths: Int[Array, " B"]
+) -> tuple[Float[Array, "B (T+1)//2 O"], Int[Array, " B"]]:
+    """A convolution over time with stride 2 -> ys, ceil(lengths / 2).
+
+    The kernel is [3, D, O]: y_t sees x_{2t-1}, x_{2t} and x_{2t+1}. The first `lengths` steps are real; padding is
+    read as zeros, so it has no effect.
+    """
+    real = jnp.arange(xs.shape[1])[None] < lengths[:, None]
+    ys = lax.conv_general_dilated(
+        jnp.where(real[..., None], xs, 0), weights["kernel"],
+        window_strides=(2,),
+        padding=((1, 1),),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )  # fmt: skip
+    return ys + weights["bias"][None, None], -(-lengths // 2)
+
+
 def start(weights: Weights, rows: int, dtype, dilation: int = 1) -> Float[Array, "{rows} past D"]:
     """The (k-1)*d inputs before the first step: zeros."""
     width, inputs, _ = weights["kernel"].shape

@@ -182,7 +182,7 @@ class ConvDecoder(DecoderModule):
         self.leave = dense(c, c.decoder_layers[-1][0], c.embedding_size, self.dtype)
         self.output = (
             dense(c, c.embedding_size, self.embedding.size, self.dtype, dropped=True)
-            if c.tie == "none"
+            if not c.ties_output
             else self.embedding
         )
 

@@ -7,217 +7,31 @@ self-attention. Relative positions are a `bias` of self-attention, computed once
 `window` restricts self-attention. Cross-attention uses neither positions nor windows.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from s2sjax import config, layers
 from s2sjax.core import attention
-from s2sjax.core.attention import kv_cache, position_encodings
-from s2sjax.core.attention.sliding_window import offsets, windowed_multi_head
-from s2sjax.layers.parameters import param
+from s2sjax.core.attention import kv_cache
 from s2sjax.models.encoder_decoder import (
     DecoderModule,
     EncoderModule,
     EncoderOutput,
     Segments,
-    check_positions,
     output_layer,
 )
-
-
-class Attention(nn.Module):
-    """Multi-head attention: one softmax per head; the heads are concatenated and projected by W_O."""
-
-    config: config.Transformer
-    dtype: jnp.dtype
-
-    def setup(self):
-        width = self.config.width
-        self.query = layers.Dense(width, width, self.dtype)
-        self.key_value = layers.Dense(width, 2 * width, self.dtype)
-        self.output = layers.Dense(width, width, self.dtype)
-
-    def _heads(self, x: Array) -> Array:
-        return x.reshape(*x.shape[:-1], self.config.heads, -1)  # [..., N, D]
-
-    def _rotate(self, x: Array, position: Array | None) -> Array:
-        """Rotates queries or keys [..., N, D] at positions [...], if positions are rotary."""
-        if position is None or self.config.positions != "rotary":
-            return x
-        return position_encodings.rotate(x, position[..., None])
-
-    def keys_values(self, memory: Array, position: Array | None = None) -> tuple[Array, Array]:
-        """Keys and values [..., N, D] of memory [..., W]. position [...] is given for the keys of self-attention."""
-        keys, values = self.key_value.in_parts(memory, 2)
-        return self._rotate(self._heads(keys), position), self._heads(values)
-
-    def __call__(self, x: Array, keys: Array, values: Array, lengths: Array | None, mask: Array | None = None) -> Array:
-        """Attends from all positions, with either `lengths` or `mask`.
-
-        x: [B, T, W] queries
-        keys, values: [B, S, N, D]
-        lengths: [B] number of keys that are not padding
-        mask: [B, T, S] True where a query sees a key
-        """
-        attended = attention.fused_multi_head(self._heads(self.query(x)), keys, values, lengths, mask=mask)
-        return self.output(attended.reshape(x.shape))
-
-    def self_attention(
-        self, x: Array, lengths: Array | None, causal: bool, bias: Array | None = None, mask: Array | None = None
-    ) -> Array:
-        """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`.
-
-        For rows that hold several sequences, mask [B, T, T] replaces the lengths. Positions need not restart with each
-        sequence, because only the distance between two positions matters here.
-        """
-        position = jnp.arange(x.shape[1])
-        heads = self._rotate(self._heads(self.query(x)), position), *self.keys_values(x, position)
-        if radius := reach(self.config, x.shape[1]):
-            if lengths is None:
-                raise ValueError("a window does not keep the sequences of a row apart: set model.window to 0")
-            attended = windowed_multi_head(*heads, lengths, radius, causal, bias)
-        else:
-            attended = attention.fused_multi_head(*heads, lengths, mask=mask, causal=causal, bias=bias)
-        return self.output(attended.reshape(x.shape))
-
-    def attend_step(self, x: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-        """Attends from one position of K prefixes; returns [B, K, W] and the mean weights of all heads [B, K, S].
-
-        x: [B, K, W] queries
-        keys, values: [B, N, S, D]
-        mask: [B, K, S] mask of the keys that are not padding
-        """
-        attended, alpha = attention.attend_heads(self._heads(self.query(x)), keys, values, mask)
-        return self.output(attended.reshape(x.shape)), alpha.mean(1)
-
-    def weights(self, x: Array, memory: Array, mask: Array) -> Array:
-        """The weights of each head for x [B, T, W] over memory [B, S, W], mask [B, S]: [B, N, T, S]."""
-        keys, values = (part.swapaxes(1, 2) for part in self.keys_values(memory))
-        seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
-        return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
-
-    def self_attention_step(
-        self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
-    ) -> tuple[Array, kv_cache.Cache]:
-        """Attends from one position with a cache (`kv_cache.Cache`). `joined` is from `join_query_key_value`."""
-        width = self.config.width
-        qkv: Any = layers.Dense(width, 3 * width, self.dtype, parent=None).apply({"params": joined}, x)
-        qkv = qkv.reshape(*x.shape[:2], 3, self.config.heads, -1)
-        if self.config.positions == "rotary":
-            rotated = position_encodings.rotate(qkv[:, :, :2], position[:, None, None, None])
-            qkv = jnp.concatenate([rotated, qkv[:, :, 2:]], axis=2)
-        attended, cache = kv_cache.attend(qkv, cache, beam_index, position, bias)
-        return self.output(attended.reshape(x.shape)), cache
-
-
-def join_query_key_value(attention: dict) -> dict:
-    """Joins the parameters for queries, keys and values into one product: kernel [W, 3W], bias [3W]."""
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), attention["query"], attention["key_value"])
-
-
-def reach(c: config.Transformer, length: int) -> int:
-    """The radius of self-attention for `length` positions; 0 if it is unlimited or the window covers all positions."""
-    return c.window if length > c.window + 1 else 0
-
-
-class FeedForward(nn.Module):
-    """Computes W_2 relu(W_1 x)."""
-
-    config: config.Transformer
-    dtype: jnp.dtype
-
-    def setup(self):
-        self.inner = layers.Dense(self.config.width, self.config.feedforward, self.dtype)
-        self.outer = layers.Dense(self.config.feedforward, self.config.width, self.dtype)
-
-    def __call__(self, x: Array, train: bool) -> Array:
-        return self.outer(layers.dropout(self, jax.nn.relu(self.inner(x)), self.config.dropout, train))
-
-
-class Residual(nn.Module):
-    """A residual connection with layer norm around a sub-layer f: post-LN norm(x + f(x)), pre-LN x + f(norm(x))."""
-
-    config: config.Transformer
-    dtype: jnp.dtype
-
-    def setup(self):
-        self.norm = layers.LayerNorm(self.config.width, self.dtype)
-
-    def before(self, x: Array) -> Array:
-        return self.norm(x) if self.config.norm == "pre" else x
-
-    def after(self, x: Array, y: Array, train: bool) -> Array:
-        x = x + layers.dropout(self, y, self.config.dropout, train)
-        return x if self.config.norm == "pre" else self.norm(x)
-
-
-class Positions(nn.Module):
-    """Position encodings of a stack: adds positions to vectors, with dropout, or computes the relative bias."""
-
-    config: config.Transformer
-    dtype: jnp.dtype
-    causal: bool = False
-
-    def setup(self):
-        c = self.config
-        if c.positions == "learned":
-            self.table = param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
-        if c.positions == "relative":
-            shape = (position_encodings.BUCKETS, c.heads)
-            self.relative = param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
-        if c.join_positions == "concat":
-            self.join = layers.Dense(2 * c.width, c.width, self.dtype)
-
-    def __call__(self, embedded: Array, position: Array, train: bool = False) -> Array:
-        """Encodes embedded [B, T, W] at position [T] or [B, T], or embedded [B, W] at position [B]."""
-        match self.config.positions:
-            case "sinusoidal":
-                embedded = self._joined(embedded, position_encodings.sinusoidal(position, self.config.width))
-            case "learned":
-                embedded = self._joined(embedded, self.table[position])
-        return layers.dropout(self, embedded, self.config.dropout, train)
-
-    def _joined(self, embedded: Array, place: Array) -> Array:
-        place = place.astype(self.dtype)
-        if self.config.join_positions == "sum":
-            return embedded + lax.broadcast_to_rank(place, embedded.ndim)
-        return self.join(jnp.concatenate([embedded, jnp.broadcast_to(place, embedded.shape)], axis=-1))
-
-    def everywhere(self, embedded: Array, train: bool, segments: Array | None = None) -> Array:
-        """Encodes all positions of embedded [B, T, W]. Positions restart at each of segments [B, T], if given."""
-        self.check_length(embedded.shape[1])
-        position = jnp.arange(embedded.shape[1]) if segments is None else position_encodings.within(segments)
-        return self(embedded, position, train)
-
-    def check_length(self, length: int) -> None:
-        if self.config.positions == "learned":
-            check_positions(self.config.max_length, length)
-
-    def bias(self, length: int) -> Array | None:
-        """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
-        if self.config.positions != "relative":
-            return None
-        place, radius = jnp.arange(length), reach(self.config, length)
-        between = offsets(radius, self.causal) if radius else place[None] - place[:, None]
-        return position_encodings.relative_bias(self.relative, between, self.causal)[None]
-
-    def bias_of_one(self, position: Array, length: int) -> Array | None:
-        """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
-        if self.config.positions != "relative":
-            return None
-        ago = (position[:, None] - jnp.arange(length)[None]) % length
-        return position_encodings.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
-
-
-def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:
-    """The layer norm after the last block of a pre-LN stack; the identity for post-LN."""
-    return layers.LayerNorm(c.width, dtype) if c.norm == "pre" else lambda x: x
-
+from s2sjax.models.families.transformer_parts import (
+    Attention,
+    FeedForward,
+    Positions,
+    Residual,
+    final_norm,
+    join_query_key_value,
+)
 
 # ------------------------------------------------------------------------------------ encoder
 
@@ -376,7 +190,7 @@ class TransformerDecoder(DecoderModule):
         self.positions.check_length(steps)
         rows, window = memory.mask.shape[0], self.config.window
         length = min(steps, window + 1) if window else steps
-        shape = (rows, self.config.heads, length, self.config.width // self.config.heads)
+        shape = (rows, self.config.heads, length, self.config.attention_width // self.config.heads)
         empty = jnp.zeros(shape, self.dtype)
         where = jnp.zeros((rows, length), jnp.int32)
         return State(jnp.zeros(rows, jnp.int32), where, ((empty, empty),) * self.config.decoder_layers)
@@ -399,7 +213,8 @@ class TransformerDecoder(DecoderModule):
 
     def prepare_beams(self) -> tuple[tuple[dict, dict], ...]:
         """Prepares the parameters of each block for single steps: all, and those of `join_query_key_value`."""
-        blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        scale = self.config.adapter_scale
+        blocks = tuple((params, join_query_key_value(params["attention"], scale)) for params in self.blocks.unstacked())
         return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
 
     def step_beams(self, memory: DecoderMemory, blocks: tuple[tuple[dict, dict], ...], state: State, token: Array):
@@ -417,7 +232,7 @@ class TransformerDecoder(DecoderModule):
             x, cache, alpha = block.step(x, joined, source, mask, cache, beam_index, state.position, bias)
             caches.append(cache)
             alphas.append(alpha)
-        logits = self.output.logits(self.final_norm(x))
+        logits = self.output.logits(self._top(x))
         return State(state.position + 1, beam_index, tuple(caches)), logits, sum(alphas) / len(alphas)
 
     def hidden(
@@ -433,7 +248,12 @@ class TransformerDecoder(DecoderModule):
         bias = self.positions.bias(inputs.shape[1])
         lengths = None if masks else memory.mask.sum(1)
         x = self.blocks(x, memory.states, lengths, train=train, bias=bias, **masks)
-        return self.final_norm(x)
+        return self._top(x)
+
+    def _top(self, x: Array) -> Array:
+        """The input of the output layer, from the output of the last block."""
+        x = self.final_norm(x)
+        return x * jnp.asarray(self.config.width**-0.5, x.dtype) if self.config.scale_output else x
 
     def attention_heads(self, memory: DecoderMemory, inputs: Array) -> Array:
         """The weights of cross-attention of each layer and head for inputs [B, T]: [B, layers, N, T, S]."""
