@@ -80,8 +80,8 @@ def limits(seed: int, most: int = LENGTH) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, most + 1, ROWS).astype(np.int32)
 
 
-def next_log_probs(models: Models, row: int):
-    """prefix -> log-probabilities of the next token."""
+def next_log_probs(models: Models, row: int, start: int = SOS):
+    """prefix -> log-probabilities of the next token. The model reads `start` before the prefix."""
     table = models.tables[row].astype(np.float64)
     log_p = table - np.log(np.exp(table).sum(-1, keepdims=True))
     if (table[:, PAD] == 0).all():
@@ -89,7 +89,7 @@ def next_log_probs(models: Models, row: int):
         log_p = table  # of an exact model
 
     def of(prefix: tuple[int, ...]) -> np.ndarray:
-        history = (SOS, *prefix)
+        history = (start, *prefix)
         return log_p[history[-1] if models.markov[row] else np.dot(history, POWERS[: len(history)]) % CONTEXTS]
 
     return of
@@ -98,18 +98,21 @@ def next_log_probs(models: Models, row: int):
 def divisors(penalty: str, alpha: float) -> np.ndarray:
     """penalty(length) for the lengths from 0; that of 0 is not used."""
     lengths = np.arange(LENGTH + 1)
-    return {"none": np.ones(LENGTH + 1), "mean": lengths.clip(1), "gnmt": ((5 + lengths) / 6) ** alpha}[penalty]
+    return {
+        "none": np.ones(LENGTH + 1), "mean": lengths.clip(1), "power": lengths.clip(1.0) ** alpha,
+        "gnmt": ((5 + lengths) / 6) ** alpha,
+    }[penalty]  # fmt: skip
 
 
 def written(found: search.Hypotheses, row: int, place: int) -> tuple[int, ...]:
     return tuple(found.tokens[row, place, : found.lengths[row, place]].tolist())
 
 
-def assert_well_formed(found: search.Hypotheses, limit: np.ndarray):
+def assert_well_formed(found: search.Hypotheses, limit: np.ndarray, words: tuple[int, ...] = WORDS):
     """<eos> at the end and nowhere else, <pad> behind it and nowhere else, no <sos>, best first, none twice."""
     place = np.arange(found.tokens.shape[-1])
     inside, at_end = place < found.lengths[..., None] - 1, place == found.lengths[..., None] - 1
-    assert np.isin(found.tokens[inside], WORDS).all()
+    assert np.isin(found.tokens[inside], words).all()
     assert (found.tokens[at_end] == EOS).all()
     assert (found.tokens[~inside & ~at_end] == PAD).all()
     assert (found.lengths <= limit[:, None]).all()

@@ -43,14 +43,16 @@ class Search:
 
     beam_size: int = 4
     """number of hypotheses that the search keeps; 1 is greedy search"""
-    length_penalty: Literal["none", "mean", "gnmt"] = "mean"
-    """ranking of outputs: by the sum of log-probabilities, by their mean, or with GNMT's length penalty"""
+    length_penalty: Literal["none", "mean", "power", "gnmt"] = "mean"
+    """ranking of outputs: by the sum of log-probabilities, by their mean, by the sum divided by a power of the length,
+    or with GNMT's length penalty"""
     alpha: float = 0.6
-    """strength of the GNMT length penalty ((5 + length) / 6)^alpha"""
+    """exponent of the length penalties power, length^alpha, and gnmt, ((5 + length) / 6)^alpha"""
     coverage: float = 0.0
     """strength beta of GNMT's coverage penalty for source positions with little attention; 0 for none"""
-    stop: Literal["bound", "first", "never"] = "bound"
-    """end of a search: no better output is possible, `beam_size` outputs are finished, or the length limit is met"""
+    stop: Literal["bound", "heuristic", "first", "never"] = "bound"
+    """end of a search: no better output is possible, none is better at its present length, `beam_size` outputs are
+    finished, or the length limit is met"""
     nbest: int = 1
     """number of outputs for each line, at most `beam_size` or the number of samples"""
     max_source: int = 0
@@ -68,7 +70,10 @@ class Search:
     repetition_penalty: float = 1.0
     """multiplier of the log-probability of repeated tokens; 1 for no penalty"""
     prefix: str = ""
-    """text that every output must begin with"""
+    """text that every output must begin with; if empty, what a pretrained vocabulary forces, such as a language"""
+    forced: Literal["scored", "free"] = "scored"
+    """contribution to scores of forced tokens, those of the prefix and <eos> at the length limit: their
+    log-probability, or 0"""
     forbidden_words: tuple[str, ...] = ()
     """words that no output may contain, for example <unk>"""
     required_words: tuple[str, ...] = ()

@@ -5,3 +5,8 @@ SPECIALS = ("<pad>", "<sos>", "<eos>", "<unk>")
 
 CLS, MASK = "[CLS]", "[MASK]"
 """first token of a text, and replacement of a masked word; only vocabularies of pre-training have them"""
+
+
+def never_written(start: int) -> tuple[int, ...]:
+    """The tokens that no output contains, if the decoder reads `start` first: <pad>, and <sos> if it is `start`."""
+    return (PAD, SOS) if start == SOS else (PAD,)

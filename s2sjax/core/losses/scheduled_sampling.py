@@ -1,8 +1,9 @@
 """Scheduled sampling (Bengio et al. 2015): during training the decoder reads the true token with probability p,
 otherwise its own output.
 
-Letters: B batch, T target positions, V vocabulary. `inputs` are the inputs of teacher forcing, <sos> y1 y2 ...;
-`truth` is True where the decoder reads them. Tokens are integers, so no gradient flows through them.
+Letters: B batch, T target positions, V vocabulary. `inputs` are the inputs of teacher forcing, <sos> y1 y2 ..., or
+another token `start` in place of <sos>; `truth` is True where the decoder reads them. Tokens are integers, so no
+gradient flows through them.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
-from s2sjax.core.special_tokens import PAD, SOS
+from s2sjax.core.special_tokens import SOS, never_written
 from s2sjax.core.traced_numbers import Scalar
 
 Schedule = Literal["constant", "linear", "exponential", "inverse_sigmoid"]
@@ -38,14 +39,17 @@ def truth_probability(schedule: Schedule, k: Scalar, floor: Scalar, step: Num[Ar
 
 
 def choose_truth(key: PRNGKeyArray, p: Float[Array, ""] | float, shape: tuple[int, int]) -> Bool[Array, "B T"]:
-    """Draws `truth` with probability p, independently for each token. The first input, <sos>, is always true."""
+    """Draws `truth` with probability p, independently for each token. The first input is always true."""
     return jax.random.bernoulli(key, p, shape).at[:, 0].set(True)
 
 
-def own_output(logits: Float[Array, "*shape V"], key: PRNGKeyArray | None) -> Int[Array, "*shape"]:
-    """The model's next token, the most likely one or, with a key, a sampled one; never <pad> or <sos>."""
-    ids = jnp.arange(logits.shape[-1])
-    written = jnp.where((ids == PAD) | (ids == SOS), -jnp.inf, logits)
+def own_output(logits: Float[Array, "*shape V"], key: PRNGKeyArray | None, start: int = SOS) -> Int[Array, "*shape"]:
+    """The model's next token, the most likely one or, with a key, a sampled one.
+
+    Never <pad>, nor <sos> if it is the token `start` that starts the decoder: as in a search.
+    """
+    never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array(never_written(start)))
+    written = jnp.where(never, -jnp.inf, logits)
     token = jnp.argmax(written, axis=-1) if key is None else jax.random.categorical(key, written)
     return token.astype(jnp.int32)
 
@@ -57,6 +61,7 @@ def step_by_step(
     truth: Bool[Array, "B T"],
     key: PRNGKeyArray,
     drawn: bool,
+    start: int = SOS,
 ) -> Float[Array, "B T V"]:
     """Runs the decoder in one `lax.scan`, where an output may be the next input -> logits of every step.
 
@@ -69,18 +74,22 @@ def step_by_step(
         given, is_true, key = now
         for_step, for_draw = jax.random.split(key)
         state, logits = step(state, jnp.where(is_true, given, own), for_step)
-        return (state, own_output(logits, for_draw if drawn else None)), logits
+        return (state, own_output(logits, for_draw if drawn else None, start)), logits
 
     steps = (inputs.T, truth.T, jax.random.split(key, inputs.shape[1]))
-    return lax.scan(body, (state, jnp.full_like(inputs[:, 0], SOS)), steps)[1].swapaxes(0, 1)
+    return lax.scan(body, (state, jnp.full_like(inputs[:, 0], start)), steps)[1].swapaxes(0, 1)
 
 
 def mixed(
-    inputs: Int[Array, "B T"], truth: Bool[Array, "B T"], logits: Float[Array, "B T V"], key: PRNGKeyArray | None
+    inputs: Int[Array, "B T"],
+    truth: Bool[Array, "B T"],
+    logits: Float[Array, "B T V"],
+    key: PRNGKeyArray | None,
+    start: int = SOS,
 ) -> Int[Array, "B T"]:
     """The inputs of the second of two passes, from the logits of the first (Mihaylova and Martins 2019).
 
     inputs <sos> a b, truth 1 1 0, the first pass writes a c d  ->  <sos> a c
     """
-    own = jnp.pad(own_output(logits, key)[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    own = jnp.pad(own_output(logits, key, start)[:, :-1], ((0, 0), (1, 0)), constant_values=start)
     return jnp.where(truth, inputs, own)

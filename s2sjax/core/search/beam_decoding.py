@@ -6,22 +6,26 @@ Specification
 -------------
 - A *hypothesis* is a sequence of tokens that ends with <eos>, at most `limit` tokens long, <eos> included. `limit` may
   differ between sentences. The log-probability of a hypothesis is the sum over its tokens, <eos> included: the same as
-  with teacher forcing. <pad> and <sos> are never written, but keep their probability.
+  with teacher forcing. The model reads its start token first, usually <sos>, which is not part of a hypothesis. <pad>
+  is never written, nor is <sos> where it is the start token, but they keep their probability.
 - The *score* is log-probability / penalty(length) + coverage, where the length includes <eos> (Wu et al. 2016):
-      none  1        mean  length        gnmt  ((5 + length) / 6)^alpha
+      none  1        mean  length        power  length^alpha        gnmt  ((5 + length) / 6)^alpha
       coverage       beta * sum over source positions of ln(min(1, total attention received)), 0 if beta is 0
 - *Constraints* (constraints.py) forbid continuations, without changing the log-probability or the score of
-  the others. The only exception is the repetition penalty, which multiplies the log-probability of a token that was
-  written before: it changes ranks and scores, but not the reported log-probability.
+  the others. There are two exceptions, which change ranks and scores, but not the reported log-probability: the
+  repetition penalty multiplies the log-probability of a token that was written before, and *forced* tokens can be
+  free. They are those of a forced prefix, and <eos> at the last position:
+      scored  a forced token counts its true log-probability        free  it counts 0
 - The beam holds K live prefixes. Each step ranks all K * V continuations by log-probability. Those among the best K
   that end with <eos> are finished, and kept if they are among the K best finished ones by score; the best K of the
-  others stay live. At the last position <eos> is the only continuation, at its true log-probability, so every
-  hypothesis ends.
+  others stay live. At the last position <eos> is the only continuation, so every hypothesis ends.
 - A sentence is *done* when its `limit` is reached, or earlier by its stop rule:
-      bound  no live prefix can still enter the n best. The score of a prefix of log-probability s is at most the
-             larger of s / penalty(next length) and s / penalty(limit), as s only falls and coverage is at most 0
-      first  K hypotheses are finished
-      never  only at the limit
+      bound      no live prefix can still enter the n best. The score of a prefix of log-probability s is at most the
+                 larger of s / penalty(next length) and s / penalty(limit), as s never rises and coverage is at most 0
+      heuristic  K hypotheses are finished, and no live prefix of present length t has s / penalty(t) above the worst
+                 of them. A longer output could have, if the penalty favours long ones
+      first      K hypotheses are finished
+      never      only at the limit
   A sentence that is done does not change, so its neighbours in the batch do not affect it.
 - *Groups* (diverse beam search, Vijayakumar et al. 2018) are G beams of W, advanced one after the other. A group ranks
   a continuation `diversity` lower for each prefix of earlier groups that stays live with that token at that step;
@@ -43,7 +47,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from s2sjax.core.search.beam_interface import Beams, State, Step, as_beams
-from s2sjax.core.search.constraints import DEAD, Constraint, permitted
+from s2sjax.core.search.constraints import DEAD, Constraint, Forced, permitted
 from s2sjax.core.search.decoding_loop import (
     UNCONSTRAINED,
     UNSEEN,
@@ -76,18 +80,21 @@ class BeamOptions(NamedTuple):
     width: int  # number K of prefixes in the beam, at least nbest
     nbest: int = 1  # number n of hypotheses to return per sentence
     penalty: Penalty = "none"  # length penalty of the score
-    alpha: Float[ArrayLike, ""] = 0.6  # exponent of the length penalty gnmt
+    alpha: Float[ArrayLike, ""] = 0.6  # exponent of the length penalties power and gnmt
     stop: Stop = "bound"  # rule by which a sentence is done before its limit
     coverage: float = 0.0  # weight beta of the coverage; requires source_mask, and a model with attention
     source_mask: Bool[Array, "B S"] | None = None  # True for real source positions
     constraint: Constraint = UNCONSTRAINED  # constraint on the tokens
+    forced: Forced = "scored"  # what <eos> counts at the last position
+    start: int = SOS  # token that the model reads first
     groups: int = 1  # number G of groups of diverse beam search, which divides the width
     diversity: float = 0.0  # penalty for a token that earlier groups have chosen
     record: bool = False  # whether to return the tree of all ranked continuations
 
     def check(self) -> None:
         """Raises ValueError for options that are out of range."""
-        for name, value, kind in (("penalty", self.penalty, Penalty), ("stop", self.stop, Stop)):
+        for name, kind in (("penalty", Penalty), ("stop", Stop), ("forced", Forced)):
+            value = getattr(self, name)
             if value not in get_args(kind):
                 raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(get_args(kind))}")
         if self.width < 1:
@@ -200,7 +207,7 @@ def _init(beam: _Beam, state: State) -> BeamState:
         t=jnp.zeros(shape[0], jnp.int32),
         state=beam.model.tile(state, o.width),
         coverage=seen,
-        token=jnp.full(shape, SOS, jnp.int32),
+        token=jnp.full(shape, o.start, jnp.int32),
         prefixes=empty,
         ranks=ranks,
         log_probs=ranks,
@@ -242,7 +249,8 @@ def _rank(beam: _Beam, loop: BeamState, logits: Array) -> _Continuations:
     """The best 2W continuations of each row, best first: at most W of them end, which leaves W live ones."""
     o = beam.options
     own = jax.nn.log_softmax(logits)  # [B, K, V]
-    allowed = permitted(o.constraint, own, beam.by_sentence(loop.prefixes), loop.t[:: o.groups], beam.limit)
+    prefixes, t = beam.by_sentence(loop.prefixes), loop.t[:: o.groups]
+    allowed = permitted(o.constraint, own, prefixes, t, beam.limit, o.start, o.forced)
     candidates = beam.by_sentence(loop.ranks)[..., None] + allowed
     ranks, parents, tokens = best_continuations(candidates, 2 * beam.group_width, o.groups, o.diversity)
     log_probs = gather(loop.log_probs, parents) + gather_entries(beam.by_row(own), parents, tokens)
@@ -268,6 +276,8 @@ def _stops(beam: _Beam, t: Int[Array, " R"], ranks: Float[Array, "R W"], finishe
             best = ranks.max(1)
             reach = jnp.maximum(beam.penalised(best, t + 1), beam.penalised(best, beam.limits))
             return reach <= finished.scores[:, min(beam.options.nbest, beam.group_width) - 1]
+        case "heuristic":  # the score of an empty entry is -inf
+            return beam.penalised(ranks.max(1), t) <= finished.scores[:, -1]
         case "first":
             return finished.lengths[:, -1] > 0
         case "never":

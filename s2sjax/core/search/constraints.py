@@ -2,9 +2,11 @@
 
     constraint(log_probs [B, K, V], prefixes [B, K, L], t [B]) -> log_probs [B, K, V]
 
-`prefixes` hold the t tokens written so far, then <pad>. Most constraints set forbidden tokens to DEAD and leave
-the others unchanged, so the score is still the model's; only `repetition` changes log-probabilities. The length limit
-overrides all constraints: at the last position <eos> is written.
+`prefixes` hold the t tokens written so far, then <pad>, without the token that starts the decoder. Most constraints
+set forbidden tokens to DEAD and leave the others unchanged, so the score is still the model's; `repetition` changes
+log-probabilities, and so do *forced* tokens if they are "free": they count 0. Forced tokens are those of a forced
+beginning, and <eos> at the last position. The length limit overrides all constraints: at the last position <eos> is
+written.
 
 Letters: B batch, K beam, V vocabulary, L maximum output length, P tokens of a forced prefix, n tokens of a word.
 Arguments have the same meaning throughout: log_probs of the next token, prefixes, t tokens written so far, limit
@@ -13,18 +15,22 @@ maximum output lengths, <eos> included.
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from s2sjax.core.special_tokens import EOS, PAD, SOS
+from s2sjax.core.special_tokens import EOS, PAD, SOS, never_written
 
 LogProbs = Float[Array, "B K V"]
 Prefixes = Int[Array, "B K L"]
 Lengths = Int[Array, " B"]
 Constraint = Callable[[LogProbs, Prefixes, Lengths], LogProbs]
 Words = Sequence[Sequence[int]]
+Forced = Literal["scored", "free"]
+"""whether forced tokens count at their true log-probability or 0 in ranks and scores"""
 
 DEAD = -1e30  # below any log-probability, but finite: differences are not NaN
 
@@ -34,16 +40,30 @@ def compose(constraints: Sequence[Constraint]) -> Constraint:
     return lambda log_probs, prefixes, t: reduce(lambda now, one: one(now, prefixes, t), constraints, log_probs)
 
 
-def permitted(constraint: Constraint, log_probs: LogProbs, prefixes: Prefixes, t: Lengths, limit: Lengths) -> LogProbs:
+def permitted(
+    constraint: Constraint,
+    log_probs: LogProbs,
+    prefixes: Prefixes,
+    t: Lengths,
+    limit: Lengths,
+    start: int = SOS,
+    forced: Forced = "scored",
+) -> LogProbs:
     """Applies a constraint: DEAD where a token may not be written.
 
-    <pad> and <sos> are never allowed. At the last of `limit` positions only <eos> is allowed, at its true
-    log-probability.
+    <pad> is never allowed, nor <sos> if it is the token `start` that starts the decoder. At the last of `limit`
+    positions only <eos> is allowed, as `forced` says.
     """
     token = _tokens(log_probs)
     last = (t + 1 >= limit)[:, None, None]
-    free = jnp.where((token == PAD) | (token == SOS), DEAD, constraint(log_probs, prefixes, t))
-    return jnp.where(last, jnp.where(token == EOS, log_probs, DEAD), free)
+    never = jnp.isin(token, jnp.array(never_written(start)))
+    inside = jnp.where(never, DEAD, constraint(log_probs, prefixes, t))
+    return jnp.where(last, jnp.where(token == EOS, _counted(log_probs, forced), DEAD), inside)
+
+
+def _counted(log_probs: LogProbs, forced: Forced) -> LogProbs:
+    """What forced tokens count: 0 if they are free. A token that is impossible, or NaN, stays so."""
+    return log_probs if forced == "scored" else jnp.where(log_probs > DEAD / 2, 0, log_probs)
 
 
 def _tokens(log_probs: LogProbs) -> Int[Array, "1 1 V"]:
@@ -63,15 +83,15 @@ def at_least(lengths: Lengths) -> Constraint:
     return constraint
 
 
-def beginning(forced: Int[Array, "B P"]) -> Constraint:
-    """Makes outputs begin with the tokens `forced`, padded with <pad> at the end."""
+def beginning(prefix: Int[Array, "B P"], forced: Forced = "scored") -> Constraint:
+    """Makes outputs begin with the tokens `prefix`, padded with <pad> at the end; `forced` says what they count."""
 
     def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
-        P = forced.shape[1]
-        now = jax.vmap(lambda row, at: row[at])(forced, jnp.minimum(t, P - 1))
+        P = prefix.shape[1]
+        now = jax.vmap(lambda row, at: row[at])(prefix, jnp.minimum(t, P - 1))
         now = jnp.where(t < P, now, PAD)[:, None, None]
-        other = (now != PAD) & (_tokens(log_probs) != now)
-        return jnp.where(other, DEAD, log_probs)
+        only = jnp.where(_tokens(log_probs) == now, _counted(log_probs, forced), DEAD)
+        return jnp.where(now != PAD, only, log_probs)
 
     return constraint
 
@@ -84,6 +104,20 @@ def without(words: Words) -> Constraint:
             ends_here = matched(prefixes, t, word[:-1])[..., None]
             log_probs = jnp.where(ends_here & (_tokens(log_probs) == word[-1]), DEAD, log_probs)
         return log_probs
+
+    return constraint
+
+
+def without_tokens(never: Sequence[int], never_first: Sequence[int], first: Lengths) -> Constraint:
+    """Forbids tokens after a forced beginning of `first` tokens: `never` at all positions, `never_first` at the next.
+
+    The forced beginning itself may contain them.
+    """
+
+    def constraint(log_probs: LogProbs, prefixes: Prefixes, t: Lengths) -> LogProbs:
+        always, once = (np.isin(np.arange(log_probs.shape[-1]), ids)[None, None] for ids in (never, never_first))
+        forbidden = ((t >= first)[:, None, None] & always) | ((t == first)[:, None, None] & once)
+        return jnp.where(forbidden, DEAD, log_probs)
 
     return constraint
 

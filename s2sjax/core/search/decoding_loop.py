@@ -14,12 +14,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from s2sjax.core.backend import device
 from s2sjax.core.search.beam_interface import Beams, State, Step, as_beams
-from s2sjax.core.search.constraints import DEAD, Constraint, compose, permitted
+from s2sjax.core.search.constraints import DEAD, Constraint, Forced, compose, permitted
 from s2sjax.core.search.hypotheses import Hypotheses, Tree, gather_entries, only
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 
-Penalty = Literal["none", "mean", "gnmt"]
-Stop = Literal["bound", "first", "never"]
+Penalty = Literal["none", "mean", "power", "gnmt"]
+Stop = Literal["bound", "heuristic", "first", "never"]
 Limit = Shaped[ArrayLike, "..."]
 """maximum output length, <eos> included: whole numbers [B], or one for all sentences; `limit_of_each` checks this"""
 
@@ -37,6 +37,8 @@ def length_penalty(
             return jnp.ones_like(length)
         case "mean":
             return length
+        case "power":
+            return length**alpha
         case "gnmt":
             return ((5 + length) / 6) ** alpha
 
@@ -99,6 +101,7 @@ class DecodeState(NamedTuple):
     token: Int[Array, "B n"]  # the last token
     tokens: Int[Array, "B n L"]
     lengths: Int[Array, "B n"]
+    ranks: Float[Array, "B n"]  # the sum of what the tokens are ranked by
     log_probs: Float[Array, "B n"]
     done: Bool[Array, " B"]
 
@@ -114,12 +117,15 @@ def decode_loop(
     constraint: Constraint = UNCONSTRAINED,
     penalty: Penalty = "none",
     alpha: Float[ArrayLike, ""] = 0.6,
+    forced: Forced = "scored",
+    start: int = SOS,
 ) -> DecodingLoop:
     """The loop that writes `copies` independent outputs per sentence, token by token.
 
     state: every leaf [B, ...]
     length: L, the highest limit
     choose: choose(log_probs [B, n, V], t [B]) -> token [B, n]
+    start: the token that the model reads first
     """
     limit = limit_of_each(limit, state, length)
     shape = (len(limit), copies)
@@ -127,31 +133,34 @@ def decode_loop(
     beams = as_beams(step)
 
     def init() -> DecodeState:
-        token = jnp.where(limit[:, None] > 0, jnp.full(shape, SOS), EOS).astype(jnp.int32)
+        first, zeros = jnp.full(shape, start, jnp.int32), jnp.zeros(shape)
         tokens = jnp.full((*shape, length), PAD, jnp.int32)
-        start = beams.tile(state, copies)
         return DecodeState(
-            jnp.zeros_like(limit), start, token, tokens, jnp.zeros(shape, jnp.int32), jnp.zeros(shape), limit < 1
-        )
+            jnp.zeros_like(limit), beams.tile(state, copies), first, tokens, jnp.zeros(shape, jnp.int32),
+            zeros, zeros, limit < 1,
+        )  # fmt: skip
 
     def advance(loop: DecodeState) -> DecodeState:
         state, logits, _ = beams.step(loop.state, loop.token)
         own = jax.nn.log_softmax(logits)
-        allowed = permitted(constraint, own, loop.tokens, loop.t, limit)
-        live = (loop.token != EOS) & (loop.t < limit)[:, None]
+        allowed = permitted(constraint, own, loop.tokens, loop.t, limit, start, forced)
+        # <eos> ends an output, but not where it starts the decoder.
+        live = ((loop.t == 0)[:, None] | (loop.token != EOS)) & (loop.t < limit)[:, None]
         chosen = choose(allowed, loop.t)
-        gain = jnp.where(gather_entries(allowed, every, chosen) > DEAD / 2, gather_entries(own, every, chosen), DEAD)
+        rank = gather_entries(allowed, every, chosen)
+        gain = jnp.where(rank > DEAD / 2, gather_entries(own, every, chosen), DEAD)
         token = jnp.where(live, chosen, EOS).astype(jnp.int32)
         tokens = written_at(loop.t, loop.tokens, jnp.where(live, token, PAD))
+        ranks = loop.ranks + jnp.where(live, rank, 0)
         log_probs = loop.log_probs + jnp.where(live, gain, 0)
         t = loop.t + 1
         done = (t >= limit) | jnp.all(token == EOS, axis=1)
-        return DecodeState(t, state, token, tokens, loop.lengths + live, log_probs, done)
+        return DecodeState(t, state, token, tokens, loop.lengths + live, ranks, log_probs, done)
 
     def result(loop: DecodeState) -> tuple[Hypotheses, None]:
         # Outputs with probability 0, or that violate a constraint, are not hypotheses.
         exists = (loop.lengths > 0) & (loop.log_probs > DEAD / 2)
-        scores = loop.log_probs / length_penalty(penalty, alpha, loop.lengths)
+        scores = loop.ranks / length_penalty(penalty, alpha, loop.lengths)
         return only(Hypotheses(loop.tokens, loop.lengths, scores, loop.log_probs), exists), None
 
     return DecodingLoop(init, advance, result)
@@ -173,10 +182,12 @@ def greedy(step: Step | Beams, state: State, limit: Limit, length: int, **option
     return run_loop(decode_loop(step, state, limit, length, argmax_token, **options))[0]
 
 
-def forced_attention(step: Step | Beams, state: State, tokens: Int[Array, "B L"]) -> Float[Array, "B L S"] | None:
+def forced_attention(
+    step: Step | Beams, state: State, tokens: Int[Array, "B L"], start: int = SOS
+) -> Float[Array, "B L S"] | None:
     """The attention weights with teacher forcing of `tokens`, or None for a model without attention.
 
-    Every leaf of `state` is [B, ...].
+    Every leaf of `state` is [B, ...]. The model reads `start` first.
     """
     beams = as_beams(step)
 
@@ -185,6 +196,6 @@ def forced_attention(step: Step | Beams, state: State, tokens: Int[Array, "B L"]
         state, _, attention = beams.step(state, previous[:, None])
         return (state, token), None if attention is None else attention[:, 0]
 
-    start = (beams.tile(state, 1), jnp.full(tokens.shape[:1], SOS, jnp.int32))
-    weights = lax.scan(body, start, tokens.T)[1]
+    first = (beams.tile(state, 1), jnp.full(tokens.shape[:1], start, jnp.int32))
+    weights = lax.scan(body, first, tokens.T)[1]
     return None if weights is None else weights.swapaxes(0, 1)

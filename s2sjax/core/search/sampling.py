@@ -6,8 +6,9 @@ A token is drawn from softmax(log_probs / temperature), truncated in this order:
     top_k  the k most likely tokens
     top_p  the fewest most likely tokens with total probability at least p (nucleus sampling, Holtzman et al. 2020)
     min_p  the tokens with at least min_p times the highest probability (Nguyen et al. 2024)
-min_p keeps ties; top_p and top_k break them in favour of the smaller token. The score and the log-probability of a
-sample are those of the model's full distribution.
+min_p keeps ties; top_p and top_k break them in favour of the smaller token. The log-probability of a sample is that
+of the model's full distribution, and so is the score, except for the repetition penalty and free forced tokens (see
+beam_decoding.py).
 
 Token t of sample i of a sentence is drawn with fold_in(fold_in(key, i), t), where key is that of the sentence. So a
 sample does not depend on the other sentences of its batch.

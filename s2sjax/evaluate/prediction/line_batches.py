@@ -36,12 +36,12 @@ class LineEncoder:
     max_target: int | None
     """number of target positions that the model can address, or None"""
     default_prefix: tuple[int, ...]
-    """search.prefix"""
+    """search.prefix, or the forced beginning of the target vocabulary"""
 
     def prefix(self, text: str | None) -> list[int]:
-        """The ids of a forced prefix; by default those of search.prefix."""
-        if text is None:
-            return list(self.default_prefix)
+        """The ids of a forced prefix; by default those of search.prefix. Empty: those that the vocabulary forces."""
+        if not text:
+            return list(self.default_prefix if text is None else self.target.forced_begin)
         ids = self.target.encode(text)
         if UNK in ids:
             raise UserError(f"the prefix {text!r} is not in the target vocabulary: choose another")

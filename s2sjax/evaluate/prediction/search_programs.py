@@ -20,7 +20,8 @@ from s2sjax.core import losses, search
 from s2sjax.core.backend import quantization
 from s2sjax.core.search import constraints, continuous_batching, ensemble, sampling
 from s2sjax.core.search.hypotheses import Hypotheses, Tree
-from s2sjax.core.special_tokens import PAD
+from s2sjax.core.special_tokens import PAD, SPECIALS
+from s2sjax.errors import UserError
 from s2sjax.evaluate.prediction.batched_apply import placed, replicated
 from s2sjax.evaluate.prediction.word_constraints import WordConstraints
 
@@ -44,6 +45,7 @@ class Programs:
         batch_sharding: NamedSharding | None = None,
     ):
         modules = (module,) if isinstance(module, nn.Module) else tuple(module)
+        start_token(modules)
         self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
         self.has_heads = self.attends and len(modules) == 1 and modules[0].has_attention_heads  # type: ignore[attr-defined]
         self.max_source, self.max_target = _positions(modules, "source"), _positions(modules, "target")
@@ -90,6 +92,18 @@ class Converted:
             self._of, self._params = [], None
 
 
+def start_token(modules: Sequence[nn.Module]) -> int:
+    """The token that the models read first. Raises a UserError if they read different ones."""
+    first, *others = (module.start_token for module in modules)  # type: ignore[attr-defined]
+    for number, other in enumerate(others, 2):
+        if other != first:
+            raise UserError(
+                f"the models of an ensemble must start with the same token: the decoder of model 1 starts with "
+                f"{SPECIALS[first]}, that of model {number} with {SPECIALS[other]}: combine models of one decoder_start"
+            )
+    return first
+
+
 def _positions(modules: Sequence[nn.Module], side: str) -> int | None:
     """The number of source or target positions that all models can address; None if there is no limit."""
     return min(filter(None, (getattr(module, f"longest_{side}") for module in modules)), default=None)
@@ -134,7 +148,7 @@ def search_batch(
     numbers: [N] line numbers, the seeds of random samples
     slots: number of sentences that are decoded at once
     """
-    params = quantization.restored(params)
+    params, start = quantization.restored(params), start_token(modules)
     mask: Array = modules[0].source_mask(source)  # type: ignore[attr-defined]
     real = jnp.sum(mask, axis=1)
     length = _output_length(modules, o, mask.shape[1])
@@ -147,7 +161,8 @@ def search_batch(
     def make(s: Sentences) -> search.DecodingLoop:
         constraint = _constraint(o, words, s)
         step, state = _start(modules, o.ensemble, params, s.memories, length, prepared)
-        return _chosen_search(o, step, state, s, length=length, record=record, constraint=constraint)
+        shared = {"constraint": constraint, "forced": o.forced, "start": start}
+        return _chosen_search(o, step, state, s, length=length, record=record, shared=shared)
 
     sentences = Sentences(memories, mask, limit, prefixes, numbers)
     if record:
@@ -162,29 +177,31 @@ def _constraint(o: config.Search, words: WordConstraints, s: Sentences) -> Any:
         o.repetition_penalty != 1 and constraints.repetition(o.repetition_penalty),
         o.no_repeat_ngram_size and constraints.no_repeated(o.no_repeat_ngram_size),
         words.without and constraints.without(words.without),
+        (words.never or words.never_first)
+        and constraints.without_tokens(words.never, words.never_first, jnp.sum(s.prefixes != PAD, axis=1)),
         words.containing and constraints.with_all(words.containing, s.limit),
         (o.min_length or o.min_ratio)
         and constraints.at_least(jnp.maximum(o.min_length, jnp.ceil(o.min_ratio * real).astype(jnp.int32))),
-        s.prefixes.shape[1] and constraints.beginning(s.prefixes),
+        s.prefixes.shape[1] and constraints.beginning(s.prefixes, o.forced),
     ]
     return constraints.compose([rule for rule in rules if rule])
 
 
 def _chosen_search(
-    o: config.Search, step: Any, state: Any, s: Sentences, *, length: int, record: bool, constraint: Any
+    o: config.Search, step: Any, state: Any, s: Sentences, *, length: int, record: bool, shared: dict[str, Any]
 ) -> search.DecodingLoop:
-    """The search that the options select: sampling, greedy search or beam search."""
-    score: dict[str, Any] = {"penalty": o.length_penalty, "alpha": o.alpha, "constraint": constraint}
+    """The search that the options select: sampling, greedy search or beam search; `shared` are options of all three."""
+    shared = shared | {"penalty": o.length_penalty, "alpha": o.alpha}
     drawn = o.sampling
     if drawn.count:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(drawn.seed)))(s.numbers)
         cut = {name: getattr(drawn, name) for name in ("count", "temperature", "top_k", "top_p", "min_p")}
-        return sampling.sampling_loop(step, state, s.limit, length, keys, **cut, **score)
+        return sampling.sampling_loop(step, state, s.limit, length, keys, **cut, **shared)
     if o.beam_size == 1:
-        return search.decode_loop(step, state, s.limit, length, search.argmax_token, **score)
+        return search.decode_loop(step, state, s.limit, length, search.argmax_token, **shared)
     return search.beam_loop(
         step, state, s.limit, length, width=o.beam_size, nbest=o.nbest, stop=o.stop, coverage=o.coverage,
-        source_mask=s.mask, groups=o.groups, diversity=o.diversity, record=record, **score,
+        source_mask=s.mask, groups=o.groups, diversity=o.diversity, record=record, **shared,
     )  # fmt: skip
 
 
@@ -220,7 +237,7 @@ def attention_weights(
     """The attention weights [B, T, S] of given target tokens [B, T], or None if the model has no attention."""
     params = quantization.restored(params)
     step, state = _start(modules, mean, params, _encoded(modules, params, source), tokens.shape[1])
-    return search.forced_attention(step, state, tokens)
+    return search.forced_attention(step, state, tokens, start_token(modules))
 
 
 def _attention_heads(modules: Sequence[nn.Module], params: tuple, source: Any, tokens: Array) -> Any:

@@ -52,6 +52,20 @@ def test_the_second_pass_reads_what_the_first_one_wrote():
     assert scheduled_sampling.mixed(jnp.array([[SOS, a, b]]), truth, logits, None).tolist() == [[SOS, a, c]]
 
 
+@pytest.mark.parametrize("start, own", [(PAD, SOS), (SOS, EOS)])
+def test_sos_is_written_where_another_token_starts_the_decoder(start, own):
+    """Its logit is the highest but for that of <pad>, in both passes and step by step."""
+    logits = jnp.array([[0.4, 0.3, 0.2, 0.1]])
+    assert scheduled_sampling.own_output(logits, None, start).tolist() == [own]
+    inputs, truth = jnp.array([[start, 3]]), jnp.array([[True, False]])
+    twice = jnp.stack([logits, logits], axis=1)
+    assert scheduled_sampling.mixed(inputs, truth, twice, None, start).tolist() == [[start, own]]
+
+    step = lambda state, token, key: (state, logits + token[:, None])  # the logits tell which token was read
+    found = scheduled_sampling.step_by_step(step, jnp.zeros(1), inputs, truth, jax.random.key(0), False, start)
+    np.testing.assert_allclose(found[0], logits + np.array([[start], [own]]), rtol=1e-6)
+
+
 def test_step_by_step_each_output_is_the_next_input():
     """A model that writes its input plus one, with the sum of what it read as state."""
 

@@ -114,3 +114,17 @@ def test_halving_a_plane_is_its_sum_and_padding_changes_nothing():
         np.testing.assert_allclose(ys[0, t, f], expected + weights["bias"], atol=BAR)
     longer = np.concatenate([planes, draw(6, 1, 3, 6, 2)], axis=1)
     np.testing.assert_allclose(halve(weights, longer, lengths)[0][:, :2], ys[:, :2], atol=BAR)
+
+
+def test_halving_the_steps_is_its_sum_and_padding_changes_nothing():
+    weights = {"kernel": draw(3, 3, 2, 4), "bias": draw(4, 4)}
+    xs, lengths = draw(5, 1, 6, 2), np.array([5])
+    halve = jax.jit(convolution.halve)
+    ys, half = halve(weights, xs, lengths)
+    assert ys.shape == (1, 3, 4) and half.tolist() == [3]
+    around = np.pad(xs[0, :5], ((1, 1), (0, 0)))  # the sixth step is padding
+    for t in range(3):
+        expected = np.einsum("id,ido->o", around[2 * t : 2 * t + 3], weights["kernel"]) + weights["bias"]
+        np.testing.assert_allclose(ys[0, t], expected, atol=BAR)
+    longer = np.concatenate([xs, draw(6, 1, 3, 2)], axis=1)
+    np.testing.assert_allclose(halve(weights, longer, lengths)[0][:, :3], ys, atol=BAR)

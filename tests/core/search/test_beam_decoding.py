@@ -169,13 +169,17 @@ def test_length_penalties(alpha):
     lengths = jnp.array([1, 2, 7, 25])
     np.testing.assert_array_equal(search.length_penalty("none", alpha, lengths), [1, 1, 1, 1])
     np.testing.assert_array_equal(search.length_penalty("mean", alpha, lengths), [1, 2, 7, 25])
+    by_hand = [1, 2**alpha, 7**alpha, 25**alpha]
+    np.testing.assert_allclose(search.length_penalty("power", alpha, lengths), by_hand, rtol=1e-6)
     by_hand = [1, (7 / 6) ** alpha, 2**alpha, 5**alpha]
     np.testing.assert_allclose(search.length_penalty("gnmt", alpha, lengths), by_hand, rtol=1e-6)
 
 
 # ---------------------------------------------------------------------------- against plain Python
 
-PENALTIES = [("none", 0.0), ("mean", 0.0), ("gnmt", 0.6), ("gnmt", 3.7), ("gnmt", -1.5)]
+PENALTIES = [
+    ("none", 0.0), ("mean", 0.0), ("gnmt", 0.6), ("gnmt", 3.7), ("gnmt", -1.5), ("power", 2.0), ("power", -0.5),
+]  # fmt: skip
 BEAMS = [(2, 1, *penalty) for penalty in PENALTIES] + [(1, 1, "mean", 0.0), (3, 3, "none", 0.0), (3, 3, "mean", 0.0)]
 
 
@@ -300,12 +304,14 @@ def test_float64_models_are_searched_in_float64():
             np.testing.assert_allclose(found.log_probs[row, 0], exact, atol=1e-12)
 
 
-def test_forced_attention_is_what_each_step_returned():
-    """The history that a step has read: <sos>, then the tokens written before it."""
+@pytest.mark.parametrize("first", [SOS, EOS, PAD])
+def test_forced_attention_is_what_each_step_returned(first):
+    """The history that a step has read: the start token, then the tokens written before it."""
     models = natural_models(22)[:4]
     tokens = np.random.default_rng(23).choice([EOS, *WORDS], (4, LENGTH)).astype(np.int32)
-    attention = jax.jit(lambda tokens: search.forced_attention(partial(step, models), start(4), tokens))(tokens)
-    read = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=SOS)
+    forced = lambda tokens: search.forced_attention(partial(step, models), start(4), tokens, first)
+    attention = jax.jit(forced)(tokens)
+    read = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=first)
     for t in range(LENGTH):
         np.testing.assert_array_equal(attention[:, t], np.where(np.arange(LENGTH) <= t, read, 0))
 
@@ -330,8 +336,9 @@ def test_one_limit_for_all_sentences_is_a_limit_of_each():
         (3, {"width": 2, "nbest": 0}, "nbest 0 is not from 1 to width 2"),
         (3, {"width": 3, "groups": 2}, "groups 2 does not divide width 3"),
         (3, {"width": 0}, "width 0 is below 1"),
-        (3, {"width": 2, "penalty": "meen"}, "penalty is 'meen': it must be one of none, mean, gnmt"),
-        (3, {"width": 2, "stop": "x"}, "stop is 'x': it must be one of bound, first, never"),
+        (3, {"width": 2, "penalty": "meen"}, "penalty is 'meen': it must be one of none, mean, power, gnmt"),
+        (3, {"width": 2, "stop": "x"}, "stop is 'x': it must be one of bound, heuristic, first, never"),
+        (3, {"width": 2, "forced": "x"}, "forced is 'x': it must be one of scored, free"),
         (3, {"width": 2, "coverage": 0.1}, "coverage requires source_mask"),
         (LENGTH + 1, {"width": 2}, f"limit {LENGTH + 1} is above length {LENGTH}"),
         (2.5, {"width": 2}, "limit is of type float32: give whole numbers"),

@@ -11,6 +11,7 @@ from tables import LENGTH, Models, limits, natural_models, start, step
 
 from s2sjax.core import search
 from s2sjax.core.search import continuous_batching, sampling
+from s2sjax.core.special_tokens import EOS, PAD
 
 COUNT = 23
 
@@ -27,19 +28,23 @@ def walked(sentences: Sentences):
 
 def drawn(sentences: Sentences) -> search.DecodingLoop:
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(sentences.number)
-    return sampling.sampling_loop(*walked(sentences), keys, count=3, top_p=0.9)
+    return sampling.sampling_loop(*walked(sentences), keys, count=3, top_p=0.9, start=PAD)
 
 
 SEARCHES = {
     "greedy": lambda s: search.decode_loop(*walked(s), search.argmax_token),
     "beam": lambda s: search.beam_loop(*walked(s), width=3, nbest=3, penalty="mean"),
     "first": lambda s: search.beam_loop(*walked(s), width=2, stop="first"),
+    "heuristic": lambda s: search.beam_loop(
+        *walked(s), width=2, stop="heuristic", penalty="power", alpha=2.0, start=EOS, forced="free"
+    ),
+    "greedy after <eos>": lambda s: search.decode_loop(*walked(s), search.argmax_token, start=EOS),
     "groups": lambda s: search.beam_loop(*walked(s), width=4, nbest=4, groups=2, diversity=0.5),
     "samples": drawn,
 }
 
 
-@zoo.each(SEARCHES, quick=("greedy", "beam"), rare=("first", "groups"))
+@zoo.each(SEARCHES, quick=("greedy after <eos>", "beam"), rare=("first", "groups"))
 def test_slots_change_nothing(name):
     """23 sentences in 16 slots, where two change at once, and through 3; limits from 0 tokens to 6."""
     models, limit = natural_models(5)[:COUNT], limits(6)[:COUNT]

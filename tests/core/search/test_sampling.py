@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tables import (
     LENGTH,
     ROWS,
+    WORDS,
     A,
     B,
     assert_well_formed,
@@ -24,7 +25,7 @@ from tables import (
 )
 
 from s2sjax.core.search import sampling
-from s2sjax.core.special_tokens import EOS, UNK
+from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 
 V = 12
 
@@ -108,6 +109,20 @@ def test_samples_are_well_formed_and_scored_by_the_model():
             total = sum(log_p(tokens[:t])[token] for t, token in enumerate(tokens))
             np.testing.assert_allclose(found.log_probs[row, place], total, atol=1e-4, rtol=1e-5)
             np.testing.assert_allclose(found.scores[row, place], total / len(tokens), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("first", [EOS, PAD])
+def test_samples_after_another_start_token(first):
+    """They are scored by the model that has read it, and may contain <sos>."""
+    models, limit = natural_models(57), limits(58)
+    found = draw(models, limit, np.arange(ROWS), count=3, start=first)
+    assert_well_formed(jax.tree.map(lambda leaf: leaf[:, :1], found), limit, (SOS, *WORDS))
+    np.testing.assert_array_equal(found.lengths > 0, np.repeat(limit[:, None] > 0, 3, axis=1))
+    assert (found.tokens == SOS).any()
+    for row in np.flatnonzero(limit)[:60]:
+        log_p, tokens = next_log_probs(models, row, first), written(found, row, 0)
+        total = sum(log_p(tokens[:t])[token] for t, token in enumerate(tokens))
+        np.testing.assert_allclose(found.log_probs[row, 0], total, atol=1e-4, rtol=1e-5)
 
 
 def test_a_sample_depends_on_its_sentence_and_its_seed_alone():

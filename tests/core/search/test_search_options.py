@@ -35,8 +35,8 @@ from s2sjax.core import search
 from s2sjax.core.search import constraints
 from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 
-PENALTIES = ["none", "mean", "gnmt"]
-STOPS = ["bound", "first", "never"]
+PENALTIES = ["none", "mean", "power", "gnmt"]
+STOPS = ["bound", "heuristic", "first", "never"]
 NEVER = -1e30
 
 
@@ -82,7 +82,7 @@ def enumerated(models: Models) -> tuple[np.ndarray, np.ndarray]:
 
 @partial(jax.jit, static_argnames=("penalty", "stop"))
 def wide_beam(models, limit, alpha, penalty, stop):
-    # 40 sentences exist, and 41 places: the first of the stop rules never has enough.
+    # 40 sentences exist, and 41 places: the rules that wait for K hypotheses never have enough.
     options = dict(width=41, nbest=41, penalty=penalty, alpha=alpha, stop=stop)
     return search.beam_search(partial(step, models), start(len(limit)), limit, MOST, **options)
 
@@ -110,7 +110,7 @@ def test_a_wide_beam_equals_exhaustive_search_on_a_thousand_models(penalty, name
     """n-best order included: 1,024 models, all sentences of up to three words, limits of 0 to 4 tokens."""
     models, limit = many_models(100), np.random.default_rng(101).integers(0, MOST + 1, MODELS).astype(np.int32)
     log_probs, _ = enumerated(models)
-    for alpha in (0.6, 3.7, -1.5) if penalty == "gnmt" else (0.0,):
+    for alpha in (0.6, 3.7, -1.5) if penalty in ("power", "gnmt") else (0.0,):
         found = jax.tree.map(np.asarray, wide_beam(models, limit, alpha, penalty, stop=name))
         assert_well_formed(found, limit)
         assert mismatches(found, limit, log_probs / divisors(penalty, alpha)[LENGTHS]) == 0
@@ -157,12 +157,15 @@ def test_coverage_rewards_hypotheses_that_looked_at_all_of_the_source(beta):
 # ------------------------------------------------------------------------- the narrow beam, by hand
 
 
-def in_python(log_p, limit, width, *, penalty="none", stop="never", nbest=1, groups=1, diversity=0.0, weigh=None):
+def in_python(
+    log_p, limit, width, *, penalty="none", alpha=0.0, stop="never", nbest=1, groups=1, diversity=0.0, weigh=None,
+    words=WORDS, forced="scored",
+):  # fmt: skip
     """The specification with all its options: (tokens, score, log-probability), best first.
 
     `weigh(prefix, log-probabilities)` is the constraint. A hypothesis is (tokens, rank, log-probability).
     """
-    W, divisor = width // groups, divisors(penalty, 0.0)
+    W, divisor = width // groups, divisors(penalty, alpha)
     live: list = [[((), 0.0, 0.0)] for _ in range(groups)]
     aside: list = [[] for _ in range(groups)]
     done = [False] * groups
@@ -175,7 +178,9 @@ def in_python(log_p, limit, width, *, penalty="none", stop="never", nbest=1, gro
             for prefix, rank, total in live[g]:
                 own = log_p(prefix)
                 ranks = weigh(prefix, own) if weigh and t < limit else own
-                allowed = (EOS,) if t == limit else (EOS, *WORDS)
+                if t == limit and forced == "free":
+                    ranks = np.where(own > -np.inf, 0, own)
+                allowed = (EOS,) if t == limit else sorted((EOS, *words))
                 continuations += [((*prefix, v), rank + ranks[v], total + own[v]) for v in allowed]
             continuations = [continuation for continuation in continuations if continuation[1] > NEVER / 2]
             ranked = sorted(continuations, key=lambda c: -(c[1] - diversity * used.count(c[0][-1])))
@@ -184,7 +189,9 @@ def in_python(log_p, limit, width, *, penalty="none", stop="never", nbest=1, gro
                 aside[g] = sorted(aside[g], key=lambda h: -h[1])[:W]
             live[g] = [c for c in ranked if c[0][-1] != EOS][:W]
             used += [c[0][-1] for c in live[g]]
-            done[g] |= stop == "first" and len(aside[g]) == W
+            if len(aside[g]) == W:
+                best = max((rank for _, rank, _ in live[g]), default=-np.inf)
+                done[g] |= stop == "first" or (stop == "heuristic" and best / divisor[t] <= aside[g][-1][1])
     found = []
     for hypothesis in sorted(itertools.chain(*aside), key=lambda h: -h[1]):
         if hypothesis[0] not in [each[0] for each in found]:
@@ -192,9 +199,9 @@ def in_python(log_p, limit, width, *, penalty="none", stop="never", nbest=1, gro
     return found[:nbest]
 
 
-def assert_as_in_python(models, limit, found, rows=ROWS, **options):
+def assert_as_in_python(models, limit, found, rows=ROWS, start=SOS, **options):
     for row in range(rows):
-        expected = in_python(next_log_probs(models, row), limit[row], **options)
+        expected = in_python(next_log_probs(models, row, start), limit[row], **options)
         assert [written(found, row, place) for place in range(len(expected))] == [e[0] for e in expected], row
         assert (found.lengths[row, len(expected) :] == 0).all()
         np.testing.assert_allclose(found.scores[row, : len(expected)], [e[1] for e in expected], rtol=1e-6)
@@ -212,6 +219,34 @@ def test_the_first_of_the_stop_rules_takes_the_first_k(penalty):
     assert (patient.scores[:, 0] >= found.scores[:, 0]).all()
     if penalty == "mean":
         assert (patient.scores[:, 0] > found.scores[:, 0]).any()
+
+
+@pytest.mark.parametrize("penalty, alpha", zoo.first(1, [("power", 2.0), ("none", 0.0), ("power", -0.5)]))
+def test_the_heuristic_compares_prefixes_at_their_present_length(penalty, alpha):
+    """A penalty that favours long outputs can lose a better hypothesis; one that does not, cannot."""
+    models, limit = exact_models(45), limits(46)
+    options = dict(width=2, nbest=2, penalty=penalty, alpha=alpha, stop="heuristic")
+    found, _ = run(models, limit, **options)
+    assert_as_in_python(models, limit, found, **options)
+    patient, _ = run(models, limit, **options | {"stop": "never"})
+    lost = (patient.scores > found.scores).any(1)
+    assert lost.any() == (alpha > 0)
+
+
+def test_the_heuristic_stops_early():
+    """Of 6 steps: b <eos> ends in the second and a <unk> <eos> in the third, and a b a is far below both."""
+    steps = []
+
+    def watched(state, token):
+        jax.debug.callback(lambda position: steps.append(position.max()), state.position)
+        return step(chain(), state, token)
+
+    decode = lambda limit: search.beam_search(
+        watched, start(1), limit, LENGTH, width=2, penalty="power", alpha=0.5, stop="heuristic"
+    )
+    jax.block_until_ready(jax.jit(decode)(np.array([LENGTH], np.int32)))
+    jax.effects_barrier()
+    assert max(steps) + 1 == 3
 
 
 @pytest.mark.parametrize("groups, diversity", zoo.first(1, [(2, 40.0), (2, 0.0), (3, 20.0)]))
@@ -335,6 +370,69 @@ def test_a_limit_too_short_for_the_constraints_wins():
     assert (found.lengths == 2).all()
 
 
+# ------------------------------------------------------------------------------------ forced tokens
+
+
+def free_b_a(prefix, log_p):
+    """The forced prefix b a, whose tokens count 0 where they are possible."""
+    ranks = begins_with_b_a(prefix, log_p)
+    return np.where(ranks > NEVER / 2, 0, ranks) if len(prefix) < 2 else ranks
+
+
+@pytest.mark.parametrize("width", zoo.first(1, [3, 1]))
+def test_free_tokens_change_ranks_and_scores_and_not_log_probabilities(width):
+    """<eos> at the limit, alone and with a forced prefix."""
+    models, limit = exact_models(47), limits(48)
+    options = dict(width=width, nbest=width, penalty="mean" if width > 1 else "none", stop="bound")
+    prefix = jnp.tile(jnp.array([B, A]), (ROWS, 1))
+    found, _ = run(models, limit, forced="free", **options)
+    assert_as_in_python(models, limit, found, **options, forced="free")
+    scored, _ = run(models, limit, **options)
+    assert (found.scores != scored.scores).any()
+    prefixed, _ = run(models, limit, lambda limit: [constraints.beginning(prefix, "free")], forced="free", **options)
+    assert_as_in_python(models, limit, prefixed, **options, forced="free", weigh=free_b_a)
+
+
+def test_greedy_scores_free_tokens_and_repetitions_as_a_beam_of_one():
+    rules = lambda limit: [
+        constraints.repetition(3.0), constraints.beginning(jnp.tile(jnp.array([B, A]), (ROWS, 1)), "free"),
+    ]  # fmt: skip
+    models, limit = exact_models(49), limits(50)
+    narrow, _ = run(models, limit, rules, width=1, forced="free")
+    greedy, _ = run(models, limit, rules, forced="free")
+    jax.tree.map(np.testing.assert_array_equal, greedy, narrow)
+    assert (greedy.scores > greedy.log_probs).any()
+
+
+@pytest.mark.parametrize("logit", [-np.inf, np.nan])
+def test_a_free_token_that_is_impossible_stays_impossible(logit):
+    models, limit = natural_models(51), limits(52)
+    models.tables[..., EOS] = logit
+    for options in ({"width": 2}, {}):
+        found, _ = run(models, limit, forced="free", **options)
+        assert_well_formed(found, limit)
+        assert (found.lengths == 0).all()
+
+
+# ------------------------------------------------------------------------------------ start tokens
+
+
+@pytest.mark.parametrize("first", [EOS, PAD])
+def test_another_start_token_makes_sos_an_ordinary_word(first):
+    """Beam and greedy search, with a constraint that reads what was written: the start token was not."""
+    models, limit, words = exact_models(53), limits(54), (SOS, *WORDS)
+    weigh, constraint = CONSTRAINTS["repetition"]
+    options = dict(width=3, nbest=3, penalty="mean", stop="bound")
+    found, _ = run(models, limit, constraint, **options, start=first)
+    assert_well_formed(found, limit, words)
+    assert_as_in_python(models, limit, found, **options, start=first, words=words, weigh=weigh)
+    assert (found.tokens == SOS).any()
+    narrow, _ = run(models, limit, constraint, width=1, start=first)
+    greedy, _ = run(models, limit, constraint, start=first)
+    assert_as_in_python(models, limit, narrow, width=1, start=first, words=words, weigh=weigh)
+    jax.tree.map(np.testing.assert_array_equal, greedy, narrow)
+
+
 # ------------------------------------------------------------------------------------------ trees
 
 
@@ -367,3 +465,14 @@ def test_the_tree_of_the_chain_known_by_hand():
     assert step_of(1)[:3] == [(EOS, 0.36), (UNK, 0.30), (EOS, 0.24)]
     assert tree.ended[0, 0, 1].tolist() == [True, False, False, False]
     assert (tree.log_probs[0, 0, 3:] == -np.inf).all()
+
+
+def test_tokens_are_forbidden_only_after_a_forced_beginning():
+    """Row 0 has a forced beginning of one token, row 1 none; token 5 is never allowed, token 4 not as the first."""
+    rule = constraints.without_tokens((5,), (4,), jnp.array([1, 0]))
+    log_probs = jnp.log(jnp.full((2, 1, 6), 1 / 6))
+    for t, expected in ((0, [[], [4, 5]]), (1, [[4, 5], [5]]), (2, [[5], [5]])):
+        found = rule(log_probs, jnp.zeros((2, 1, 3), jnp.int32), jnp.full(2, t))
+        forbidden = np.asarray(found) <= constraints.DEAD
+        assert [np.flatnonzero(row[0]).tolist() for row in forbidden] == expected
+        np.testing.assert_array_equal(np.where(forbidden, 0, found), np.where(forbidden, 0, log_probs))

@@ -101,3 +101,32 @@ def test_what_is_drawn_depends_on_the_key_alone():
     plain, length = frame_augmentation.augment(frame_augmentation.Ranges(), keys[0], frames[0], lengths[0])
     assert plain is frames[0] or np.array_equal(plain, frames[0])
     assert length == 10
+
+
+def test_whisper_features_are_their_equation():
+    """The sum of the DFT itself, in float64, of samples that are mirrored at both ends."""
+    window, hop, rate = 20, 8, 1000.0
+    samples = RNG.uniform(-1, 1, 80).astype(np.float32)
+    samples[40:] = 0  # the least that is kept, 8 powers of ten below the largest
+    triangles = mel_features.slaney_triangles(5, window // 2 + 1, rate, 0, 500)
+    found = jax.jit(partial(mel_features.whisper_log_mel, window=window, hop=hop, triangles=triangles))(samples)
+    assert found.shape == (10, 5)
+    around = np.concatenate([samples[10:0:-1], samples, samples[-2:-12:-1]])
+    n, power = np.arange(window), []
+    for t in range(10):
+        frame = around[t * hop : t * hop + window] * (0.5 - 0.5 * np.cos(2 * np.pi * n / window))
+        dft = [np.sum(frame * np.exp(-2j * np.pi * k * n / window)) for k in range(window // 2 + 1)]
+        power.append(np.abs(dft) ** 2 @ triangles)
+    logs = np.log10(np.maximum(power, 1e-10))
+    np.testing.assert_allclose(found, (np.maximum(logs, logs.max() - 8) + 4) / 4, atol=1e-4)
+    np.testing.assert_allclose(found[-1], found.max() - 2, atol=1e-5)
+
+
+def test_slaney_triangles_have_area_1_and_are_equally_wide_in_mel():
+    triangles = mel_features.slaney_triangles(8, 8001, 16000, 0, 8000)
+    np.testing.assert_allclose(triangles.sum(0) * 1.0, 1, atol=1e-3)  # bins of 1 hertz
+    peaks = mel_features.slaney_mel(triangles.argmax(0))
+    np.testing.assert_allclose(np.diff(peaks), np.diff(peaks).mean(), atol=0.02)
+    hertz = np.array([0.0, 440.0, 1000.0, 7000.0])
+    np.testing.assert_allclose(mel_features.slaney_hertz(mel_features.slaney_mel(hertz)), hertz, atol=1e-9)
+    assert mel_features.slaney_mel(1000.0) == 15
