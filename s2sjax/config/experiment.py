@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
+from s2sjax.config.paths import FilePath
 from s2sjax.config.settings import require, settings
 from s2sjax.config.training import Train
 from s2sjax.errors import UserError
@@ -37,6 +38,9 @@ class Experiment:
     """seed of the initial parameters, the order of the examples, their random changes, and dropout"""
     data_seed: int | None = None
     """seed of the order of the examples and their random changes, if it is another; None for seed"""
+    init: FilePath = ""
+    """folder of the run to fine-tune, relative to the experiment file: settings of the model and the vocabularies that
+    are left at their defaults, the vocabularies and the initial parameters are taken from it"""
 
     decode_fields: ClassVar[tuple[str, ...]] = ()
     """fields that `s2sjax decode RUN` may change"""
@@ -44,6 +48,10 @@ class Experiment:
     """fields that `s2sjax evaluate RUN` may change"""
     free_fields: ClassVar[tuple[str, ...]] = ()
     """dotted names of fields that may change between two starts of one run, in addition to those of `train`"""
+    init_fields: ClassVar[tuple[str, ...]] = ("model",)
+    """dotted names of the fields that are taken from the run `init`: the model, and what its vocabularies depend on"""
+    offered_fields: ClassVar[tuple[str, ...]] = ()
+    """dotted names of the fields that experiments of other classes take from a run of this one, if they have them"""
     sized_by_data: ClassVar[tuple[str, ...]] = ()
     """fields of `model` that depend on the size of the data if they are 0 (`Task.resolve_defaults`)"""
 

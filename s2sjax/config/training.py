@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
 from s2sjax.config.settings import at_least, must_be, require, settings
+from s2sjax.errors import UserError
 
 # Short names of import paths; any other function is given by its import path. See s2sjax/training/optimizers.py.
 OPTIMIZERS = {
@@ -117,6 +119,11 @@ class Train:
     """weight decay of matrices, multiplied by the learning rate; for every optimizer except adam"""
     clip_norm: float = 1.0
     """maximum global norm of the gradient; 0 for no clipping"""
+    frozen: tuple[str, ...] = ()
+    """regular expressions of the paths of parameters that do not change, such as ^encoder/ or embedding"""
+    layer_decay: float = 1.0
+    """factor of the learning rate from each layer to the one below it, of the encoder and of the decoder; embeddings
+    are below the lowest layer (Howard and Ruder 2018; Clark et al. 2020); 1 for none"""
     label_smoothing: float = 0.0
     """probability distributed over the whole vocabulary"""
     r_drop: float = 0.0
@@ -155,6 +162,8 @@ class Train:
         must_be("above 0", self, "train", "learning_rate", "eps")
         must_be("in [0, 1)", self, "train", "b1", "b2", "ema", "label_smoothing")
         must_be("from 0 to 1", self, "train", "final_fraction")
+        must_be("above 0 and at most 1", self, "train", "layer_decay")
+        self._check_frozen()
         require(
             self.ema == 0 or self.average_from == 0,
             "train has both ema and average_from, which both average the parameters: set one of them to 0",
@@ -191,6 +200,13 @@ class Train:
     def averages(self) -> bool:
         """Whether training maintains and evaluates an average of the parameters."""
         return self.ema > 0 or self.average_from > 0
+
+    def _check_frozen(self) -> None:
+        for pattern in self.frozen:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"train.frozen {pattern!r} is no regular expression ({error}): correct it") from None
 
     def _check_functions(self) -> None:
         for field, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):

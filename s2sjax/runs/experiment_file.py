@@ -234,14 +234,31 @@ def _imports(content: bytes, folder: PurePosixPath) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------- loading
 
 
-def load_experiment(file: str | Path) -> config.Experiment:
-    """Loads the `experiment` that a Python file defines. Relative paths in it are relative to the file."""
+def load_experiment(
+    file: str | Path, run: Callable[[config.Experiment], Path] | None = None, trust: bool = False
+) -> config.Experiment:
+    """Loads the `experiment` that a Python file defines. Relative paths in it are relative to the file.
+
+    It has the settings that its field `init` takes from another run. run: returns the folder of its own run, which has
+    stored these settings if it exists; by default runs/NAME. trust: trust the code of the other run.
+    """
     experiment = getattr(load_file(file), "experiment", None)
     if not isinstance(experiment, config.Experiment):
         raise UserError(
             f"{file} defines no `experiment`: it must build one of that name, such as an s2sjax.tasks.Translation"
         )
-    return config.resolve_paths(experiment, _absolute(file).parent)
+    experiment = config.resolve_paths(experiment, _absolute(file).parent)
+    if not experiment.init:
+        return experiment
+    from s2sjax.runs import initial_settings  # imports this module
+
+    path = run(experiment) if run else Path("runs") / experiment.name
+    return initial_settings.take(experiment, *folder_and_members(path), trust=trust)
+
+
+def folder_and_members(path: Path) -> list[Path]:
+    """A folder and, if it is a sweep, the folders of its members."""
+    return [path, *sorted(each.parent for each in path.glob("*/config.json"))]
 
 
 def load_file(file: str | Path) -> ModuleType:

@@ -17,13 +17,16 @@ from s2sjax.core.traced_numbers import Disagree
 from s2sjax.data.batching import batch_plan
 from s2sjax.data.batching.columns import AnyColumns
 from s2sjax.errors import UserError
-from s2sjax.runs import folder, stored_code
+from s2sjax.layers import ADAPTER
+from s2sjax.runs import folder, initial_settings, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
 from s2sjax.tasks.task import Assets, Task, shapes_of, task_of
 from s2sjax.training import jax_settings, loop, multihost
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import transfer
+from s2sjax.training.checkpoints.fingerprints import named_leaves
 from s2sjax.training.checkpoints.manager import Checkpoints
+from s2sjax.training.fine_tuning import freeze_around_adapters
 from s2sjax.training.heartbeat import working
 from s2sjax.training.optimizers import describe_change, optimizer
 from s2sjax.training.run_log import Log
@@ -82,11 +85,12 @@ def resolve(
     """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`."""
     jax_settings.check()
     use_compilation_cache()
-    given = config.resolve_paths(experiment, Path.cwd())
+    given = freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
     config.require_data(given)
     task = task_of(given)
     optimizer(given.train)  # raises for a wrong name or argument before the data is read
-    source = _source(path, init, init_assets)
+    initial_settings.check_other(given, path)
+    source = _source(path, init, init_assets, given.init)
     recorded = folder.read_config(path)
     mesh = meshes.make_mesh(given.train.mesh)
     task.check_mesh(mesh.shape)
@@ -112,16 +116,29 @@ def open_folder(
 
     learned: assets that were learned from the same data with the same settings, for another member of a sweep.
     """
-    init, assets = (str(inputs.source.folder), inputs.source.task.assets) if inputs.source else (None, None)
-    with multihost.leader_first("run folder"), working("learning the vocabularies"):
+    given, source = inputs.given, inputs.source
+    assets = source.task.assets if source and (init_assets or given.init) else None
+    with (
+        multihost.leader_first("run folder"),
+        working("learning the vocabularies"),
+        initial_settings.naming_init(given),
+    ):
+        taken = initial_settings.offered(given) if source and given.init else None
         task = folder.start_task(
-            inputs.experiment, path, inputs.examples["train"], inputs.code, init=init,
-            assets=assets if init_assets else None, accept_code=accept_code, learned=learned,
+            inputs.experiment, path, inputs.examples["train"], inputs.code, accept_code=accept_code, learned=learned,
+            init=str(source.folder) if source else None, assets=assets, taken=taken, check=check_trained,
         )  # fmt: skip
     task.check_predictor()  # refuse impossible predictions now, not after hours of training
     for split, examples in inputs.examples.items():
         task.check_examples(split, examples)
     return task
+
+
+def check_trained(task: Task) -> None:
+    """Raises if train.frozen or train.layer_decay does not fit the parameters of a task."""
+    train = task.experiment.train
+    if train.frozen or train.layer_decay != 1:
+        jax.eval_shape(make_init_fn(task), jax.random.key(0))
 
 
 def build(inputs: Inputs, task: Task, path: Path) -> Training:
@@ -251,9 +268,13 @@ def initial_state(
         return meshes.init_sharded(make_init_fn(task, rows, tx), *place)
     params = meshes.abstract_state(task.init, *place)
     theirs = jax.eval_shape(source.task.init, jax.random.key(task.experiment.seed))
-    found = transfer.match(params, theirs, task.transfer_rows(source.task))
+    merges = _adapters(theirs) not in ({}, _adapters(params))  # ours, if there are any, are added to merged matrices
+    there = jax.eval_shape(source.task.merged, theirs) if merges else theirs
+    found = transfer.match(params, there, task.transfer_rows(source.task))
     transfer.require_some(found, str(source.folder))
-    restored, step = source.checkpoints().restore_params(transfer.template(found, theirs, params))
+    template = meshes.with_shardings(theirs, mesh) if merges else transfer.template(found, theirs, params)
+    restored, step = source.checkpoints().restore_params(template)
+    restored = source.task.merged(restored) if merges else restored
     if log:
         log.print("\n".join(found.describe(config.relative_path(source.folder), step)))
         mine, other = (stored_code.origin_of(each.experiment).code().files for each in (task, source.task))
@@ -263,13 +284,24 @@ def initial_state(
     return meshes.init_sharded(init, *place, restored)
 
 
+def _adapters(params: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of the low-rank adapters, by path."""
+    return {path: leaf.shape for path, leaf in named_leaves(params) if path.endswith(ADAPTER)}
+
+
 def placement(task: Task, mesh: jax.sharding.Mesh) -> tuple[jax.sharding.Mesh, meshes.Rules, jax.Array]:
     """The mesh, the sharding rules, and the key of the initial parameters."""
     return mesh, task.rules if mesh.shape["tensor"] > 1 else (), jax.random.key(task.experiment.seed)
 
 
-def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | None:
-    """The run that provides the initial parameters; None without one, and for a run that has checkpoints already."""
+def _source(path: Path, init: str | Path | None, init_assets: bool, field: str = "") -> Source | None:
+    """The run that provides the initial parameters; None without one, and for a run that has checkpoints already.
+
+    init: the run that the option --init names. field: that of the field `init`.
+    """
+    if init and field and config.local_path(init).absolute() != Path(field):
+        raise UserError(f"the experiment has init {field}, and --init is {init}: leave out one of them")
+    named, init = "init" if field else "--init", init or field
     if init_assets and not init:
         raise UserError("--init-assets takes the vocabularies of another run: name that run with --init RUN")
     if folder.has_checkpoint(path):
@@ -279,10 +311,10 @@ def _source(path: Path, init: str | Path | None, init_assets: bool) -> Source | 
         return None
     there = Path(recorded)
     if there == path.absolute():
-        raise UserError(f"--init {init} is the folder of this run: name another run, or give another --out")
+        raise UserError(f"{named} {init} is the folder of this run: name another run, or give another --out")
     source = Source(there, folder.open_task(there))
     if not source.checkpoints().steps():
-        raise UserError(f"there is no checkpoint in {there}: train it first, or name another run with --init")
+        raise UserError(f"there is no checkpoint in {there}: train it first, or name another run with {named}")
     return source
 
 

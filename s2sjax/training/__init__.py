@@ -3,6 +3,7 @@
 loop              fit: restore, evaluate, save, batch, step, log
 train_state       TrainState and the pure train_step
 optimizers        the optimizer, and step -> learning rate
+fine_tuning       frozen parameters, and a learning rate for each layer
 mesh              the device mesh, and the sharding of each parameter
 multihost         runs of several processes
 compiled_steps    the train step, compiled for each batch shape in the background

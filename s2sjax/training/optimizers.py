@@ -24,6 +24,7 @@ import optax
 from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS, SCHEDULES
 from s2sjax.errors import UserError
+from s2sjax.training import fine_tuning
 
 Tree = Any
 
@@ -129,6 +130,7 @@ def optimizer(train: config.Train) -> optax.GradientTransformation:
     """The optimizer named by train.optimizer, with gradient clipping and decoupled weight decay of matrices.
 
     Every optimizer decays as AdamW does (Loshchilov and Hutter 2019): update - rate * weight_decay * matrix.
+    train.frozen and train.layer_decay are in fine_tuning.py.
     """
     rate = schedule(train)
     parts = [_named_optimizer(train, rate)]
@@ -136,7 +138,10 @@ def optimizer(train: config.Train) -> optax.GradientTransformation:
         parts.insert(0, optax.clip_by_global_norm(train.clip_norm))
     if train.weight_decay > 0:
         parts.append(optax.add_decayed_weights(lambda count: -train.weight_decay * rate(count), matrices))
-    return optax.chain(*parts) if len(parts) > 1 else parts[0]
+    found = optax.chain(*parts) if len(parts) > 1 else parts[0]
+    if train.frozen:
+        found = fine_tuning.without_frozen(found, train.frozen)
+    return found if train.layer_decay == 1 else optax.chain(found, fine_tuning.scale_by_layer(train.layer_decay))
 
 
 def _named_optimizer(train: config.Train, rate: optax.Schedule) -> optax.GradientTransformation:

@@ -63,18 +63,23 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
     """Makes train_step(state, batch) -> state, metrics, a pure function to be jitted with the state donated.
 
     The gradient is d(sum)/d(params) / weight, with sum and weight taken over the whole global batch.
-    A step whose loss or gradient is not finite changes only the counters.
+    A step whose loss or gradient is not finite changes only the counters. Frozen parameters (train.frozen) have no
+    gradient, and the average of a frozen parameter is the parameter itself.
     The metrics are the weighted sums of `loss` and the scalars grad_norm, learning_rate, skipped.
     """
     import optax
 
+    from s2sjax.training import fine_tuning
     from s2sjax.training.optimizers import schedule
 
     rate = schedule(train)
 
     def train_step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        sums, gradient, carry = _sum_gradient(loss, state, batch, key, parts=train.grad_accum_steps)
+        trained, frozen = fine_tuning.split(state.params, train.frozen)
+        average, frozen_average = (None, None) if state.ema is None else fine_tuning.split(state.ema, train.frozen)
+        of_trained = lambda params, *rest: loss(fine_tuning.join(params, frozen), *rest)
+        sums, gradient, carry = _sum_gradient(of_trained, trained, state, batch, key, parts=train.grad_accum_steps)
         total, weight = sums["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.where(weight > 0, weight, 1), gradient)
         norm = optax.global_norm(gradient)
@@ -82,11 +87,12 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
         updated = finite & (weight > 0)
 
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        ema = None if state.ema is None else _average(state.ema, params, state.step - state.skipped_total, train)
-        old = (state.params, state.optimizer, state.ema)
+        params = optax.apply_updates(trained, updates)
+        ema = None if average is None else _average(average, params, state.step - state.skipped_total, train)
+        old = (trained, state.optimizer, average)
         new = (params, optimizer_state, ema)
         params, optimizer_state, ema = jax.tree.map(lambda n, o: jnp.where(updated, n, o), new, old)
+        params, ema = fine_tuning.join(params, frozen), fine_tuning.join(ema, frozen_average)
         carry = jax.tree.map(lambda n, o: jnp.where(finite, n, o), carry, state.carry)
 
         skipped = jnp.where(updated, 0, state.skipped + ~finite)
@@ -103,7 +109,7 @@ def make_train_step(loss: Loss, optimizer: optax.GradientTransformation, train: 
 
 
 def _sum_gradient(
-    loss: Loss, state: TrainState, batch: Tree, key: jax.Array, parts: int
+    loss: Loss, params: Tree, state: TrainState, batch: Tree, key: jax.Array, parts: int
 ) -> tuple[WeightedSums, Tree, Tree | None]:
     """The weighted sums of a batch, the gradient of the *sum* of its loss, and the new carry.
 
@@ -119,7 +125,7 @@ def _sum_gradient(
 
     def part(index, rows):
         of_params = jax.grad(loss_and_sums, has_aux=True)
-        gradient, (sums, carry) = of_params(state.params, rows[0], jax.random.fold_in(key, index), rows[1])
+        gradient, (sums, carry) = of_params(params, rows[0], jax.random.fold_in(key, index), rows[1])
         return (sums, gradient), carry
 
     if parts == 1:

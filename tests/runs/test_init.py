@@ -155,6 +155,7 @@ def test_every_kind_of_tied_embeddings_can_be_transferred(tie):
 
 WORDS = {"all": ["target_embedding/table"]}
 WORDS["output"] = [*WORDS["all"], "source_embedding/table"]
+WORDS["embeddings"] = [*WORDS["all"], "decoder/output/kernel", "decoder/output/bias"]
 WORDS["none"] = [*WORDS["output"], "decoder/output/kernel", "decoder/output/bias"]
 
 
